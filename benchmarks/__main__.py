@@ -30,7 +30,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def parts() -> Iterator[Part]:
-    """Yield all parts that are there."""
+    """Yield all existing parts."""
     for name in NAMES:
         if importlib.util.find_spec(f"benchmarks.{name}"):
             yield importlib.import_module(f"benchmarks.{name}").PART
@@ -56,7 +56,7 @@ def parse_args(known: list[Part]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Measure and write the pages, as the command line asks."""
     known = list(parts())
     options = parse_args(known)
     measured = page.load(options.docs)

@@ -1,4 +1,4 @@
-"""Part `blocking`: how long Scrapy's event loop waits for its scheduler, in peace and when Redis is away."""
+"""Part `blocking`: how long Scrapy's event loop waits for its scheduler, in peace and during outages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.timed import BESIDE, STEPS
 PEACE_S = 8.0
 BUDGET_S = 90.0
 MOST = 3
-"""Repetitions; fewer if the budget is spent before."""
+"""Maximum number of repetitions; fewer if they would exceed the budget."""
 PEACE, THROUGH = "peace", "through"
 WAYS = {
     "killed": "Redis killed (SIGKILL), started again",
@@ -28,20 +28,20 @@ WAYS = {
     "silent": "packets swallowed",
     "refused": "connections refused",
 }
+SHOWN_FROM_S = 1e-4
+"""The table shows methods with a call that took at least this long."""
 HEAD = ["longest, ms", "CPU in it, ms", "garbage collection in it, ms", "most CPU without that, ms"]
 LEGEND = """\
-{count} crawls of {seconds:g} s with each scheduler, of a site as above, CONCURRENT_REQUESTS {concurrent},
-Redis on loopback, AOF everysec. A subclass of each scheduler measures, in the process, all calls of the
-engine, and for scrapy_dq also those that result from settlement ({settlement}). A call that took long
-and used little CPU was interrupted: another process, or another thread, had the core. A garbage
-collection happens during whichever call allocates; the longest of the whole process took
-{their_collection} ms with Scrapy's scheduler and {our_collection} ms with scrapy_dq. The longest
-delay of a timer of the event loop was {their_loop} ms with Scrapy's scheduler and
-{our_loop} ms with scrapy_dq."""
+{count} crawls of {seconds:g} s with each scheduler, CONCURRENT_REQUESTS {concurrent}, Redis on loopback,
+AOF everysec. A subclass of each scheduler times the calls from the engine. For scrapy_dq, it also times
+{settlement}, and the steps of coroutines, which are not part of the other table. Methods whose calls all
+took less than {shown_from:g} ms are left out. If a call took long but used little CPU, another process or
+thread had the core. Any call can start a garbage collection. The longest took {their_collection} ms with
+Scrapy's scheduler and {our_collection} ms with scrapy_dq. The latest timer of the event loop was
+{their_loop} ms late with Scrapy's scheduler, and {our_loop} ms with scrapy_dq."""
 OF_OUTAGES = """\
-One crawl with all four outages, of {outage:g} s each. *Seconds*: the outage, the time until {pages} more
-pages were crawled, and {after:g} s. *Of Scrapy's longest*: relative to the longest call in its
-{seconds:g} s."""
+Each crawl had all four outages, of {outage:g} s each. *Seconds* are the outage, the time for {pages} more
+pages, and {after:g} s. *Of Scrapy's longest* compares with Scrapy's longest call in {seconds:g} s."""
 
 
 class Blocking(Part):
@@ -75,7 +75,7 @@ class Blocking(Part):
         return {**found, "peace_s": PEACE_S, "outage_s": OUTAGE_S}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return those of the longest call."""
+        """Return the bars of the longest call."""
         theirs = _longest(found[MEMORY])
         bars = [_bar("under load", _longest(found[PEACE]), theirs)]
         for way, title in WAYS.items():
@@ -83,7 +83,7 @@ class Blocking(Part):
         return bars
 
     def section(self, found: dict[str, Any]) -> str:
-        """Return two tables: of each method, and of each outage."""
+        """Return two tables: one by method, one by outage."""
         of_outages = OF_OUTAGES.format(
             outage=found["outage_s"], pages=BACK_PAGES, after=AFTER_S, seconds=found["peace_s"]
         )
@@ -126,6 +126,8 @@ def _by_method(found: dict[str, Any]) -> str:
     for kind, title in ((MEMORY, CONTENDERS[MEMORY].title), (PEACE, CONTENDERS[OURS].title)):
         for name in dict.fromkeys(chain.from_iterable(run["methods"] for run in found[kind])):
             mine = [run["methods"][name] for run in found[kind] if name in run["methods"]]
+            if max(each["longest"][0] for each in mine) < SHOWN_FROM_S:
+                continue
             rows.append([
                 title,
                 "a step of its coroutines" if name == STEPS else f"`{name}`",
@@ -145,6 +147,7 @@ def _legend(found: dict[str, Any]) -> str:
         count=len(found[MEMORY]),
         seconds=found["peace_s"],
         concurrent=SETTINGS["CONCURRENT_REQUESTS"],
+        shown_from=SHOWN_FROM_S * 1000,
         settlement=", ".join(f"`{name}`" for name in BESIDE[2:]),
         their_collection=of(MEMORY, "collection"),
         our_collection=of(PEACE, "collection"),
@@ -180,7 +183,7 @@ def _cells(mine: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _in_as_long(each_second: Sequence[float], seconds: float) -> float:
-    """Return the longest call in so many seconds: the median over all seconds in which they may begin."""
+    """Return the longest call within *seconds*: the median over all seconds in which they may begin."""
     length = min(max(round(seconds), 1), len(each_second))
     return median(max(each_second[begin : begin + length]) for begin in range(len(each_second) - length + 1))
 

@@ -1,11 +1,11 @@
 """A site whose crawl looks the same from its first second to its last: `python -m benchmarks.catalogue '{}'`.
 
-With 13 links a page, or another number of them: a home page links to 13 sections, a section to 13 lists, a
-list to its first 13 items, and an item to the one that stands 13 further on, if there is one. All other links
-are of pages known by then: the home page, the section, the list and the first items of the same list. So a
-crawl that is stopped half way has found as much that is new for each of its pages as a whole one. All
-addresses are of one length: who serves them in the order of their bytes goes into the depth, as those do that
-serve the newest first.
+With 13 links per page, or another number: a home page links to 13 sections, a section to 13 lists, a list to
+its first 13 items, and an item to the item 13 places later, if there is one. All other links lead to pages
+that are known by then: the home page, the section, the list and the first items of the same list. So a crawl
+that is stopped half way has found as much new per page as a whole crawl. All addresses have the same length:
+a scheduler that serves them in the order of their bytes goes into the depth, like a scheduler that serves the
+newest first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support.site_process import SiteProcess
 from support.site_server import Answer, serve
 
 LINKS = 13
-"""On each page, unless said otherwise; and so many sections, and lists in each."""
+"""Links on each page, by default; also the number of sections, and of lists in each section."""
 
 
 class Page(NamedTuple):
@@ -38,14 +38,14 @@ class Page(NamedTuple):
 
 
 def catalogue(pages: int, links: int = LINKS) -> dict[str, list[str]]:
-    """Return the links of each page by its path; *pages*: how many there are, the home page included."""
+    """Return the links of each page by its path; *pages*: their number, the home page included."""
     numbers, lists = range(1, links + 1), links * links
     found = {Page(): [Page(section) for section in numbers]}
     items = pages - 1 - links - lists
     for section in numbers:
         found[Page(section)] = [Page(section, of_section) for of_section in numbers]
         for of_section in numbers:
-            # The first lists have one item more, until all are dealt out.
+            # The first lists have one item more, until all items are dealt out.
             before = (section - 1) * links + of_section - 1
             of_list = [
                 Page(section, of_section, n + 1) for n in range(items // lists + (before < items % lists))
@@ -58,14 +58,14 @@ def catalogue(pages: int, links: int = LINKS) -> dict[str, list[str]]:
 
 
 def _links(page: Page, of_list: list[Page], links: int) -> Iterator[Page]:
-    """Yield what an item links to, what is new first."""
+    """Yield the pages that an item links to, new ones first."""
     known = [Page(), Page(page.section), Page(page.section, page.of_section)]
     siblings = (item for item in of_list[:links] if item != page)
     return chain(of_list[page.item - 1 + links : page.item + links], known, siblings)
 
 
 class CataloguePages:
-    """The state in the site's process: all answers from the beginning, and when each was asked for."""
+    """The state in the site's process: all answers from the beginning, and the time of each request."""
 
     def __init__(self, pages: int, links: int = LINKS) -> None:
         self.port = 0
@@ -89,7 +89,7 @@ def _html(path: str, links: list[str]) -> bytes:
 
 
 class CatalogueSite(SiteProcess):
-    """The handle of such a site's process, which is to be started in the root of the repository."""
+    """The handle of such a site's process. Start it in the root of the repository."""
 
     def __init__(self, pages: int, links: int = LINKS) -> None:
         self.pages = pages
@@ -101,11 +101,11 @@ class CatalogueSite(SiteProcess):
         return self.url(Page().path)
 
     def count(self) -> int:
-        """Return how many requests there were; less to send than the log."""
+        """Return the number of requests, which is less to send than the log."""
         return int(self.get("/__count"))
 
     def log(self) -> list[tuple[float, str]]:
-        """Return when each page was asked for, on the clock of `time.monotonic()`."""
+        """Return when each page was requested, on the clock of `time.monotonic()`."""
         return [(at_s, path) for at_s, path in json.loads(self.get("/__log"))]
 
 

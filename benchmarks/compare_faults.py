@@ -1,6 +1,6 @@
-"""Pages never parsed by scrapy_dq and its peers under the same faults, as a table.
+"""Pages that scrapy_dq and its peers never parsed under the same faults, as a table.
 
-Run by `make compare-faults`. The table goes to standard output, what happens meanwhile to standard error.
+Run by `make compare-faults`. The table goes to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from support.tree_site import TreeSite
 SETTINGS = {
     "CONCURRENT_REQUESTS": 32,
     "CONCURRENT_REQUESTS_PER_DOMAIN": 32,
-    # What was seen is kept for all of them: a worker that starts after the end would else crawl all again,
-    # and find what was lost.
+    # All of them keep their fingerprints. Otherwise a worker that starts after the end would crawl everything
+    # again, and find the lost pages.
     "SCHEDULER_PERSIST": True,
-    # As long as the faults of 10 s are to outlast it; workers killed on this machine are found at once.
+    # The faults of 10 s have to outlast it. Workers killed on this machine are found at once.
     "DQ_WORKER_TTL": 5,
 }
 MIN_PAGES = 400
@@ -62,7 +62,7 @@ class Result:
     reasons: Sequence[str | None]
     seconds: float
     hung: str = ""
-    """What did not happen by its deadline."""
+    """The event that did not happen by its deadline."""
 
     @property
     def cell(self) -> str:
@@ -70,7 +70,7 @@ class Result:
 
 
 def applies(name: str, contender: Contender) -> bool:
-    """Return whether *contender* can meet this fault: has a Redis, or runs spiders of Scrapy, as it needs."""
+    """Return whether *contender* can meet this fault, which may need a Redis or spiders of Scrapy."""
     if contender == "Crawlee":
         return FAULTS[name].spider == SPIDER
     return not (FAULTS[name].needs_redis and contender in LOCAL)
@@ -160,7 +160,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _names(of: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what reads a list of some of these, with commas."""
+    """Return a parser for a list of some of these names, with commas."""
 
     def parse(text: str) -> list[str]:
         names = text.split(",")
@@ -172,7 +172,7 @@ def _names(of: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the crawls that the command line asks for."""
     width = max(map(len, FAULTS))
     parser = argparse.ArgumentParser(
         prog="make compare-faults",
@@ -229,7 +229,7 @@ def main() -> None:
 
 
 def tell(result: Result) -> None:
-    """Say on standard error what came out."""
+    """Print the result to standard error."""
     counts = f"lost {result.lost:4} of {result.pages}, {result.repeats} repeats, {result.seconds:.0f} s"
     reasons = ", ".join(map(str, result.reasons))
     print(

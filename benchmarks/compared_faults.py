@@ -1,4 +1,4 @@
-"""The faults of `make compare-faults`, each the same for scrapy_dq and for its peers."""
+"""The faults of `make compare-faults`. Each is the same for scrapy_dq and for its peers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from support.tree_spider import spider_source
 from support.waiting import wait_until
 from support.worker import Worker
 
-DEADLINE_S = 60.0  # for each wait; what takes longer counts as a hang
-# Crawlee gives what a dead worker held to others after 300 s, and looks each 30 s.
+DEADLINE_S = 60.0  # for each wait; a longer wait counts as a hang
+# Crawlee gives a dead worker's requests to other workers after 300 s, and looks every 30 s.
 CRAWLEE_DEADLINE_S = 400.0
 QUICK_S = 0.03  # for each page, unless a fault says otherwise
 PUTTING = ("zadd", "rpush", "sadd", "hset")
@@ -33,7 +33,7 @@ CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     "scrapy-redis": {
         "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
         "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-        # Without it the first worker that closes deletes the queue of the others.
+        # Without it the first worker that closes deletes the other workers' queue.
         "SCHEDULER_PERSIST": True,
     },
     "JOBDIR": {**PLAIN, "JOBDIR": "job"},
@@ -41,12 +41,12 @@ CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     "JOBDIR-SQLite": {
         **PLAIN, "JOBDIR": "job", "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleLifoSQLiteQueue",
     },
-    # Not a scheduler of Scrapy: crawlee_crawl.py.
+    # Not a scheduler of Scrapy: see crawlee_crawl.py.
     "Crawlee": {},
 }  # fmt: skip
-"""The settings of each scheduler; settings of Project are added."""
+"""The settings of each scheduler, in addition to Project's."""
 LOCAL = ("JOBDIR", "JOBDIR-SQLite")
-"""Those without a Redis: one worker at a time."""
+"""Schedulers without a Redis: one worker at a time."""
 
 
 class ComparedCrawl(FaultCrawl):
@@ -64,7 +64,7 @@ class ComparedCrawl(FaultCrawl):
         self.contender: Contender = contender
 
     def leases(self, pids: Collection[int] | None = None) -> int:
-        """Return how many leases the workers of these processes hold; None: all workers."""
+        """Return how many leases the workers of these processes hold; None means all workers."""
         return super().leases(pids) if self.contender == "scrapy_dq" else 0
 
 
@@ -78,23 +78,23 @@ class Scene:
 
     @property
     def redis(self) -> RedisServer:
-        """The server of the crawl; a fault that `needs_redis` has one."""
+        """The server of the crawl. A fault with `needs_redis` has one."""
         assert isinstance(self.crawl.redis, RedisServer)
         return self.crawl.redis
 
     def start(self) -> Worker:
-        """Start a worker and wait until its spider is open, or it has ended."""
+        """Start a worker and wait until its spider is open or it has ended."""
         (worker,) = self.crawl.start()
         self._wait(lambda: "Spider opened" in worker.text or not worker.running, "the spider is open")
         return worker
 
     def advance(self, part: float | None = None) -> None:
-        """Wait until *part* of all pages, by default 5 to 20 %, is done, or no worker runs any more."""
+        """Wait until *part* of all pages (by default 5 to 20 %) is done, or no worker runs."""
         goal = int(self.crawl.pages * (self.rng.uniform(0.05, 0.2) if part is None else part))
         self._wait(lambda: len(self.crawl.done) >= goal or not self.crawl.live, f"{goal} pages are done")
 
     def replace_ended(self) -> None:
-        """Do what a supervisor would: start a worker if none runs any more."""
+        """Act like a supervisor: start a worker if none runs."""
         if not self.crawl.live:
             self.start()
 
@@ -104,7 +104,7 @@ class Scene:
             self._wait(lambda w=worker: not w.running, f"worker {worker.pid} ends")
 
     def resume(self) -> None:
-        """Start workers, one after the other, until one finds no new page; three at most."""
+        """Start workers, one after the other, until one finds no new page; at most three."""
         self.end()
         for _ in range(3):
             before = self.crawl.verdict().lost

@@ -19,10 +19,10 @@ FULL_PAGE = 100
 
 
 class LambdaSpider(TreeSpider):
-    """Gives one link in twenty a lambda as its callback."""
+    """Uses a lambda as the callback of one link in twenty."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Do as TreeSpider does."""
+        """Follow the links, as TreeSpider does."""
         for result in super().parse(response):
             if isinstance(result, scrapy.Request) and int(result.url.rpartition("/")[2]) % 20 == 7:
                 result = result.replace(callback=lambda response: self.parse(response))
@@ -35,7 +35,7 @@ class ClosingSpider(TreeSpider):
     full_pages = 0
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Do as TreeSpider does; the marker of an earlier crawl is a file in the project's folder."""
+        """Follow the links, as TreeSpider does. A file in the project's folder marks an earlier crawl."""
         assert isinstance(response, TextResponse)
         marker = Path("closed-once")
         self.full_pages += len(response.css("a")) == FULL_PAGE
@@ -48,10 +48,10 @@ class ClosingSpider(TreeSpider):
 
 
 class PoisonSpider(TreeSpider):
-    """Finds, on the root, a link to a page that kills its worker; it has no links."""
+    """Finds, on the root, a link to a page without links that kills its worker."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Do as TreeSpider does; the priority makes every scheduler crawl that page early."""
+        """Follow the links, as TreeSpider does. The priority makes every scheduler crawl that page early."""
         yield from super().parse(response)
         if page_path(response) == "/p/0":
             yield response.follow("/poison?s=0.7", self.die, priority=10)

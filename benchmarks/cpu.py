@@ -1,4 +1,4 @@
-"""CPU time of other processes: what a crawl costs is told by it even on a machine that is busy otherwise."""
+"""CPU time of other processes: it shows the cost of a crawl even on a busy machine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import psutil
 
 
 class CpuMeter:
-    """What processes have used since this was made; of one that has ended, as of the last look."""
+    """CPU time of processes since this was made; of an ended process, until the last look at it."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._used: dict[psutil.Process, float] = {psutil.Process(pid): 0.0 for pid in pids}
         self._began = self._look()
 
     def seconds(self) -> float:
-        """Look, and return seconds of user and system time, all processes together."""
+        """Look, and return the seconds of user and system time of all processes together."""
         return self._look() - self._began
 
     def _look(self) -> float:

@@ -1,4 +1,4 @@
-"""One whole crawl of a catalogue, by the processes of one scheduler, and what it took."""
+"""One whole crawl of a catalogue by the processes of one scheduler, and its cost."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class ProjectSpider(CatalogueSpider):
 """
 LONGEST_S = 120.0
 RUN_SCRIPTS = ("eval", "evalsha", "fcall")
-"""Commands."""
+"""Commands that run scripts."""
 HEAD_PAGES = 1 + LINKS
-"""The home page and the sections, whose links are all new: not in the rate of a crawl that was stopped."""
+"""The home page and the sections, whose links are all new: the rate of a stopped crawl leaves them out."""
 
 
 class Contender(NamedTuple):
-    """A scheduler, and how many processes crawl with it."""
+    """A scheduler, and the number of processes that crawl with it."""
 
     title: str
     workers: int
     settings: Mapping[str, Any]
     needs_redis: bool = True
     command: tuple[str, ...] = ("crawl",)
-    """Of `scrapy`, before the name of the spider."""
+    """The command of `scrapy`, before the name of the spider."""
 
 
 SCRAPY_REDIS = {
@@ -71,34 +71,34 @@ CONTENDERS = {
 
 @dataclass(frozen=True)
 class Crawl:
-    """What one crawl took."""
+    """The cost of one crawl."""
 
     contender: str
     round_trip_ms: float
-    """What a proxy adds to the way to Redis and back; 0: there is none."""
+    """Milliseconds that a proxy adds to a round trip to Redis; 0 without a proxy."""
     repetition: int
     pages: int
-    """That were asked for."""
+    """Pages that were requested."""
     left_out: int
-    """So many of them, the first, are not in the rate."""
+    """The number of first pages that the rate leaves out."""
     seconds: float
-    """From the first request to the last, of the others."""
+    """Seconds from the first request to the last, of the other pages."""
     whole_seconds: float
-    """From the start of the processes to their end."""
+    """Seconds from the start of the processes to their end."""
     worker_s: float
     """CPU time of all workers, from the start of the spider to its end."""
     redis_s: float
-    """CPU time of Redis; 0: there is none."""
+    """CPU time of Redis; 0 without Redis."""
     site_s: float
     proxy_s: float
     ping_ms: float
-    """What a PING through the proxy takes; 0: there is none."""
+    """Milliseconds of a PING through the proxy; 0 without a proxy."""
     stopped: bool = False
-    """It was stopped before its end."""
+    """Whether it was stopped before its end."""
     links: int = LINKS
-    """On each page."""
+    """Links on each page."""
     calls: int = 0
-    """Scripts that Redis has run: exchanges, and a heartbeat each second."""
+    """Scripts that Redis has run: the exchanges, and one heartbeat each second."""
 
     @property
     def rate(self) -> float:
@@ -117,13 +117,13 @@ def crawl(
     beside: Beside | None = None,
     links: int = LINKS,
 ) -> Crawl:
-    """Crawl a new catalogue with a new Redis; stop after *stop_after_s* if that is not 0.
+    """Crawl a new catalogue with a new Redis; stop after *stop_after_s*, unless that is 0.
 
     Args:
-        links: on each page.
-        beside: what runs meanwhile; it gets a folder, the URL of Redis, and the name of the crawl.
+        links: the number of links on each page.
+        beside: runs during the crawl; it gets a folder, the URL of Redis, and the name of the crawl.
     Raises:
-        RuntimeError: a page was crawled twice, or, in a crawl that was not stopped, never.
+        RuntimeError: a page was crawled twice, or never in a crawl that was not stopped.
     """
     contender = CONTENDERS[name]
     with ExitStack() as stack:
@@ -195,7 +195,7 @@ def _check(name: str, reasons: list[str], paths: list[str], stopped: bool) -> No
 
 
 def _used(server: RedisServer | None) -> tuple[float, int]:
-    """Return the CPU time of Redis so far, and how many scripts it has run."""
+    """Return the CPU time of Redis so far, and the number of scripts that it has run."""
     if server is None:
         return 0.0, 0
     with server.client() as client:

@@ -1,6 +1,6 @@
 """A worker of Crawlee for Python, with its queue in Redis, for `make compare-faults`.
 
-Its storage needs JSON.SET, which Redis has in redis.io's own packages, Valkey with the module valkey-json.
+Its storage needs JSON.SET. Redis has it in redis.io's own packages, Valkey with the module valkey-json.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CrawleeProject(Project):
 
 
 async def crawl(settings: Any) -> None:
-    """Crawl what *settings*, those of the project, say; say of opening and closing what Scrapy says."""
+    """Crawl by the project's *settings*, and print Scrapy's lines about opening and closing."""
     from crawlee import ConcurrencySettings
     from crawlee.crawlers import ParselCrawler, ParselCrawlingContext
     from crawlee.storage_clients import RedisStorageClient
@@ -33,7 +33,7 @@ async def crawl(settings: Any) -> None:
     record = os.open(settings.RECORD_PATH, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     concurrent = settings.CONCURRENT_REQUESTS
     storage = RedisStorageClient(connection_string=settings.REDIS_URL)
-    # A queue with a name is kept from one crawl to the next.
+    # A named queue is kept from one crawl to the next.
     queue = await RequestQueue.open(name=settings.SPIDER_NAME, storage_client=storage)
     crawler = ParselCrawler(
         request_manager=queue,
@@ -41,7 +41,7 @@ async def crawl(settings: Any) -> None:
         concurrency_settings=ConcurrencySettings(
             min_concurrency=concurrent, desired_concurrency=concurrent, max_concurrency=concurrent
         ),
-        # As long as Scrapy waits for a page.
+        # Scrapy waits just as long for a page.
         navigation_timeout=timedelta(seconds=180),
         request_handler_timeout=timedelta(seconds=180),
     )

@@ -34,7 +34,7 @@ FEW_LINKS = 4
 
 
 class Kind(NamedTuple):
-    """Who crawls, and what."""
+    """The scheduler of a crawl, and its conditions."""
 
     name: str
     round_trip_ms: float
@@ -46,9 +46,9 @@ EACH_TIME = [
     Kind(OURS, 2), Kind(PEER, 2), Kind(OURS, 10), Kind(OURS, 50),
     Kind(OURS, 0, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), Kind(OURS, 10, FEW_LINKS), Kind(OURS_UVLOOP, 0),
 ]  # fmt: skip
-"""Crawled in each repetition, there and back."""
+"""Crawls of each repetition, in this order and back."""
 ONCE = [Kind(DISK, 0), Kind(OURS_TWICE, 0), Kind(OURS_TWICE, 2)]
-"""Crawled with the first repetition only."""
+"""Crawls of the first repetition only."""
 WANTED = [
     ("loopback", Kind(OURS, 0), Kind(MEMORY, 0), 1.10),
     ("loopback, 4 links a page", Kind(OURS, 0, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), 1.05),
@@ -60,27 +60,27 @@ WANTED = [
     ("10 ms, 4 links a page", Kind(OURS, 10, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), 1.02),
     ("2 ms", Kind(OURS, 2), Kind(PEER, 2), 7.0),
 ]
-"""Ratios of pages per second: where, who, compared with whom, at least."""
+"""Ratios of pages per second: place, crawl, crawl to compare with, minimum."""
 WANTED_REDIS_MS = 0.035
-"""CPU of Redis per page, at most, on loopback."""
+"""Maximum CPU time of Redis per page, on loopback."""
 BUDGET_S = 1200.0
 MOST = 5
-"""Repetitions; fewer if the budget is spent before."""
+"""Maximum number of repetitions; fewer if they would exceed the budget."""
 STOP_AFTER_S = {PEER: 8.0}
 
 LEGEND = """\
-{pages:,} pages of {links} links each, of which {known:.0%} lead to pages that were already seen, or of {few}
-links, {known_of_few:.0%}; real `scrapy crawl` processes, CONCURRENT_REQUESTS and
-CONCURRENT_REQUESTS_PER_DOMAIN {concurrent}; a new Redis for each crawl, AOF everysec. Pages per second are
-counted by the site, from its first request to its last: the start of the processes is not included. *The
-processes* is the time from their start to their end. Each crawl was complete and requested no page twice;
-otherwise there would be no figures. A ratio is of one repetition. \\*: stopped ({stops}); such a rate leaves
-out the first {head} pages, whose links are all new.{together}
+Each row has {repetitions} crawls, or one if it has no range. Real `scrapy crawl` processes fetch
+{pages:,} pages with {links} links each ({known:.0%} to pages already seen), or {few}
+({known_of_few:.0%}). CONCURRENT_REQUESTS and CONCURRENT_REQUESTS_PER_DOMAIN are {concurrent}. Each crawl
+has a new Redis, AOF everysec. The site counts pages per second from its first to its last request. *The
+processes* is the time from their start to their end. Each crawl was complete, and requested no page
+twice. \\*: stopped ({stops}), and counted without the first {head} pages, whose links are all
+new.{together}
 
-All processes share the cores: the site takes {site} ms of CPU per page"""
-TOGETHER = " One worker of scrapy_dq makes an exchange, or a heartbeat, each {} pages."
+All processes share the cores. The site takes {site} ms of CPU per page"""
+TOGETHER = " One worker of scrapy_dq sends an exchange or heartbeat for every {} pages."
 FAR = """, and the proxy that
-makes Redis distant {proxy} ms, with one worker of scrapy_dq. A PING through it takes, in ms: {pings}."""
+delays Redis takes {proxy} ms. A PING through it takes, in ms: {pings}."""
 
 
 class Crawls(Part):
@@ -106,7 +106,7 @@ class Crawls(Part):
         return {"crawls": [asdict(c) for c in crawls], "pages": PAGES, "stop_after_s": STOP_AFTER_S}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return those of whole crawls."""
+        """Return the bars of whole crawls."""
         of = _Found(found)
         bars = [
             Bar(
@@ -124,11 +124,11 @@ class Crawls(Part):
         ]
 
     def section(self, found: dict[str, Any]) -> str:
-        """Return the table, and how it was measured."""
+        """Return the table, and the conditions of its figures."""
         of = _Found(found)
         head = [
-            "scheduler", "workers", "links a page", "round trip to Redis", "pages/s", "of Scrapy in memory",
-            "of scrapy-redis", "CPU, ms/page: workers", "Redis", "the processes, s", "crawls",
+            "scheduler", "links a page", "round trip to Redis", "pages/s", "of Scrapy in memory",
+            "of scrapy-redis", "CPU, ms/page: workers", "Redis", "the processes, s",
         ]  # fmt: skip
         rows = [of.row(kind) for kind in of.kinds]
         return f"{markdown(head, rows)}\n\n{of.legend()}"
@@ -193,7 +193,7 @@ class _Found:
         return [c.rate for c in self.of(kind)]
 
     def ratios(self, of: Kind, to: Kind) -> list[float]:
-        """Return one ratio for each repetition in which there are both."""
+        """Return one ratio for each repetition that has both."""
         others = {c.repetition: c.rate for c in self.of(to)}
         mine = self.of(of)
         return [c.rate / others[c.repetition] for c in mine if c.repetition in others]
@@ -204,8 +204,7 @@ class _Found:
         to_peer = self.ratios(kind, Kind(PEER, round_trip_ms, links))
         stopped = any(c.stopped for c in crawls)
         return [
-            CONTENDERS[name].title,
-            str(CONTENDERS[name].workers),
+            _title(name),
             str(links),
             f"{round_trip_ms:g} ms" if round_trip_ms else near,
             spread([c.rate for c in crawls]) + " \\*" * stopped,
@@ -214,7 +213,6 @@ class _Found:
             spread([c.worker_s / c.pages * 1000 for c in crawls], 2),
             spread([c.redis_s / c.pages * 1000 for c in crawls], 3) if CONTENDERS[name].needs_redis else "–",
             "–" if stopped else spread([c.whole_seconds for c in crawls], 1),
-            str(len(crawls)),
         ]
 
     def legend(self) -> str:
@@ -226,6 +224,7 @@ class _Found:
         together = [c.pages / c.calls for c in self.of(Kind(OURS, 0)) if c.calls]
         of_proxy = [c.proxy_s / c.pages * 1000 for c in far if c.contender == OURS]
         text = LEGEND.format(
+            repetitions=len(self.of(Kind(OURS, 0))),
             pages=self._pages,
             links=LINKS,
             known=1 - 1 / LINKS,

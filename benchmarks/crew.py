@@ -1,6 +1,6 @@
-"""How fast `scrapy dq crawl` crawls the bookshop with one worker and with more, as a table.
+"""The speed of `scrapy dq crawl` in the bookshop with one worker and with more, as a table.
 
-Run with PYTHONPATH=tests. The table goes to standard output, what happens meanwhile to standard error.
+Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Crawl:
     repetition: int
     pages: int
     seconds: float
-    """From the first page that was served to the last: without the start of the processes."""
+    """From the first served page to the last, without the start of the processes."""
     whole_seconds: float
-    """As `scrapy dq crawl` tells it."""
+    """As `scrapy dq crawl` prints it."""
 
     @property
     def rate(self) -> float:

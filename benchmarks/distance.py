@@ -1,7 +1,8 @@
-"""A TCP proxy that makes a Redis distant, and does nothing else: it shares the cores with what is measured.
+"""A TCP proxy that makes a Redis distant, and does nothing else: it shares the cores with the measured crawl.
 
-`python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` says its own port. The proxy of the tests
-can do more, and takes more CPU for each round trip: too much beside a scheduler that makes twenty for a page.
+`python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` prints its own port. The proxy of the tests
+can do more, and takes more CPU for each round trip: too much beside a scheduler that makes twenty of them for
+a page.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from support.site_process import SiteProcess
 PINGS = 25
 SMOOTHING = 0.1
 EARLY_S = 0.0005
-"""By so much, at most, a timer is set earlier: a busy machine is late by far more, and then on time again."""
+"""Timers are at most this much early: a busy machine is late by far more, and then on time again."""
 
 
 class Side(asyncio.Protocol):
-    """One of the two sides of a connection; what arrives there leaves on the *other*, later."""
+    """One of the two sides of a connection. Data that arrives there leaves on the *other* side, later."""
 
     late_s = 0.0
-    """How late timers are here, lately."""
+    """How late timers have been recently."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -48,7 +49,7 @@ class Side(asyncio.Protocol):
             self._set_timer()
 
     def _set_timer(self) -> None:
-        # A core that sleeps wakes up late, by up to half a millisecond; by so much the timer is early.
+        # A sleeping core wakes up late, by up to half a millisecond. The timer is early by the same time.
         self._loop.call_at(self._under_way[0][0] - Side.late_s, self._arrive)
 
     def _arrive(self) -> None:
@@ -63,7 +64,7 @@ class Side(asyncio.Protocol):
             self._set_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close the other side, too. Source: asyncio.Protocol"""
+        """Also close the other side. Source: asyncio.Protocol"""
         if self.other:
             self.other.transport.close()
 
@@ -86,7 +87,7 @@ class Near(Side):
 
 
 async def serve(port: int, delay_s: float) -> None:
-    """Serve until standard input closes, as it does with the parent."""
+    """Serve until standard input closes, which happens at the end of the parent."""
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(lambda: Near(delay_s, port), "127.0.0.1", 0)
     print(listener.sockets[0].getsockname()[1], flush=True)
@@ -105,7 +106,7 @@ class Distance(SiteProcess):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def ping_ms(self) -> float:
-        """Return what a PING takes, the median of some."""
+        """Return the median time of some PINGs."""
         taken = []
         with Redis(port=self.port) as client:
             for _ in range(PINGS):

@@ -1,4 +1,4 @@
-"""One crawl of many quick domains, alone or beside a slow one, and what it did."""
+"""One crawl of many quick domains, alone or beside a slow one, and its result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLL_S = 0.1
 
 
 class Contender(NamedTuple):
-    """A scheduler, and how many processes crawl with it."""
+    """A scheduler, and the number of processes that crawl with it."""
 
     title: str
     workers: int
@@ -51,7 +51,7 @@ CONTENDERS = {
 
 @dataclass(frozen=True)
 class Crawl:
-    """What one crawl did until its last quick page was asked for, or until its time was up."""
+    """The result of one crawl until the request for its last quick page, or until its time was up."""
 
     contender: str
     slow: bool
@@ -61,15 +61,15 @@ class Crawl:
     """Pages of quick domains."""
     seconds: float
     stopped: bool
-    """Its time was up before all quick pages were asked for."""
+    """Its time was up before all quick pages were requested."""
     worker_seconds: float
     """CPU time of all workers since the first request."""
     redis_seconds: float
-    """CPU time of Redis since then; 0: there is none."""
+    """CPU time of Redis since the first request; 0 without Redis."""
     slow_pages: int = 0
-    """Pages of the slow domain, up to then."""
+    """Pages of the slow domain in the same time."""
     slow_at_once: int = 0
-    """How many of these were being answered at once, at most."""
+    """Maximum number of slow pages that the site was answering at once."""
     complaints: int = 0
     """Warnings and errors in the workers' logs."""
 
@@ -90,7 +90,7 @@ class Crawl:
 
 
 def crawl(name: str, slow: bool, repetition: int, options: argparse.Namespace) -> Crawl:
-    """Crawl a new site, and stop the crawl once all quick pages are asked for."""
+    """Crawl a new site, and stop the crawl after all quick pages are requested."""
     contender = CONTENDERS[name]
     with ExitStack() as stack:
         site = stack.enter_context(
@@ -142,17 +142,17 @@ def crawl(name: str, slow: bool, repetition: int, options: argparse.Namespace) -
 
 
 def _all_asked(site: DomainSite, project: Project, deadline_s: float, meter: CpuMeter) -> bool:
-    """Wait until all quick pages were asked for; False after *deadline_s*."""
+    """Wait until all quick pages were requested; return False after *deadline_s*."""
     deadline = time.monotonic() + deadline_s
     quick = set(site.domains.quick_hosts)
     pages = len(quick) * site.domains.pages
     while time.monotonic() < deadline:
         asked = sum(count for host, count in site.counts().items() if host in quick)
-        # A page that was asked for twice counts once.
+        # A page that was requested twice counts once.
         if asked >= pages and len(_pages(site.log(), quick)) == pages:
             return True
         _check(project)
-        meter.seconds()  # the last look at a worker that ends by itself
+        meter.seconds()  # a worker may end before the next look
         time.sleep(POLL_S)
     return False
 

@@ -1,6 +1,6 @@
 """Pages per second of many quick domains beside one slow domain, with each scheduler, as a table.
 
-Run with PYTHONPATH=tests. The table goes to standard output, what happens meanwhile to standard error.
+Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _legend(options: argparse.Namespace, stopped: bool) -> str:
 
 
 def describe(crawl: Crawl) -> str:
-    """Return what came out, in a line."""
+    """Return the result in one line."""
     what = f"{crawl.pages} quick and {crawl.slow_pages} slow pages in {crawl.seconds:.1f} s"
     beside = "beside slow" if crawl.slow else "alone"
     if crawl.slow:
@@ -109,12 +109,12 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the crawls that the command line asks for."""
     options = parse_args()
     crawls: list[Crawl] = []
     for repetition in range(options.repetitions):
         for name in options.contenders:
-            # Neither is always the second one, on a machine that others have warmed up or slowed down.
+            # Neither always runs second: earlier crawls may have warmed up or slowed down the machine.
             for slow in (False, True) if repetition % 2 == 0 else (True, False):
                 crawls.append(crawl(name, slow, repetition, options))
                 tell(describe(crawls[-1]))

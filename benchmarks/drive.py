@@ -1,6 +1,6 @@
-"""One process in which a scheduler is driven: `python -m benchmarks.drive PLAN`, a plan as JSON.
+"""One process that drives a scheduler: `python -m benchmarks.drive PLAN`, with a plan as JSON.
 
-Crawler, engine, event loop and spider are Scrapy's own; the spider's `start` drives, in place of the engine.
+Crawler, engine, event loop and spider are Scrapy's own. The spider's `start` drives, instead of the engine.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from benchmarks.sample import SampleSpider, request
 
 ROOT = Path(__file__).parents[1]
 HEAVIEST = 10
-"""Functions of a profile that are told."""
+"""Number of functions of a profile that are printed."""
 IN_OUTBOX = 20_000
-"""As many as an outbox keeps in memory."""
+"""As many requests as an outbox keeps in memory."""
 FULL_BUFFER = 1_000
-"""Leases that are asked for by one exchange, at most; with CONCURRENT_REQUESTS as high they are all kept."""
+"""Maximum number of leases per exchange. A worker with as many CONCURRENT_REQUESTS keeps them all."""
 LONGEST_S = 120
 ROUND = 10_000
 """Requests that are put, and then taken, at a time, in the phase `crawled`."""
@@ -41,7 +41,7 @@ ROUND = 10_000
 
 @dataclass
 class Plan:
-    """What one process is to do."""
+    """The task of one process."""
 
     scheduler: str
     settings: dict[str, Any]
@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass
 class Phase:
-    """What a phase has used, all its requests together."""
+    """The cost of a phase, for all its requests together."""
 
     requests: int
     seconds: float
@@ -62,11 +62,11 @@ class Phase:
     """CPU time of this process."""
     redis_seconds: float
     heaviest: list[tuple[str, int, float]]
-    """With a profile: function, calls, seconds of its own."""
+    """With a profile: function, calls, seconds in the function alone."""
 
 
 class Measured:
-    """Does what a plan says, and measures it."""
+    """Carries out a plan, and measures it."""
 
     def __init__(self, driver: Driver, plan: Plan, spider: SampleSpider) -> None:
         self._driver = driver
@@ -82,11 +82,11 @@ class Measured:
         }
 
     async def all_phases(self) -> dict[str, Any]:
-        """Return what each phase has used."""
+        """Return the cost of each phase."""
         return {phase: await self._phases[phase]() for phase in self._plan.phases}
 
     async def _put(self, *, new: bool) -> dict[str, Any]:
-        # They are made before the clock starts, and go one by one.
+        # The requests are made before the clock starts, and are freed one by one.
         requests = [request(n, self._spider) for n in range(self._plan.requests)]
         return await self._used(self._driver.put((requests.pop() for _ in range(len(requests))), new))
 
@@ -102,7 +102,7 @@ class Measured:
         return asdict(Phase(self._plan.requests, seconds, cpu, self._redis_seconds() - redis_s, heaviest))
 
     async def _held(self) -> dict[str, int]:
-        """Return the bytes of this process (RSS, which hardly ever shrinks) while it holds more and more."""
+        """Return the bytes of this process (RSS, which hardly ever shrinks) as it holds more and more."""
         count, found = self._plan.requests, {"opened": _rss()}
         new = (request(n, self._spider) for n in range(count))
         self._driver.put_page(islice(new, IN_OUTBOX), new=True)
@@ -134,7 +134,7 @@ class Measured:
 
 
 class DriveSpider(SampleSpider):
-    """Drives in `start`, and yields nothing."""
+    """Drives the scheduler in `start`, and yields nothing."""
 
     plan: Plan
     found: dict[str, Any] | None = None
@@ -151,7 +151,7 @@ class DriveSpider(SampleSpider):
 
 
 def drive(plan: Plan, longest_s: float = LONGEST_S) -> dict[str, Any]:
-    """Do what *plan* says in a process of its own, and return what each phase has used."""
+    """Carry out *plan* in a new process, and return the cost of each phase."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.drive", json.dumps(asdict(plan))],
         cwd=ROOT, stdout=subprocess.PIPE, timeout=longest_s, check=True,
@@ -175,7 +175,7 @@ def _heaviest(profile: cProfile.Profile) -> list[tuple[str, int, float]]:
 
 
 def main() -> None:
-    """Do what the command line says, and print what was found."""
+    """Carry out the plan on the command line, and print the result."""
     plan = DriveSpider.plan = Plan(**json.loads(sys.argv[1]))
     settings = {
         "SCHEDULER": Idle,

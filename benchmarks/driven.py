@@ -1,4 +1,4 @@
-"""Part: schedulers driven directly, and what a request costs Redis."""
+"""Part: schedulers driven directly, and the cost of a request for Redis."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ REPETITIONS = 3
 REQUESTS = 20_000
 PROFILED = 5_000
 NO_AOF, EVERYSEC = "no AOF", "AOF everysec"
+SHOWN = 3
+"""Number of functions of each profile that the page shows."""
 PHASES = {"new": "enqueue new", "known": "enqueue duplicate", "taken": "dequeue"}
 
 
 class Contender(NamedTuple):
-    """A scheduler, and what it needs."""
+    """A scheduler and its needs."""
 
     title: str
     scheduler: str
     settings: dict[str, Any]
     requests: int = REQUESTS
     persistence: str = ""
-    """Of its Redis; empty: it has none."""
+    """The persistence of its Redis; empty without Redis."""
 
 
 OURS = "scrapy_dq.Scheduler"
@@ -54,11 +56,11 @@ COMPARED = [
     ("taken", "jobdir", "dequeue + settle: ours / JOBDIR's dequeue", 1.5),
     ("taken", "scrapy-redis", "dequeue + settle: ours / scrapy-redis's dequeue", 8.0),
 ]
-"""Phase, with whom, the bar, and what is wanted at least."""
+"""Phase, contender to compare with, name of the bar, minimum."""
 
 
 def run(contender: Contender, *, requests: int = 0, profile: bool = False) -> dict[str, Any]:
-    """Drive a scheduler on a new Redis, and return what each phase has used."""
+    """Drive a scheduler on a new Redis, and return the cost of each phase."""
     with ExitStack() as stack:
         url = ""
         if contender.persistence:
@@ -78,7 +80,7 @@ class Driven(Part):
     title = "The scheduler, driven directly"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Drive each scheduler once per repetition, in turn; then measure the exchange by itself."""
+        """Drive each scheduler once per repetition, in turn; then measure the exchange alone."""
         runs: dict[str, list[Any]] = {name: [] for name in CONTENDERS}
         for repetition in range(REPETITIONS):
             order = list(CONTENDERS)[:: -1 if repetition % 2 else 1]
@@ -103,20 +105,15 @@ class Driven(Part):
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""
         return "\n\n".join([
-            "Each scheduler in a process of its own, with Scrapy's engine and event loop, which also "
-            f"poll a scheduler that has nothing. {_counts(found)} requests of a URL of 100 bytes, a "
-            "callback, `depth` and one header, enqueued 13 at a time as a page would, and taken 16 at a "
-            "time. For scrapy_dq, enqueue lasts until Redis has applied all of it, a duplicate is one that "
-            "this worker has sent itself, and dequeue includes the settlement of each request, until its "
-            "ack is applied.",
+            "Each scheduler runs in its own process, with Scrapy's engine and event loop. Requests have a "
+            f"URL of 100 bytes, a callback, `depth` and one header. There are {_counts(found)}, enqueued 13 "
+            "at a time and dequeued 16 at a time. With scrapy_dq, enqueue ends when Redis has applied it, "
+            "duplicates are requests that the same worker has sent, and dequeue includes the ack.",
             _rates(found),
-            _ratios(found),
-            "Where scrapy_dq spends its time: the functions with the most time of their own, under a "
-            "profiler, which makes calls look more expensive than they are; in % of the profiled time.",
+            f"The {SHOWN} functions of scrapy_dq with the most own time, in % of the profiled time:",
             _profile(found["profile"]),
             exchange_cost.section(found["exchange"]),
-            f"Medians (lowest–highest) of {len(found['runs']['ours'])} repetitions, contenders in turn. "
-            f"{found['redis']}, on loopback.",
+            f"{len(found['runs']['ours'])} repetitions, in turn. {found['redis']}, on loopback.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
@@ -166,18 +163,13 @@ def _rates(found: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def _ratios(found: dict[str, Any]) -> str:
-    rows = [
-        [bar, spread(_ratio(found, phase, to), 2), f"≥ {wanted:g}"] for phase, to, bar, wanted in COMPARED
-    ]
-    return markdown(["ratio, without AOF", "measured", "bar"], rows)
-
-
 def _profile(phases: dict[str, Any]) -> str:
     columns = []
     for phase in PHASES:
         one = phases[phase]
-        columns.append([f"`{name}` {own / one['seconds'] * 100:.0f}" for name, _, own in one["heaviest"]])
+        columns.append(
+            [f"`{name}` {own / one['seconds'] * 100:.0f}" for name, _, own in one["heaviest"][:SHOWN]]
+        )
     return markdown(list(PHASES.values()), zip(*columns, strict=True))
 
 

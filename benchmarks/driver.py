@@ -1,4 +1,4 @@
-"""Asks one scheduler as Scrapy's engine and a spider do, without downloading anything."""
+"""Calls one scheduler as Scrapy's engine and a spider do, without downloading anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 120
 
 
 class Idle(BaseScheduler):
-    """What the engine asks meanwhile: it has nothing, and tells when it was asked."""
+    """The scheduler that the engine asks during a measurement: it has nothing, and notes each question."""
 
     asked: asyncio.Event
     over = False
@@ -34,7 +34,7 @@ class Idle(BaseScheduler):
         return cls()
 
     def has_pending_requests(self) -> bool:
-        """Keep the engine until all is measured."""
+        """Keep the engine until the measurement ends."""
         return not self.over
 
     def enqueue_request(self, request: Request) -> bool:
@@ -56,41 +56,41 @@ class Driver:
         self._ours = scheduler.startswith("scrapy_dq")
 
     async def open(self, spider: Spider) -> None:
-        """Open the scheduler, and wait until it is."""
+        """Open the scheduler, and wait until it is open."""
         await _finished(self._scheduler.open(spider))
         if self._ours:
             # The engine asks `Idle`, which looks like a scheduler class of the project. With such a class,
-            # ours keeps each request until the engine takes it, and here it never does. Nor does a download
-            # handler get a request: as in a crawl, each counts as sent.
+            # ours keeps each request until the engine takes it, and here the engine never does. No download
+            # handler gets a request either: as in a crawl, each counts as sent.
             self._scheduler._ends.handed_out.watches = False
             self._scheduler._ends.outgoing._reached = None
 
     async def close(self) -> None:
-        """Close the scheduler, as of a crawl that goes on another time."""
+        """Close the scheduler, as in a crawl that will go on later."""
         await _finished(self._scheduler.close("shutdown"))
 
     def put_page(self, requests: Iterable[Request], new: bool) -> None:
-        """Enqueue all of them, without a turn of the event loop between."""
+        """Enqueue all requests, without a turn of the event loop between them."""
         enqueue = self._scheduler.enqueue_request
         for each in requests:
             if enqueue(each) is not new:
                 raise RuntimeError(f"a request was {'known' if new else 'new'}")
 
     async def put(self, requests: Iterable[Request], new: bool) -> None:
-        """Enqueue all of them, a page's worth at a time."""
+        """Enqueue all requests, one page at a time."""
         source = iter(requests)
         while page := list(islice(source, PAGE)):
             self.put_page(page, new)
             await asyncio.sleep(0)
 
     async def take(self, count: int) -> None:
-        """Take *count* requests, each of which is done at once."""
+        """Take *count* requests; each is done at once."""
         take, settle = self._scheduler.next_request, self._settled()
         while count:
             for _ in range(min(AT_ONCE, count)):
                 taken = take()
                 if taken is None:
-                    # The engine waits, too, until the scheduler wakes it.
+                    # The engine also waits until the scheduler wakes it.
                     Idle.asked.clear()
                     await asyncio.wait_for(Idle.asked.wait(), DEADLINE_S)
                     break
@@ -106,7 +106,7 @@ class Driver:
         at_work = self._crawler.engine._slot.inprogress  # type: ignore[union-attr]
 
         def settle(request: Request) -> None:
-            # What the engine does with each, between asking and asking again.
+            # The engine's work for each request, between two questions.
             at_work.add(request)
             downloaded(request)
             at_work.remove(request)
@@ -114,13 +114,13 @@ class Driver:
         return settle
 
     async def all_told(self) -> None:
-        """Wait until Redis has what this process has put and settled."""
+        """Wait until Redis has all puts and settlements of this process."""
         if self._ours:
             outbox = self._scheduler._session.worker.parts[0].protocol.outbox
             await self._until(lambda: not len(outbox))
 
     async def buffered(self, count: int) -> None:
-        """Wait until so many leases are in the buffer."""
+        """Wait until *count* leases are in the buffer."""
         await self._until(lambda: self._scheduler._session.worker.parts[0].leases.buffered >= count)
 
     async def _until(self, true: Callable[[], bool]) -> None:
@@ -132,6 +132,6 @@ class Driver:
 
 
 async def _finished(answer: Any) -> None:
-    """Wait for what `open` or `close` returned: nothing, or a Deferred."""
+    """Wait for the result of `open` or `close`: nothing, or a Deferred."""
     if answer is not None:
         await maybe_deferred_to_future(answer)

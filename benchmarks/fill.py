@@ -1,4 +1,4 @@
-"""Fills a frontier as quickly as Redis takes it: real exchanges, several on their way at once."""
+"""Fills a frontier as quickly as Redis accepts it: real exchanges, several in flight at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AHEAD = 4
 
 
 class _OneConnection:
-    """What a Frontier sees of a client: calls are sent as they are made, and answered in this order."""
+    """A client for a Frontier: it sends calls as they are made, and gets the answers in this order."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
@@ -59,7 +59,7 @@ class _OneConnection:
 
 
 class QuickWorker:
-    """The one worker of a crawl, whose every exchange is made by hand."""
+    """The only worker of a crawl, whose exchanges are all made by hand."""
 
     def __init__(
         self, url: str, crawl: str = "benchmark", identity: Identity = IDENTITY, seen: Seen = Seen.EXACT
@@ -78,10 +78,10 @@ class QuickWorker:
         self.epoch, self.run = joined.epoch, joined.run
 
     async def fill(self, puts: Iterable[Put]) -> None:
-        """Put all of them; RuntimeError if one was not taken."""
+        """Put all of them; raise RuntimeError if Redis did not accept one."""
         under_way: deque[asyncio.Task[Receipt]] = deque()
         batches = _batches(puts)
-        # Alone: it may have to load the script.
+        # Alone, because it may have to load the script.
         await self.exchange(next(batches, []))
         for batch in batches:
             under_way.append(asyncio.ensure_future(self.exchange(batch)))
@@ -92,7 +92,7 @@ class QuickWorker:
             await each
 
     async def exchange(self, moves: Sequence[Move], want: int = 0) -> Receipt:
-        """Make the next exchange; RuntimeError unless all puts were new and all that was wanted came."""
+        """Make the next exchange; raise RuntimeError unless all puts were new and *want* leases came."""
         self._seq += 1
         receipt = await self._frontier.exchange(
             Exchange(
@@ -109,7 +109,7 @@ class QuickWorker:
         return receipt
 
     async def close(self, *, leave: bool = False) -> None:
-        """Disconnect; *leave* the crawl to others before."""
+        """Disconnect; with *leave*, leave the crawl to others first."""
         if leave:
             await self._frontier.leave("worker", self.epoch, self.run, False)
         await self._client.connection.disconnect()

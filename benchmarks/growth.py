@@ -1,4 +1,4 @@
-"""Part: what a request costs when more of them wait, and in more partitions."""
+"""Part: the cost of a request when more requests wait, and in more partitions."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from scrapy_dq.frontier.moves import Ack
 PENDING = [10_000, 100_000, 1_000_000, 5_000_000]
 PARTITIONS = [10, 1_000, 100_000]
 IN_PARTITIONS = 200_000
-"""Requests that wait, in all partitions together."""
+"""Waiting requests in all partitions together."""
 BATCH = 100
 """Puts, leases and acks of one exchange."""
 REQUESTS = 10_000
 REPETITIONS = 5
 BUDGET_S = 60.0
-"""As many are filled as fit into it, at the rate so far."""
+"""Seconds for filling: requests are put as long as they fit into it, at the rate so far."""
 FIGURES = {"redis": "Redis CPU", "wall": "until the answer"}
 
 Sample = dict[str, float]
 
 
 class Crawl:
-    """A crawl in which something waits, and goes on waiting while requests come and go."""
+    """A crawl in which the same number of requests wait while others come and go."""
 
     def __init__(self, worker: QuickWorker, look: Any, partitions: int) -> None:
         self._worker = worker
@@ -62,7 +62,7 @@ class Crawl:
         wall_s = time.perf_counter() - began
         redis_s = used_seconds(self._look) - redis_s
         await self._worker.exchange([Ack(lease.entry_id) for lease in leased])
-        # As many wait as before.
+        # Now as many wait as before.
         more = range(begin + REQUESTS, begin + REQUESTS + BATCH)
         await self._worker.exchange(list(puts(more, self._partitions)))
         return {"redis": redis_s / REQUESTS * 1e6, "wall": wall_s / REQUESTS * 1e6}
@@ -79,7 +79,7 @@ async def crawl(partitions: int = 1) -> AsyncIterator[Crawl]:
 
 
 async def by_pending(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return samples by how much waits, each with one of the smallest crawl taken right beside it."""
+    """Return samples by number of waiting requests, each next to a sample of the smallest crawl."""
     found: dict[str, Any] = {"samples": {}, "fill_seconds": {}}
     numbers = count(10**9, 10**6)
     async with crawl() as large:
@@ -116,7 +116,7 @@ async def _pair(large: Crawl, begin: int, repetition: int) -> dict[str, Sample]:
 
 
 async def by_partitions(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return samples by number of partitions, of all of them in turn."""
+    """Return samples by the number of partitions; all crawls are sampled in turn."""
     found: dict[str, list[dict[str, Sample]]] = {str(partitions): [] for partitions in PARTITIONS}
     async with AsyncExitStack() as stack:
         crawls = {}
@@ -135,7 +135,7 @@ async def by_partitions(tell: Callable[[str], None]) -> dict[str, Any]:
 
 
 class Growth(Part):
-    """Put, lease and ack while little waits, and much."""
+    """Put, lease and ack while few requests wait, and while many do."""
 
     name = "growth"
     title = "Growth"
@@ -156,7 +156,7 @@ class Growth(Part):
             return [sample["large"]["redis"] / sample["small"]["redis"] for sample in samples]
 
         return [
-            Bar("Redis CPU per request at 1 M pending / at 10 k", 1.3, True, costs("pending", "1000000")),
+            Bar("Redis CPU per request, 1,000,000 waiting / 10,000", 1.3, True, costs("pending", "1000000")),
             Bar(
                 "Redis CPU per request in 100,000 partitions / in 10",
                 1.3,
@@ -173,19 +173,18 @@ class Growth(Part):
         fits = "" if int(largest) == PENDING[-1] else f", and {PENDING[-1]:,} would have taken too long"
         rate = int(largest) / fill[largest]
         return "\n\n".join([
-            f"Put, lease and ack of the request above, {BATCH} of each per exchange, while this number of "
-            f"others waits in one partition; {REQUESTS:,} per sample. In bold: the ratio to a crawl in which "
-            f"{PENDING[0]:,} wait, measured next to it on another Redis.",
+            f"Put, lease and ack of {REQUESTS:,} requests as above, {BATCH} of each per exchange, while "
+            f"others wait in one partition. Bold: the ratio to {PENDING[0]:,} waiting, measured alternately.",
             _table("waiting", found["pending"]["samples"]),
-            f"With real exchanges, {int(largest):,} were put at {rate:,.0f} per second{fits}.",
-            f"The same with {found['partitions']['entries']:,} waiting, distributed over this number of "
-            f"partitions; in bold: the ratio to {PARTITIONS[0]} partitions.",
+            f"Exchanges put {int(largest):,} requests, {rate:,.0f} per second{fits}.",
+            f"The same with {found['partitions']['entries']:,} waiting, spread over several partitions. "
+            f"Bold: the ratio to {PARTITIONS[0]} partitions.",
             _table("partitions", found["partitions"]["samples"]),
-            f"Medians (lowest–highest) of {len(small)} repetitions. {found['redis']}, no AOF, on loopback.",
+            f"{len(small)} repetitions. {found['redis']}, no AOF, on loopback.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
-        """Draw the cost against what waits, and against partitions."""
+        """Draw the cost against the waiting requests and against the partitions."""
         axes = {"pending": "requests that wait", "partitions": "partitions"}
         return [
             curves(

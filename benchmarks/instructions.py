@@ -1,6 +1,6 @@
-"""How many instructions an exchange takes in Redis, per request: a figure that does not depend on the load.
+"""The number of instructions of an exchange in Redis, per request: a figure that does not depend on the load.
 
-Run with PYTHONPATH=tests; it needs valgrind. To compare with another checkout, run this file with the other's
+Run with PYTHONPATH=tests; it needs valgrind. To compare with another checkout, run this file with that one's
 folders: `PYTHONPATH=OTHER:OTHER/tests python benchmarks/instructions.py`.
 """
 
@@ -19,12 +19,12 @@ from benchmarks.sample import puts
 from support.redis_server import RedisServer
 
 FEW, MANY = 1_000, 6_000
-"""Requests of two runs: the difference is without start, backlog and loading of scripts."""
+"""Requests of two runs. Their difference is free of the start, the backlog and the loading of scripts."""
 LONGEST_START_S = 60.0
 
 
 class CountedServer(RedisServer):
-    """A redis-server whose instructions valgrind counts; it is some 50 times slower."""
+    """A redis-server whose instructions valgrind counts; it is about 50 times slower."""
 
     def __init__(self, kind: Any) -> None:
         super().__init__(kind, args=[*NO_REWRITES, "--hz", "1"])
@@ -32,7 +32,7 @@ class CountedServer(RedisServer):
         self._command[:0] = ["valgrind", "--tool=callgrind", "-q", f"--callgrind-out-file={self._counts}"]
 
     def instructions(self) -> int:
-        """End the process and return how many instructions it took."""
+        """End the process and return the number of its instructions."""
         self.stop()
         found = re.search(r"^(?:summary|totals): (\d+)", self._counts.read_text(), re.MULTILINE)
         assert found, "callgrind wrote no sum"
@@ -40,7 +40,7 @@ class CountedServer(RedisServer):
 
 
 def count(kind: Any, batch: int, requests: int) -> int:
-    """Return the instructions of a server that puts, leases and acks so many *requests*."""
+    """Return the instructions of a server for the put, lease and ack of *requests* requests."""
     everything = list(puts(range(BACKLOG + requests)))
     server = CountedServer(kind)
     try:

@@ -46,13 +46,13 @@ for the journal. *Of the crawl*: relative to the whole crawl by Scrapy alone in 
 
 
 class Items(Part):
-    """How long items take on their way."""
+    """The time that items need."""
 
     name: ClassVar[str] = "items"
     title: ClassVar[str] = "Items"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Crawl without and with scrapy_dq, write a journal, and export once more in each format, in turn."""
+        """Crawl without and with scrapy_dq, write a journal, and export again in each format, in turn."""
         found: dict[str, list[float]] = {what: [] for what in TITLES}
         plain = [f"-s{key}={value}" for key, value in {**PLAIN, "DQ_ENABLED": False}.items()]
         for repetition in range(REPETITIONS):
@@ -79,7 +79,7 @@ class Items(Part):
         return found
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return none."""
+        """Return no bars."""
         return []
 
     def section(self, found: dict[str, Any]) -> str:
@@ -96,7 +96,7 @@ class Items(Part):
         return f"{table}\n\n{LEGEND.format(items=ITEMS, pages=PAGES)}"
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
-        """Draw none."""
+        """Draw nothing."""
         return []
 
 
@@ -110,7 +110,7 @@ def _seconds(project: Project, words: list[str]) -> float:
 
 
 def _journal_seconds(folder: Path) -> float:
-    """Return how long it takes to write the same items, and the ends of their requests."""
+    """Return the time to write the same items, and the ends of their requests."""
     journal = Journal(folder, Run("epoch", 0), 1, Codec(Spider("any"), spider_modules=[]))
     began = time.monotonic()
     for page in range(PAGES):

@@ -1,11 +1,10 @@
-"""Part `many_workers`: what 10 to 1,000 workers cost one Redis, and how many full ones a core of it feeds."""
+"""Part `many_workers`: the cost of 10 to 1,000 workers for one Redis, and how many full ones a core feeds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any, ClassVar, NamedTuple
 
 from benchmarks.part import Bar, Part
@@ -15,29 +14,29 @@ from benchmarks.scale_worker import LINKS
 from benchmarks.tables import markdown, spread
 
 FULL_RATE = 300
-"""Pages a second of a worker that has a core for itself: see the whole crawls."""
+"""Pages per second of a worker with its own core: see the whole crawls."""
 FULL_BURST = 16
-"""Its pages for each exchange. In the whole crawls they are 24: its event loop is busy."""
+"""Its pages per exchange. In the whole crawls they are 24, because its event loop is busy."""
 CORE = 0.8
-"""The share of Redis's core that may be used: more, and answers wait for each other."""
+"""The usable share of Redis's core: above it, answers wait for each other."""
 WANTED_FULL = 100
 PEER = "scrapy-redis's commands"
 REPETITIONS = 3
 
 
 class Crew(NamedTuple):
-    """So many workers, and what each of them does."""
+    """A number of workers, and the work of each."""
 
     workers: int
     rate: float
     """Pages per second and worker."""
     burst: int = 1
     warm_up_s: float = 15.0
-    """Until all of them have started."""
+    """Seconds until all of them have started."""
 
     @property
     def title(self) -> str:
-        """What the table calls it."""
+        """Its name in the table."""
         return f"{self.rate:g}, {self.burst} at once" if self.burst > 1 else f"{self.rate:g}"
 
 
@@ -46,11 +45,11 @@ CREWS = {
     "1,000": Crew(1_000, 1, warm_up_s=45.0), "idle": Crew(100, 1e-6),
 }  # fmt: skip
 PEERS = 2
-"""Processes, each as fast as it can."""
+"""Number of processes, each as fast as it can be."""
 
 
 class ManyWorkers(Part):
-    """Workers without Scrapy that speak the real protocol, on the newest Redis that is here."""
+    """Workers without Scrapy that speak the real protocol, on the newest Redis that is installed."""
 
     name: ClassVar[str] = "many_workers"
     title: ClassVar[str] = "Many workers"
@@ -70,12 +69,12 @@ class ManyWorkers(Part):
         return {"runs": [asdict(run) for run in runs], "redis": titled(kind)}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return that of full workers."""
+        """Return the bar of full workers."""
         samples = [_fed(run) for run in _of(found, "full")]
         return [Bar("full workers that one Redis core feeds", WANTED_FULL, False, samples)]
 
     def section(self, found: dict[str, Any]) -> str:
-        """Return the table, and how it was measured."""
+        """Return the table, and the conditions of its figures."""
         head = [
             "workers", "pages/s of each", "pages/s", "Redis CPU, µs/page", "cores of Redis", "pages/exchange",
             "p99 of an exchange, ms", "bytes of Redis per worker",
@@ -98,19 +97,16 @@ class ManyWorkers(Part):
         of_peer = [CORE * 1e6 / run.redis_us / FULL_RATE for run in peer]
         seconds = Load._field_defaults["seconds"]
         return (
-            f"{markdown(head, rows)}\n\nWorkers without Scrapy that speak the real protocol, in 2 processes: "
-            f"a page is a number, and has its {LINKS} links at once, of which 1 is new. A full worker, which "
-            f"has a core for itself, does {FULL_RATE} pages a second; {FULL_BURST} of them come at once, "
-            f"because its event loop is busy between its turns: those of the whole crawls have more for each "
-            f"exchange. {CORE:.0%} of a core of Redis, computed from its CPU time per page, are {at_most} "
-            f"pages a second: **{spread([_fed(run) for run in full])} full workers**. What scrapy-redis asks "
-            f"of Redis for the same pages lets that feed {spread(of_peer, 1)}.\n\n"
-            f"An idle worker costs {spread([run.idle_us for run in idle])} µs of Redis's CPU per second: a "
-            f"heartbeat, and the question whether something has come. *Bytes per worker*: its keys, with its "
-            f"leases and what is kept of the last seconds, and its connections; "
-            f"{median([run.worker_bytes for run in idle]):,.0f} if it does nothing.\n\n"
-            f"Medians (lowest–highest) of {REPETITIONS} repetitions of {seconds:g} s, in turn. "
-            f"{found['redis']}, AOF everysec, on loopback; the workers share the cores with it."
+            f"{markdown(head, rows)}\n\nThe workers speak the real protocol, without Scrapy, in 2 processes. "
+            f"Each page has {LINKS} links, one of them new. A full worker has a core for itself: it fetches "
+            f"{FULL_RATE} pages per second, {FULL_BURST} for each exchange (more in whole crawls). By its "
+            f"CPU time per page, {CORE:.0%} of a core of Redis serves {at_most} pages per second, or "
+            f"**{spread([_fed(run) for run in full])} full workers**. With the commands of scrapy-redis, it "
+            f"serves {spread(of_peer, 1)}.\n\n"
+            f"An idle worker takes {spread([run.idle_us for run in idle])} µs of Redis's CPU per second. "
+            f"*Bytes per worker* are its keys, leases, connections, and data of the last seconds.\n\n"
+            f"{REPETITIONS} repetitions of {seconds:g} s, in turn. {found['redis']}, AOF everysec, on "
+            f"loopback; the workers share its cores."
         )
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:

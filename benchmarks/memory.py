@@ -1,4 +1,4 @@
-"""Part: what Redis and a worker keep in memory."""
+"""Part: the memory of Redis and of a worker."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from support.redis_server import Kind
 PENDING = 10_000
 SEEN = 1_000_000
 SEEN_IF_SLOW = 250_000
-"""On a Redis beside the first: the one that pip installs takes three times as long for a script. They fill
-the table of a set as full as a million do."""
+"""The number on any Redis but the first: pip's Redis takes three times as long for a script. They fill the
+table of a set as full as a million do."""
 PER_TRIP = 1_000
 HELD = 100_000
-"""Requests that a worker has sent; as many as it remembers by default."""
+"""Requests that a worker has sent: as many as it remembers by default."""
 QUEUES = ("PriorityQueue", "FifoQueue", "LifoQueue")
 WANTED = {Seen.EXACT: 75, Seen.COMPACT: 7}
-"""Bytes per fingerprint, at most."""
+"""Maximum bytes per fingerprint."""
 WANTED_PENDING, WANTED_COMPRESSED = 130, 60
-"""Bytes per request that waits, at most."""
+"""Maximum bytes per waiting request."""
 IN_ORDER = "compressed"
 DOCUMENTATION_ROWS = (
     ("as it is", False, False),
@@ -40,13 +40,13 @@ DOCUMENTATION_ROWS = (
     ("compressed, shuffled", True, True),
 )
 CRAWL = "benchmark"
-"""The QuickWorker's."""
+"""The crawl of the QuickWorker."""
 OURS, SCRAPY = "scrapy_dq.Scheduler", "scrapy.core.scheduler.Scheduler"
 MIB = 1024 * 1024
 
 
 def only_seen(client: Any, crawl: str) -> None:
-    """Delete what is not `seen`."""
+    """Delete all keys except `seen`."""
     of_seen = (keys.prefix(crawl) + "seen").encode()
     for key in client.scan_iter(count=1_000):
         if key != of_seen and not key.startswith(of_seen + b":"):
@@ -54,7 +54,7 @@ def only_seen(client: Any, crawl: str) -> None:
 
 
 def pending(kind: Kind, *, compressed: bool) -> float:
-    """Return bytes per request of ours that waits, `seen` left out: as its own scheduler stores it."""
+    """Return the bytes per waiting request without `seen`, as our own scheduler stores it."""
     with start_redis(kind, compressed=compressed) as server, server.client() as client:
         drive(Plan(OURS, {"REDIS_URL": server.url}, PENDING, ["new"], server.url))
         everything = used_bytes(client)
@@ -63,7 +63,7 @@ def pending(kind: Kind, *, compressed: bool) -> float:
 
 
 def pending_of_peer(kind: Kind, queue: str, *, compressed: bool) -> float:
-    """Return bytes per request in one of the queues of scrapy-redis."""
+    """Return the bytes per request in one of the queues of scrapy-redis."""
     spider = SampleSpider()
     with start_redis(kind, compressed=compressed) as server, server.client() as client:
         empty = used_bytes(client)
@@ -77,7 +77,7 @@ def pending_of_peer(kind: Kind, queue: str, *, compressed: bool) -> float:
 
 
 async def documentation(kind: Kind, *, compressed: bool, shuffled: bool) -> float:
-    """Return bytes per request for a page of a real documentation site that waits, `seen` left out."""
+    """Return the bytes per waiting page of a real documentation site, without `seen`."""
     with start_redis(kind, compressed=compressed) as server, server.client(socket_timeout=60) as client:
         worker, waiting = QuickWorker(server.url, CRAWL), documentation_puts(shuffled=shuffled)
         await worker.join()
@@ -89,8 +89,8 @@ async def documentation(kind: Kind, *, compressed: bool, shuffled: bool) -> floa
 
 
 async def seen(kind: Kind, of_seen: Seen) -> dict[str, float]:
-    """Return bytes per fingerprint that was admitted by real exchanges, and how many were."""
-    # Not by SADD alone: the sizes that libc's allocator hands out depend on what is asked for in between.
+    """Return the bytes per fingerprint that real exchanges admitted, and the number of fingerprints."""
+    # Not by SADD alone: the sizes from libc's allocator depend on the allocations in between.
     count = SEEN if kind == found_kinds()[0] else SEEN_IF_SLOW
     with start_redis(kind) as server, server.client(socket_timeout=60) as client:
         worker = QuickWorker(server.url, CRAWL, seen=of_seen)
@@ -105,7 +105,7 @@ async def seen(kind: Kind, of_seen: Seen) -> dict[str, float]:
 
 
 def seen_of_peer(kind: Kind) -> float:
-    """Return bytes per fingerprint in the dupefilter of scrapy-redis: 40 hexadecimal digits."""
+    """Return the bytes per fingerprint in the dupefilter of scrapy-redis: 40 hexadecimal digits."""
     with start_redis(kind) as server, server.client() as client:
         empty = used_bytes(client)
         for _ in range(0, SEEN, PER_TRIP):
@@ -122,7 +122,7 @@ def held() -> dict[str, dict[str, int]]:
 
 
 class Memory(Part):
-    """Bytes in Redis per request that waits and per fingerprint, and of the worker's process."""
+    """Bytes in Redis per waiting request and per fingerprint, and bytes of the worker's process."""
 
     name = "memory"
     title = "Memory"
@@ -161,12 +161,13 @@ class Memory(Part):
         return found
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars of each kind of Redis: one that reaches a bar says nothing of the other."""
+        """Return the bars of each kind of Redis: one that reaches a bar does not vouch for another."""
         bars = []
-        for kind, title in found["redis"].items():
+        for kind, title_and_allocator in found["redis"].items():
+            title = title_and_allocator.partition(" (")[0]
             bars.append(
                 Bar(
-                    f"bytes per pending request, without `seen`, {title}",
+                    f"bytes per waiting request, without `seen`, {title}",
                     WANTED_PENDING,
                     True,
                     [found["pending"][kind]["scrapy_dq"]],
@@ -174,38 +175,36 @@ class Memory(Part):
             )
             for what, size in (
                 ("", found["compressed"].get(kind, {}).get("scrapy_dq")),
-                (" of a documentation", found["documentation"][kind].get(IN_ORDER)),
+                (" for real URLs", found["documentation"][kind].get(IN_ORDER)),
             ):
                 if size is None:
                     continue
-                figure = f"the same{what}, deep in a compressed list, {title}"
+                figure = f"the same{what}, compressed, {title}"
                 bars.append(Bar(figure, WANTED_COMPRESSED, True, [size]))
             for of_seen, wanted in WANTED.items():
                 size = found["seen"][kind][f"scrapy_dq, {of_seen.value}"]
-                figure = f"bytes per seen at {size['count']:,}, {of_seen.value}, {title}"
+                figure = f"bytes per URL seen, of {size['count']:,}, {of_seen.value}, {title}"
                 bars.append(Bar(figure, wanted, True, [size["bytes"]]))
         return bars
 
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""
         return "\n\n".join([
-            f"Bytes of Redis per request that waits, of {PENDING:,} as above, without the memory of their "
-            "fingerprints:",
+            f"Bytes of Redis per waiting request, of {PENDING:,} as above, without their fingerprints:",
             _table(found, "pending"),
-            "The same with `list-compress-depth 1`, as [deploying](deploying.md#redis-on-a-server) has it "
-            "for Redis 7 and newer: Redis compresses all of a list but its ends (8 kB each).",
+            "The same with `list-compress-depth 1`, as [deploying](deploying.md#redis-on-a-server) "
+            "recommends for Redis 7 and newer. Redis compresses a list except its ends (8 kB each).",
             _table(found, "compressed"),
-            f"And of {len(documentation_puts(shuffled=False)):,} real URLs, those of a documentation "
-            "(developer.mozilla.org), each with its page as Referer:",
+            f"The same for {len(documentation_puts(shuffled=False)):,} real URLs of developer.mozilla.org, "
+            "each with a Referer:",
             _table(found, "documentation"),
-            "Bytes of Redis per fingerprint, with their number in brackets; expiring: with `DQ_SEEN_TTL`:",
+            "Bytes of Redis per fingerprint, with the number of fingerprints in brackets. *Expiring* means "
+            "`DQ_SEEN_TTL`:",
             _table(found, "seen"),
-            f"Resident memory of the process: with the scheduler open; with {IN_OUTBOX:,} requests enqueued "
-            f"while the event loop has no turn, which is a full outbox; once {HELD:,} are stored, whose "
-            "fingerprints the worker remembers, and those of the last seconds with all their data "
-            f"(`DQ_ROLLBACK_HORIZON`); and with a buffer of {FULL_BUFFER:,} leases, the largest there is. "
-            "For comparison Scrapy's own scheduler, in which all of them wait. In brackets: the increase, in "
-            "bytes per request of that step.",
+            f"Resident memory of the process after four steps: the scheduler opens; {IN_OUTBOX:,} requests "
+            f"fill the outbox; Redis has stored {HELD:,}, and the worker keeps their fingerprints and the "
+            f"newest requests (`DQ_ROLLBACK_HORIZON`); {FULL_BUFFER:,} leases fill the largest buffer. "
+            "Scrapy's own scheduler keeps all requests. In brackets: bytes per request that the step adds.",
             _held(found["held"]),
         ])  # fmt: skip
 
@@ -215,7 +214,7 @@ class Memory(Part):
 
 
 def _table(found: dict[str, Any], what: str) -> str:
-    names = list(max(found[what].values(), key=len))  # those of Redis 6.2 are fewer
+    names = list(max(found[what].values(), key=len))  # Redis 6.2 has fewer
 
     def cell(size: Any) -> str:
         if size is None:

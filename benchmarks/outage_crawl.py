@@ -20,22 +20,22 @@ from support.proxy import RedisProxy
 from support.waiting import wait_until
 
 PAGES = 10_000
-"""More than are crawled in that time: no crawl comes to its end."""
+"""More pages than a crawl fetches in that time: no crawl comes to its end."""
 TIMED = {MEMORY: "benchmarks.timed.TimedMemory", OURS: "benchmarks.timed.TimedOurs"}
 BEFORE_S, OUTAGE_S, AFTER_S = 1.0, 2.0, 0.5
 BACK_PAGES = 100
-"""So many pages after Redis is there again, the worker is back at work."""
+"""The worker counts as back at work this many pages after Redis is back."""
 
 Window = tuple[float, float]
 
 
 class Watched(NamedTuple):
-    """What the worker of a crawl has noted."""
+    """The notes of a crawl's worker."""
 
     rows: dict[str, list[Row]]
-    """By method; the loop's, and those of garbage collection, have names of their own."""
+    """Rows by method. The loop and garbage collections have their own names."""
     windows: dict[str, Window]
-    """From when to when each outage was, with what came of it, on the clock of the rows."""
+    """Begin and end of each outage, with its outcome, on the clock of the rows."""
     pages: int
 
 
@@ -52,10 +52,10 @@ def watch(name: str, seconds: float) -> Watched:
 
 
 def watch_outages() -> Watched:
-    """Crawl with ours, and have Redis away in each way, one after the other."""
+    """Crawl with ours, and take Redis away in each way, one after the other."""
     with ExitStack() as stack:
         redis = stack.enter_context(start_redis(aof=True))
-        # With no Redis behind it the proxy accepts and hangs up; to refuse is an outage of its own.
+        # Without Redis behind it the proxy accepts and hangs up. A refused connection is a different outage.
         proxy = stack.enter_context(RedisProxy(redis.url))
         ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
             "killed": (redis.kill, redis.start),

@@ -1,4 +1,4 @@
-"""docs/performance.md and the page of its details: bars, tables, plots, made of docs/performance.json."""
+"""docs/performance.md and the page of its details: bars, tables and plots from docs/performance.json."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import Any
 
 from benchmarks.part import Bar, Part
@@ -14,27 +15,26 @@ from benchmarks.tables import markdown, tell
 
 PAGE, DETAILS, SAMPLES, PICTURES = "performance.md", "performance-details.md", "performance.json", "pictures"
 BY_HAND = Path(__file__).with_name("not_reached.md")
-"""What a bar could not reach, and the profile that shows why: written by somebody who looked at it."""
+"""Bars that were not reached, and the profiles that show why. A person writes this file."""
 
 OPENING = """\
 # Performance
 
-What a distributed, crash-safe frontier costs, compared with Scrapy's own schedulers and scrapy-redis. `make
-bench` measures all of it again, in {minutes} minutes here, and writes this page, its [details]({details})
-and [performance.json]({samples}), which has every single sample.
+These figures compare scrapy_dq (*ours*) with Scrapy's own schedulers and scrapy-redis. `make bench`
+measures them again in {minutes} minutes, and writes this page, its [details]({details}) and
+[performance.json]({samples}) with every sample.
 
-A ratio compares two figures of the same repetition, measured in turn on the same machine. The tables show
-medians, and in brackets the lowest and the highest value. Absolute figures depend on the machine: compare
-ratios."""
+Tables show the median, with the lowest and highest value in brackets. Absolute figures depend on the
+machine, so compare the ratios: both figures come from the same repetition."""
 OPENING_OF_DETAILS = """\
 # Performance: the details
 
-What is behind the figures of [performance]({page}): {titles}. The tables show medians, and in brackets the
-lowest and the highest value."""
+These measurements add to [performance]({page}). Tables show the median, with the lowest and highest value in
+brackets."""
 
 
 def load(docs: Path) -> dict[str, Any]:
-    """Return what was measured of each part, by its name; {}: nothing yet."""
+    """Return the samples of each part, by its name; {} before the first measurement."""
     path = docs / SAMPLES
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
@@ -54,16 +54,15 @@ def write(docs: Path, parts: Sequence[Part], measured: Mapping[str, Any]) -> Pat
     opening = OPENING.format(minutes=_minutes(measured, there), details=DETAILS, samples=SAMPLES)
     paragraphs = [
         opening,
-        "## The bars",
+        "## Targets",
         _bars([bar for part in there for bar in part.bars(measured[part.name]["found"])]),
         *([BY_HAND.read_text().strip()] if BY_HAND.exists() else []),
-        "## What it ran on",
+        "## Environment",
         *_ran_on(measured, there),
         *_sections(docs, first, measured),
     ]
     (docs / PAGE).write_text("\n\n".join(paragraphs) + "\n")
-    titles = ", ".join(part.title[0].lower() + part.title[1:] for part in details)
-    paragraphs = [OPENING_OF_DETAILS.format(page=PAGE, titles=titles), *_sections(docs, details, measured)]
+    paragraphs = [OPENING_OF_DETAILS.format(page=PAGE), *_sections(docs, details, measured)]
     (docs / DETAILS).write_text("\n\n".join(paragraphs) + "\n")
     return docs / PAGE
 
@@ -72,8 +71,16 @@ def _sections(docs: Path, parts: Sequence[Part], measured: Mapping[str, Any]) ->
     for part in parts:
         found = measured[part.name]["found"]
         yield f"## {part.title}"
-        yield part.section(found).strip()
+        yield _wrapped(part.section(found).strip())
         yield from _pictures(docs, part, found)
+
+
+def _wrapped(section: str) -> str:
+    """Return *section* with short lines, except in tables."""
+    return "\n\n".join(
+        block if block.startswith("|") else fill(block, 118, break_long_words=False, break_on_hyphens=False)
+        for block in section.split("\n\n")
+    )
 
 
 def _minutes(measured: Mapping[str, Any], parts: Sequence[Part]) -> str:
@@ -83,43 +90,41 @@ def _minutes(measured: Mapping[str, Any], parts: Sequence[Part]) -> str:
 def _bars(bars: Sequence[Bar]) -> str:
     rows, reached = [], 0
     if not bars:
-        return "There are none of what was measured."
+        return "No measured part has a target."
     for bar in bars:
         wanted = f"{'≤' if bar.at_most else '≥'} {bar.wanted:,g}"
         if not bar.samples:
-            rows.append([bar.figure, wanted, "not measured", "", "0", "–"])
+            rows.append([bar.figure, wanted, "not measured", "–"])
             continue
         middle = median(bar.samples)
         fits = middle <= bar.wanted if bar.at_most else middle >= bar.wanted
         reached += fits
         figures = [_figure(value) for value in (middle, min(bar.samples), max(bar.samples))]
-        between = f"{figures[1]}–{figures[2]}"
-        rows.append(
-            [bar.figure, wanted, figures[0], between, str(len(bar.samples)), "yes" if fits else "**no**"]
-        )
-    head = ["figure", "wanted", "median", "lowest–highest", "repetitions", "reached"]
+        between = f" ({figures[1]}–{figures[2]})" * (len(bar.samples) > 1)
+        rows.append([bar.figure, wanted, figures[0] + between, "yes" if fits else "**no**"])
+    head = ["figure", "target", "measured", "reached"]
     return f"{markdown(head, rows)}\n\n{reached} of {len(bars)} are reached."
 
 
 def _figure(value: float) -> str:
-    """Return it with three digits that count."""
+    """Return the value with three significant digits."""
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _ran_on(measured: Mapping[str, Any], parts: Sequence[Part]) -> Iterator[str]:
-    """Yield a line for all parts, or one for each that ran on something else."""
+    """Yield one line for all parts, or one line for each set of conditions."""
     by_facts: dict[str, list[str]] = {}
     for part in parts:
         by_facts.setdefault(described(measured[part.name]["ran_on"]), []).append(part.title)
     for facts, titles in by_facts.items():
-        yield f"{facts}." if len(by_facts) == 1 else f"{', '.join(titles)}: {facts}."
+        yield _wrapped(f"{facts}." if len(by_facts) == 1 else f"{', '.join(titles)}: {facts}.")
 
 
 def _pictures(docs: Path, part: Part, found: dict[str, Any]) -> Iterator[str]:
     try:
         drawn = part.plots(found, docs / PICTURES)
     except ModuleNotFoundError as error:
-        # The page is of use without; the extra `bench` has what is missing.
+        # The page is useful without plots. The extra `bench` has the missing package.
         tell(f"no plots of {part.name}: {error}")
         return
     for path in drawn:

@@ -1,4 +1,4 @@
-"""What each part of `make bench` is: samples that it measures, and what the page says of them."""
+"""A part of `make bench`: the samples that it measures, and its section of the page."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class Bar(NamedTuple):
-    """A figure, and what is wanted of its median."""
+    """A figure, and the value that its median should reach."""
 
     figure: str
     wanted: float
     at_most: bool
     """Less is better: the median may not be above *wanted*. Otherwise it may not be below."""
     samples: list[float]
-    """One ratio or value per repetition; none: it was not measured."""
+    """One ratio or value per repetition; empty if it was not measured."""
 
 
 class Part(ABC):
-    """One part: a module of benchmarks/ has it as PART."""
+    """One part. A module of benchmarks/ has it as PART."""
 
     name: ClassVar[str]
     """Its key in docs/performance.json, and a word of --only."""
     title: ClassVar[str]
     """Its heading."""
     first_page: ClassVar[bool] = False
-    """Its section is in the first page, not in that of the details."""
+    """Whether its section is on the first page, not on the page of the details."""
 
     @abstractmethod
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Measure, and return raw samples, JSON in lists by repetition; *tell* says how far it is."""
+        """Measure, and return raw samples, JSON in lists by repetition; *tell* reports the progress."""
 
     @abstractmethod
     def bars(self, found: dict[str, Any]) -> list[Bar]:

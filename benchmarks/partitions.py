@@ -1,6 +1,6 @@
-"""What a put, a lease and an ack cost with few and with many partitions, as tables.
+"""The cost of a put, a lease and an ack with few and with many partitions, as tables.
 
-Run with PYTHONPATH=tests. The tables go to standard output, what happens meanwhile to standard error.
+Run with PYTHONPATH=tests. The tables go to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass
 class Cost:
-    """What one kind of request took, all of them together."""
+    """The cost of one kind of request, for all of them together."""
 
     requests: int = 0
     seconds: float = 0.0
@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass
 class Run:
-    """One crawl: all is put, then leased and acked in turn until nothing is left."""
+    """One crawl: all entries are put, then leased and acked in turn until none is left."""
 
     partitions: int
     want: int
@@ -61,11 +61,11 @@ class Run:
     lease: Cost = field(default_factory=Cost)
     ack: Cost = field(default_factory=Cost)
     bytes_per_entry: float = 0.0
-    """Of Redis, while all wait."""
+    """Bytes of Redis while all entries wait."""
 
 
 class OneWorker:
-    """A worker on a frontier of its own; its exchanges are timed from call to receipt."""
+    """A worker on its own frontier. Its exchanges are timed from call to receipt."""
 
     def __init__(self, server: RedisServer, limits: Limits) -> None:
         self._look = server.client()
@@ -95,12 +95,12 @@ class OneWorker:
         return receipt
 
     def redis_seconds(self) -> float:
-        """Return what Redis has used so far."""
+        """Return the CPU time of Redis so far."""
         cpu = self._look.info("cpu")
         return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
     def memory_bytes(self) -> int:
-        """Return what Redis holds."""
+        """Return the memory that Redis uses."""
         return int(self._look.info("memory")["used_memory"])
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ class OneWorker:
 
 
 def puts(entries: int, partitions: int, rng: random.Random) -> Iterator[Put]:
-    """Yield the entries, every partition in its turn; in no partition two in a row."""
+    """Yield the entries. The partitions take turns: none has two entries in a row."""
     for n in range(entries):
         payload, token = rng.randbytes(PAYLOAD_BYTES), rng.randbytes(20)
         partition = b"www.example-%06d.com" % (n % partitions)
@@ -118,7 +118,7 @@ def puts(entries: int, partitions: int, rng: random.Random) -> Iterator[Put]:
 
 
 def batches(of: Iterator[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of *size*, and what is left."""
+    """Yield lists of *size*, and then the rest."""
     while batch := list(islice(of, size)):
         yield batch
 
@@ -200,7 +200,7 @@ def _table(runs: Sequence[Run], options: argparse.Namespace, seconds: Callable[[
 
 
 def describe(run: Run) -> str:
-    """Return what came out, in a line."""
+    """Return the result in one line."""
     costs: list[tuple[str, Cost]] = [("put", run.put), ("lease", run.lease), ("ack", run.ack)]
     figures = ", ".join(
         f"{name} {c.seconds / c.requests * 1e6:.1f} µs (Redis {c.redis_seconds / c.requests * 1e6:.1f})"
@@ -238,7 +238,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the crawls that the command line asks for."""
     options = parse_args()
     runs: list[Run] = []
     for repetition in range(options.repetitions):

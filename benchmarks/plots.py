@@ -1,4 +1,4 @@
-"""How the pictures of the page look: small PNGs on white."""
+"""The look of the page's pictures: small PNGs on white."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ COLOURS = {
 
 @contextmanager
 def picture(path: Path, width: float = 7.0, height: float = 3.4) -> Iterator[Any]:
-    """Yield matplotlib's axes, and write what was drawn to *path*; sizes in inches."""
-    # Only who draws needs it.
+    """Yield matplotlib's axes, and write the drawing to *path*; sizes in inches."""
+    # Imported here: only a drawing needs it.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,6 +1,6 @@
-"""How many items go through a scrapy_dq.Queue, beside queue.Queue, as a table.
+"""How many items go through a scrapy_dq.Queue, compared with queue.Queue, as a table.
 
-Run with PYTHONPATH=tests. The table goes to standard output, what happens meanwhile to standard error.
+Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from scrapy_dq import Queue
 
 ITEM = {"url": "http://localhost/" + "a" * 60, "meta": {"depth": 3}}
 MANY = 20
-"""put_all() gets so many times the items."""
+"""put_all() gets this many times the items."""
 
 
 @dataclass
 class Rate:
-    """One measurement: so many items in so many seconds."""
+    """One measurement: a number of items in a number of seconds."""
 
     what: str
     threads: int
@@ -34,11 +34,11 @@ class Rate:
     items: int
     seconds: float
     cpu_seconds: float
-    """Of this process, Redis not included."""
+    """CPU time of this process, without Redis."""
 
 
 def timed(what: str, threads: int, repetition: int, items: int, work: Callable[[int], None]) -> Rate:
-    """Let each of *threads* do its share of *items*."""
+    """Run *work* in *threads*, each with its share of *items*."""
     share = items // threads
     workers = [threading.Thread(target=work, args=(share,)) for _ in range(threads)]
     began, cpu = time.perf_counter(), time.process_time()
@@ -52,7 +52,7 @@ def timed(what: str, threads: int, repetition: int, items: int, work: Callable[[
 
 
 def measure(q: Any, threads: int, repetition: int, items: int) -> Iterator[Rate]:
-    """Put everything, then get all of it."""
+    """Put all items, then get all of them."""
 
     def put(count: int) -> None:
         for _ in range(count):

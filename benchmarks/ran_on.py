@@ -1,4 +1,4 @@
-"""What the benchmarks ran on: versions, Redis and its allocator, the machine, the day."""
+"""The conditions of the benchmarks: versions, Redis and its allocator, the machine, the day."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = ("Scrapy", "redis", "hiredis", "scrapy-redis")
 
 
 def ran_on() -> dict[str, Any]:
-    """Return all of it, as JSON has it."""
+    """Return the conditions, as JSON has them."""
     with start_redis() as redis, redis.client() as client:
         of_redis: Any = client.info()
     return {
@@ -32,7 +32,7 @@ def ran_on() -> dict[str, Any]:
 
 
 def described(facts: dict[str, Any]) -> str:
-    """Return it as a sentence without its end."""
+    """Return the conditions as a sentence without a full stop."""
     versions = ", ".join(f"{name} {number}" for name, number in facts["packages"].items())
     cores = f"{facts['cores']} cores" + f" ({facts['processor']})" * bool(facts["processor"])
     return (
@@ -42,7 +42,7 @@ def described(facts: dict[str, Any]) -> str:
 
 
 def _processor() -> str:
-    """Return the name of the processor; "": the system does not tell it."""
+    """Return the name of the processor, or "" if the system does not tell it."""
     try:
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

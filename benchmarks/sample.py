@@ -1,4 +1,4 @@
-"""The request that is measured: a URL of 100 bytes, a callback, `depth` and one header."""
+"""The measured request: a URL of 100 bytes, a callback, `depth` and one header."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ URL_BYTES = 100
 
 
 class SampleSpider(Spider):
-    """Whose requests these are."""
+    """The spider of these requests."""
 
     name = "sample"
 
     def parse_page(self, response: Any) -> None:
-        """Be named as a callback; no response ever comes."""
+        """Lend a name to callbacks; no response ever comes."""
 
 
 def url(n: int) -> str:
@@ -44,7 +44,7 @@ def request(n: int, spider: SampleSpider) -> Request:
 
 
 def frame(whole: bytes, its_url: str) -> tuple[bytes, bytes]:
-    """Return what stands before and after the URL in what is stored of a request."""
+    """Return the parts of a stored request before and after its URL."""
     before, found, after = whole.partition(its_url.encode())
     if not found:
         raise RuntimeError("the URL does not stand as it is in what is stored")
@@ -52,12 +52,12 @@ def frame(whole: bytes, its_url: str) -> tuple[bytes, bytes]:
 
 
 def token(n: int) -> bytes:
-    """Return what may be the fingerprint of request number *n*: as random as one."""
+    """Return a token for request number *n*, as random as a fingerprint."""
     return blake2b(n.to_bytes(8, "big"), digest_size=20).digest()
 
 
 def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
-    """Yield puts of these requests; those of several partitions are dealt out to them in turn."""
+    """Yield puts of these requests. Several partitions get them in turn."""
     names = [b"%s-%06d" % (HOST.encode(), k) if k else HOST.encode() for k in range(partitions)]
     spider = SampleSpider()
     before, after = frame(Codec(spider).encode(request(0, spider)), url(0))
@@ -68,9 +68,9 @@ def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
 
 
 def documentation_puts(*, shuffled: bool) -> list[Put]:
-    """Return puts of the pages of a real documentation site, in its order or in none.
+    """Return puts of the pages of a real documentation site, in its order or shuffled.
 
-    Each page yields the next PER_PAGE of them, and is their Referer.
+    Each page yields the next PER_PAGE pages, and is their Referer.
     """
     urls = gzip.decompress(DOCUMENTATION.read_bytes()).decode().split()
     if shuffled:

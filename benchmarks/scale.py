@@ -1,8 +1,8 @@
-"""How many pages a second workers without Scrapy can do, in one or several shards, and what they cost Redis.
+"""Pages per second of workers without Scrapy, in one or several shards, and their cost for Redis.
 
-Workers speak the real protocol, but there is no Scrapy: a page is a number, and has its links at once. Beside
-it the same pages with what scrapy-redis asks of Redis. Run with PYTHONPATH=tests, and with the extra `bench`;
-it prints a table.
+Workers speak the real protocol, but there is no Scrapy: a page is a number, and has its links at once. For
+comparison, other workers send scrapy-redis's commands for the same pages. Run with PYTHONPATH=tests, and with
+the extra `bench`; it prints a table.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from scrapy_dq.frontier.keys import PREFIX
 from support.redis_server import Kind
 
 STARTS, STARTS_LEAST = 20_000, 50
-"""Of all workers together, and the least of each: with so few new links a crawl of one page would soon have
-none."""
+"""Start requests of all workers together, and the minimum of each worker: with so few new links, a crawl with
+one start request would soon have none left."""
 PEER_STARTS = 100
-"""Of a scrapy-redis worker: each takes a round trip."""
+"""Start requests of a scrapy-redis worker: each takes a round trip."""
 
 
 class Load(NamedTuple):
-    """What the workers do, and on what."""
+    """The work, and the Redis for it."""
 
     workers: int
     server: Kind
     rate: float = float("inf")
-    """Pages a second, of all workers together."""
+    """Pages per second, of all workers together."""
     burst: int = 1
-    """So many pages of a worker come at once. A busy Scrapy handles several responses before its event loop
-    has time for anything else."""
+    """Pages of a worker that come at once. A busy Scrapy handles several responses before its event loop has
+    time for anything else."""
     processes: int = 2
     seconds: float = 10.0
     warm_up: float = 15.0
     away: float = 0.1
-    """Of the links, those to another site: a share."""
+    """The share of the links that lead to another site."""
 
 
 @dataclass
@@ -68,18 +68,18 @@ class Run:
     busiest: float = 0.0
     """Cores that the busiest server used."""
     p99_ms: float = 0.0
-    """Of an exchange, as its worker sees it."""
+    """Milliseconds of an exchange, as its worker sees it: 99 % are shorter."""
     worker_bytes: float = 0.0
-    """Of Redis's memory per worker: its keys, with its leases, and its connections."""
+    """Redis's memory per worker: its keys, with its leases, and its connections."""
     idle_us: float = 0.0
     """CPU time of all servers per second and worker."""
 
 
 def measure(what: str, shards: int, servers: int, repetition: int, load: Load) -> Run:
-    """Crawl for a while, and return what it came to.
+    """Crawl for a while, and return the result.
 
     Args:
-        shards: 0: by what scrapy-redis asks of Redis, as fast as it can, each worker in its own process.
+        shards: 0 means scrapy-redis's commands, as fast as possible, with each worker in its own process.
     """
     run = Run(what, servers, load.workers, repetition)
     with ExitStack() as stack:
@@ -153,7 +153,7 @@ def table(runs: Sequence[Run], load: Load, repetitions: int) -> str:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the crawls that the command line asks for."""
     usual = Load._field_defaults
     parser = argparse.ArgumentParser(prog="PYTHONPATH=tests python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4, 12], metavar="N")

@@ -1,4 +1,4 @@
-"""Workers without Scrapy, and what scrapy-redis asks of Redis: one process of a measurement of `scale.py`."""
+"""Workers without Scrapy, and scrapy-redis's commands: one process of a measurement of `scale.py`."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from scrapy_dq.sharding.make import worker_of
 CRAWL = "scale"
 LINKS = 13
 KNOWN = 0.92
-"""Of the links of a page, the share that was seen before."""
+"""The share of a page's links that were seen before."""
 HOSTS = 10_000
 PAYLOAD_BYTES = 250
 AT_ONCE = 16
-"""Pages of a worker, or two bursts."""
+"""Pages that a worker holds, or two bursts if these are more."""
 LOCAL_SEEN = 100_000
 OF_SITE = 20
-"""Pages of a site to which its others link."""
+"""Pages of a site that its other pages link to."""
 SOME_PAGES = 20
-"""How many a worker does before the others of its process have their turn, if it does as many as it can."""
+"""Pages that an unlimited worker does before the other workers of its process have their turn."""
 
 
 class Pages:
-    """The links of each page, and the numbers that a worker finds anew. The rest of a number is its site."""
+    """The links of each page, and the numbers of newly found pages. A number's remainder is its site."""
 
     def __init__(self, seed: int, away: float, starts: int) -> None:
         self._random = random.Random(seed)
@@ -61,7 +61,7 @@ class Pages:
         return [self._found(self._random.randrange(HOSTS)) for _ in range(self._starts)]
 
     def links(self, site: int) -> list[int]:
-        """Return the links of a page: most of them were found before, by this worker."""
+        """Return the links of a page. This worker has found most of them before."""
         return [self._link(site) for _ in range(LINKS)]
 
     def _link(self, site: int) -> int:
@@ -84,7 +84,7 @@ class Pages:
 
 
 class Crawler(Listener):
-    """A worker with an engine that does nothing but to follow links."""
+    """A worker with an engine that only follows links."""
 
     def __init__(self, pages: Pages, urls: Sequence[str], shards: int, page_s: float, burst: int) -> None:
         self._pages = pages
@@ -119,7 +119,7 @@ class Crawler(Listener):
         frontier.exchange = timed  # type: ignore[method-assign]
 
     async def run(self, after_s: float, until: float) -> None:
-        """Start after so many seconds, and crawl until the clock says *until*."""
+        """Start after *after_s*, and crawl until the clock reaches *until*."""
         await asyncio.sleep(after_s)
         await self.worker.start(uuid4().hex)
         for page in self._pages.starts():
@@ -164,7 +164,7 @@ class Crawler(Listener):
 
 
 class Peer:
-    """What scrapy-redis 0.9 asks of Redis for the same pages, one command after the other."""
+    """Sends the commands of scrapy-redis 0.9 for the same pages, one after the other."""
 
     def __init__(self, pages: Pages, url: str) -> None:
         self._pages = pages
@@ -173,7 +173,7 @@ class Peer:
         self.exchange_s: list[float] = []
 
     def run(self, until: float) -> None:
-        """Crawl until the clock says *until*."""
+        """Crawl until the clock reaches *until*."""
         if not self.done:
             for page in self._pages.starts():
                 self._put(page)
@@ -204,7 +204,7 @@ def crawl(options: dict[str, Any]) -> NoReturn:
         crawlers = [Crawler(Pages(seed, *of_pages), *given) for seed in options["seeds"]]
         import uvloop
 
-        # Not in a thread for each: hundreds of them in one process would wait for each other.
+        # Not in a thread for each: hundreds of threads in one process would wait for each other.
         Heartbeat._start_thread = _beat_on_the_loop  # type: ignore[method-assign]
         uvloop.run(_run(crawlers, began, until))
     (seed,) = options["seeds"]
@@ -216,7 +216,7 @@ def crawl(options: dict[str, Any]) -> NoReturn:
 
 
 def _end(pages: int, cpu_s: float, exchange_s: Sequence[float]) -> NoReturn:
-    """Print what this process has done, and end; what is in flight is of no interest."""
+    """Print the counts of this process, and end. Requests in flight do not matter."""
     print(json.dumps({"pages": pages, "cpu_s": cpu_s, "s": exchange_s}), flush=True)
     os._exit(0)
 
@@ -226,7 +226,7 @@ def _beat_on_the_loop(heartbeat: Heartbeat) -> None:
 
 
 async def _run(crawlers: Sequence[Crawler], began: float, until: float) -> NoReturn:
-    # One after the other: Redis queues 511 connections, the system refuses more of them for seconds.
+    # One after the other: Redis queues 511 connections, and the system refuses more of them for seconds.
     pause_s = (began - time.monotonic()) / 2 / len(crawlers)
     tasks = [asyncio.create_task(each.run(n * pause_s, until)) for n, each in enumerate(crawlers)]
     await asyncio.sleep(began - time.monotonic())

@@ -1,7 +1,7 @@
-"""How long `scrapy dq status` looks at a large crawl, and what it asks of Redis, as a table.
+"""How long `scrapy dq status` looks at a large crawl, and its commands to Redis, as a table.
 
-Run with PYTHONPATH=tests. The table goes to standard output, what happens meanwhile to standard error. Exit
-status 1: a look read a key as a whole, or the median took longer than 100 ms.
+Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error. Exit status 1: a
+look read a whole key, or the median took longer than 100 ms.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from support.redis_server import RedisServer
 BAR_S = 0.1
 CRAWL = "benchmark"
 LIMITED, BLOCKED = 1000, 500
-"""So many partitions get limits of their own, and so many are blocked."""
+"""The number of partitions with their own limits, and of blocked ones."""
 OF_THE_COMMANDS_SIZE = {
     "type", "exists", "hmget", "hget", "hlen", "llen", "scard", "zcard", "zmscore", "hscan", "time", "info",
     "evalsha", "eval", "client", "client|setinfo", "select", "ping", "script", "script|load",
 }  # fmt: skip
-"""Commands that read a part of a key, whose size the command says, or nothing of it but its size."""
+"""Commands that read only the size of a key, or a part of it with a stated size."""
 BOUNDED = {"zrangebylex", "zrevrange"}
 """Called with a LIMIT, or a range, in lua/sizes.lua."""
 OF_WORKERS = {"smembers"}
-"""One small key is read as a whole: the set of workers, of which each is shown or counted."""
+"""Commands for one small key, which is read as a whole: every worker in that set is shown or counted."""
 
 
 @dataclass
@@ -52,18 +52,18 @@ class Look:
     seconds: float
     looked_at: int
     longest_call_ms: float
-    """Of those that this look made, by Redis's own clock; Redis serves nobody else meanwhile."""
+    """The longest call of this look, by Redis's own clock: Redis serves no other client in that time."""
 
 
 def entries(options: argparse.Namespace) -> Iterator[Put]:
-    """Yield what waits; in each fourth partition with three priorities."""
+    """Yield the waiting entries. Every fourth partition has three priorities."""
     for n, put in enumerate(puts(options.entries, options.partitions, random.Random(0))):
         fourth = n % options.partitions % 4 == 0
         yield replace(put, priority=n // options.partitions % 3) if fourth else put
 
 
 async def fill(server: RedisServer, options: argparse.Namespace) -> None:
-    """Put everything."""
+    """Put all entries."""
     worker = OneWorker(server, Limits())
     await worker.join()
     began, stored = time.perf_counter(), 0
@@ -76,7 +76,7 @@ async def fill(server: RedisServer, options: argparse.Namespace) -> None:
 
 
 def looks(place: Place, limits: str, options: argparse.Namespace) -> Iterator[Look]:
-    """Look, again and again."""
+    """Look repeatedly."""
     for repetition in range(options.repetitions):
         place.client.slowlog_reset()
         began = time.perf_counter()
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def measure(place: Place, options: argparse.Namespace) -> tuple[list[Look], set[str]]:
-    """Return the looks, without limits and with, and the names of all commands that they made Redis run."""
+    """Return the looks, without and with limits, and the names of all commands that Redis ran for them."""
     client: Any = place.client
     client.config_set("slowlog-log-slower-than", 0)
     client.config_set("slowlog-max-len", 1000)

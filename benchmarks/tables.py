@@ -1,4 +1,4 @@
-"""What the benchmarks make of their figures: medians with their range, ratios within a repetition, rows."""
+"""Figures of the benchmarks as text: medians with their range, ratios within a repetition, rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Return the median, and the range if it is one."""
+    """Return the median, and the range unless it is a single value."""
     middle, low, high = (f"{value:,.{digits}f}" for value in (median(values), min(values), max(values)))
     return middle if low == high else f"{middle} ({low}–{high})"
 
@@ -28,11 +28,11 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def tell(text: str) -> None:
-    """Say on standard error how far it is."""
+    """Print a line about the progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def write_json(path: Path | None, results: Sequence[Any]) -> None:
-    """Write every single result, if somebody asked for it."""
+    """Write every single result, if the user has named a file."""
     if path:
         path.write_text(json.dumps(results, indent=1) + "\n")

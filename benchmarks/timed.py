@@ -20,18 +20,19 @@ from scrapy_dq import Scheduler
 from scrapy_dq.scheduling.ends import Ends
 
 CALLED = ("enqueue_request", "next_request", "has_pending_requests")
-"""What the engine calls again and again."""
+"""Methods that the engine calls again and again."""
 BESIDE = ("open", "close", "settled", "downloaded", "_sent")
-"""Once; and what the engine calls because we ask for it (`Ends`). Of a coroutine: until it first waits."""
+"""Methods that are called once, and methods that the engine calls at our request (`Ends`). The time of a
+coroutine ends when it first waits."""
 STEPS, COLLECTION, LOOP = "steps", "garbage collection", "loop"
 TICK_S = 0.005
 
 Row = tuple[float, float, float]
-"""When it began, by `time.monotonic()`, how long it took, and how long it had the CPU, in seconds."""
+"""The beginning of a call (`time.monotonic()`), its duration, and its CPU time, in seconds."""
 
 
 class Notes:
-    """All notes of one process: in memory while it crawls, then in files, one for each kind."""
+    """All notes of one process: in memory during the crawl, then in files, one for each kind."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -59,7 +60,7 @@ class Notes:
         self._tick(time.monotonic())
 
     def make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-        """Make a task; of our coroutines, note each step. Source: asyncio, loop.set_task_factory"""
+        """Make a task, and note each step of our coroutines. Source: asyncio, loop.set_task_factory"""
         if "scrapy_dq" in getattr(getattr(coroutine, "cr_code", None), "co_filename", ""):
             coroutine = _Steps(coroutine, self)
         return asyncio.Task(coroutine, loop=loop, **options)
@@ -69,7 +70,7 @@ class Notes:
             self._collection_began = time.monotonic()
         else:
             took = time.monotonic() - self._collection_began
-            # In place of the CPU time: which generation it was.
+            # The generation, in place of the CPU time.
             self._rows[COLLECTION].extend((self._collection_began, took, info["generation"]))
 
     def _tick(self, due: float) -> None:
@@ -78,14 +79,14 @@ class Notes:
         self._loop.call_later(TICK_S, self._tick, now + TICK_S)
 
     def write(self) -> None:
-        """Write all."""
+        """Write all notes."""
         for name, rows in self._rows.items():
             with (self._folder / f"{name}.rows").open("wb") as file:
                 rows.tofile(file)
 
 
 class _Steps(Coroutine[Any, Any, Any]):
-    """A coroutine, each step of which is noted: from where it waited to where it waits again."""
+    """A coroutine whose steps are noted, each from one wait to the next."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], notes: Notes) -> None:
         self._coroutine = coroutine
@@ -109,7 +110,7 @@ class _Steps(Coroutine[Any, Any, Any]):
 
 
 def read(folder: Path) -> dict[str, list[Row]]:
-    """Return what a process has written there, by kind."""
+    """Return the rows that a process has written there, by kind."""
     found = {}
     for path in folder.glob("*.rows"):
         flat = array("d", path.read_bytes())
@@ -118,7 +119,7 @@ def read(folder: Path) -> dict[str, list[Row]]:
 
 
 class _Timed:
-    """What both schedulers have before their own class."""
+    """The base of both schedulers, which comes before their own class."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Any:
@@ -142,8 +143,8 @@ class _Timed:
 
 
 class TimedOurs(_Timed, Scheduler):
-    """Ours."""
+    """The scheduler of scrapy_dq."""
 
 
 class TimedMemory(_Timed, ScrapyScheduler):
-    """Scrapy's."""
+    """Scrapy's scheduler."""

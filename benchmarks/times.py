@@ -1,4 +1,4 @@
-"""Part: how long it takes to reclaim the leases of a dead worker, and to start with much that waits."""
+"""Part: the time to reclaim the leases of a dead worker, and to start with many waiting requests."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ PENDING = [10, 1_000_000]
 REPETITIONS = 3
 MAX_ATTEMPTS = 3
 COMMANDS = ("version", "dq status")
-"""Of `scrapy`; the first is what the others are compared with."""
+"""Commands of `scrapy`; the others are compared with the first."""
 COMMANDS_REPETITIONS = 10
 WANTED_STATUS = 1.15
-"""Seconds against those of `scrapy version`, at most."""
+"""Maximum ratio of a command's seconds to the seconds of `scrapy version`."""
 
 
 class TimedFrontier(Frontier):
@@ -59,7 +59,7 @@ class TimedFrontier(Frontier):
 
 
 async def reclaim() -> dict[str, float]:
-    """Return how long it takes to reclaim LEASES, and its longest single call."""
+    """Return the time to reclaim LEASES, and the longest single call of it."""
     with start_redis() as server:
         dead = QuickWorker(server.url)
         await dead.join()
@@ -94,7 +94,7 @@ def waiting(site: TreeSite, numbers: range) -> Iterator[Put]:
 
 
 async def fill(url: str, project: Project, site: TreeSite, numbers: range) -> None:
-    """Let so many pages wait in the crawl of *project*."""
+    """Put pages with these numbers into the crawl of *project*, where they wait."""
     identity = Identity(
         "scrapy.utils.request.RequestFingerprinter",
         "tree_project.spiders.spider.ProjectSpider",
@@ -116,14 +116,14 @@ def first_request(project: Project, site: TreeSite) -> float:
     began = time.monotonic()
     worker = project.start_worker()
     wait_until(lambda: len(site.log()) > 1 or not worker.running, "the first request", 30)
-    # The site's clock and ours: a request on loopback takes no time beside this.
+    # The mark relates the site's clock to ours: a request on loopback takes no time beside this.
     seconds = site.log()[1].at_s - mark.at_s - (began - asked_at)
     worker.kill()
     return seconds
 
 
 def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
-    """Return the time to the first request, by what waits; "memory": Scrapy's own scheduler."""
+    """Return the time to the first request, by the number of waiting ones; "memory" is Scrapy's scheduler."""
     found: dict[str, list[float]] = {"memory": [], **{str(pending): [] for pending in PENDING}}
     with ExitStack() as stack:
         site = stack.enter_context(TreeSite(latency_s=5.0))
@@ -142,7 +142,7 @@ def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
         crawls = {"memory": project("memory"), str(many): project("many", many)}
         tell(f"{many:,} wait")
         for repetition in range(REPETITIONS):
-            # A few are soon none.
+            # Few requests are soon used up.
             crawls[str(few)] = project(f"few-{repetition}", few)
             for name in list(found)[:: -1 if repetition % 2 else 1]:
                 found[name].append(first_request(crawls[name], site))
@@ -151,7 +151,7 @@ def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
 
 
 def commands(tell: Callable[[str], None]) -> dict[str, list[float]]:
-    """Return the seconds of CPU of each of COMMANDS, with a few requests that wait."""
+    """Return the seconds of CPU of each of COMMANDS, with a few waiting requests."""
     found: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with ExitStack() as stack:
         site = stack.enter_context(TreeSite())
@@ -191,10 +191,10 @@ class Times(Part):
         return {"reclaim": reclaims, **measured, "redis": titled()}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return that of `scrapy dq status`."""
+        """Return the bar of `scrapy dq status`."""
         version, *ours = COMMANDS
         figure = "CPU of the process: `scrapy {}` / `scrapy {}`"
-        of = found.get("commands", dict.fromkeys(COMMANDS, ()))  # not in samples of before 2026-11-27
+        of = found.get("commands", dict.fromkeys(COMMANDS, ()))  # not in samples before 2026-11-27
         return [
             Bar(figure.format(name, version), WANTED_STATUS, True, ratios(of[name], of[version]))
             for name in ours
@@ -205,14 +205,14 @@ class Times(Part):
         whole = [each["seconds"] for each in found["reclaim"]]
         longest = [each["longest_call_seconds"] * 1000 for each in found["reclaim"]]
         return "\n\n".join([
-            f"A worker dies with {LEASES:,} requests in flight, and another one reclaims them, {DRAIN_LIMIT} "
-            f"per call: that takes {spread(whole, 2)} s. The longest of these calls took "
-            f"{spread(longest, 1)} ms; others are served between them.",
-            "From the start of `scrapy crawl` to the first request at the site:",
+            f"A worker dies with {LEASES:,} requests in flight. Another worker reclaims them in "
+            f"{spread(whole, 2)} s, {DRAIN_LIMIT} per call. The longest call took {spread(longest, 1)} ms; "
+            "Redis serves other clients between the calls.",
+            "Time from the start of `scrapy crawl` to the first request at the site:",
             _starts(found["starts"]),
             *_commands(found.get("commands", {})),
-            f"Medians (lowest–highest) of {len(whole)} repetitions, of commands {COMMANDS_REPETITIONS}, in "
-            f"turn. {found['redis']}, no AOF.",
+            f"{len(whole)} repetitions, in turn (commands: {COMMANDS_REPETITIONS}). {found['redis']}, "
+            "no AOF.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
@@ -241,7 +241,7 @@ def _commands(found: dict[str, list[float]]) -> Iterator[str]:
         [f"`scrapy {name}`", spread(seconds, 2), spread(ratios(seconds, version), 2)]
         for name, seconds in found.items()
     ]
-    yield "CPU time of a command's process; `scrapy dq status` also waits for a second, and counts pages:"
+    yield "CPU time of commands. `scrapy dq status` also waits for a second, and counts pages:"
     yield markdown(["command", "CPU, s", f"against `scrapy {COMMANDS[0]}`"], rows)
 
 

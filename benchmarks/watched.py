@@ -1,6 +1,6 @@
-"""What it costs a crawl to be watched: by browsers on the page of `scrapy dq web`, and by Prometheus.
+"""The cost for a crawl of being watched: by browsers on the page of `scrapy dq web`, and by Prometheus.
 
-Run with PYTHONPATH=tests. The table goes to standard output, what happens meanwhile to standard error.
+Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEAD = ["crawl", "pages/s", "CPU, ms/page: worker", "Redis"]
 
 
 class Page(WebPage):
-    """The page of the crawl that is measured."""
+    """The page of the measured crawl."""
 
     COMMAND: ClassVar[tuple[str, ...]] = ("web",)  # type: ignore[misc]
 
@@ -55,7 +55,7 @@ def _read(page: WebPage, path: str, every_s: float, ended: threading.Event) -> N
     while not ended.wait(every_s):
         try:
             page.ask(path)
-        except (OSError, HTTPException):  # it is killed at the end
+        except (OSError, HTTPException):  # the page is killed at the end
             return
 
 

@@ -23,10 +23,10 @@ _FEED_STORAGE = "scrapy_dq.crew.feeds.storage.UnbufferedFileFeedStorage"
 class Addon:
     """Sets SCHEDULER, DUPEFILTER_CLASS and the unbuffered feed storage, at add-on priority.
 
-    With `DQ_ITEMS = "redis"`, it also adds an extension that sends items there.
+    With `DQ_ITEMS = "redis"`, it also adds an extension that sends items to Redis.
 
-    What the project or the command line sets stays: it has a higher priority. With `DQ_ENABLED = False` it
-    sets nothing.
+    Settings of the project and of the command line stay: they have a higher priority. With
+    `DQ_ENABLED = False` the add-on sets nothing.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -41,7 +41,7 @@ class Addon:
         """Scrapy's hook for add-ons."""
         if not enabled(settings):
             logger.info("DQ_ENABLED = False: scrapy_dq.Addon changes nothing, Scrapy's own scheduler serves")
-            # A project's FEEDS may name %(dq_worker)s in either case.
+            # FEEDS may name %(dq_worker)s, with or without scrapy_dq.
             self._crawler.signals.connect(self._name_worker, signals.spider_opened)
             return
         if peers.is_theirs(settings.get("SCHEDULER")):
@@ -55,7 +55,7 @@ class Addon:
         settings.set("SCHEDULER", "scrapy_dq.Scheduler", "addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_dq.DupeFilter", "addon")
         if settings.get("DQ_ITEMS") == "redis":
-            # Not EXTENSIONS: a spider that has its own replaces the project's.
+            # Not EXTENSIONS: a spider's own EXTENSIONS replace the project's.
             settings["EXTENSIONS_BASE"].set(_ITEM_STREAM, 0, "default")
         storages = settings["FEED_STORAGES"]
         for scheme in ("", "file"):
@@ -63,12 +63,12 @@ class Addon:
                 storages[scheme] = _FEED_STORAGE
 
     def _look_at_scheduler(self) -> None:
-        # Not earlier: a module that the project names may need the reactor, which is installed after this.
+        # Not earlier: a module in the settings may need the reactor, which Scrapy installs after the add-ons.
         from scrapy_dq.environment import is_one_off
         from scrapy_dq.scheduling.scheduler import Scheduler
 
         named = self._crawler.settings["SCHEDULER"]
-        # Not issubclass(): for Scrapy, every class with the methods of a scheduler is a subclass.
+        # Not issubclass(): Scrapy counts every class with a scheduler's methods as a subclass.
         if Scheduler not in load_object(named).__mro__ and not is_one_off(self._crawler):
             logger.warning(
                 "SCHEDULER = %s wins over scrapy_dq.Addon: requests are not in Redis, and each worker crawls "

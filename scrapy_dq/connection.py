@@ -1,4 +1,4 @@
-"""Clients of Redis for programs beside a crawl, by the name of this module in scrapy-redis."""
+"""Redis clients for programs beside a crawl. scrapy-redis has a module of the same name."""
 
 from scrapy_dq.backend.clients import connect_url, get_redis, get_redis_from_settings
 

@@ -1,4 +1,4 @@
-"""The dupefilter by its name in scrapy-redis: each of the two means `scrapy_dq.DupeFilter`."""
+"""The dupefilter under its names in scrapy-redis. The scheduler takes both for `scrapy_dq.DupeFilter`."""
 
 from scrapy.dupefilters import RFPDupeFilter
 

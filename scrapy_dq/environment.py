@@ -1,4 +1,4 @@
-"""What a crawl finds around it: the reactor, the data directory, the names and arguments of its spider."""
+"""A crawl's environment: the reactor, the data directory, the names and arguments of its spider."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scrapy_dq.settings import ConfigError
 
 SCRAPYD_ARGUMENT = "_job"
 UNNAMED = "\0"
-"""What the digest of an argument begins with that says nothing of itself but its type."""
+"""The prefix of a digest that identifies only the type of an argument."""
 
 
 def need_asyncio() -> None:
@@ -38,40 +38,41 @@ def need_asyncio() -> None:
 
 
 def data_dir(named: str | None) -> Path:
-    """Return the folder for all files but a long outbox, if that is not named; it need not exist.
+    """Return the folder for all files; it need not exist.
 
+    Without DQ_DATA_DIR, a long outbox goes to the system's folder of temporary files.
     Args:
-        named: DQ_DATA_DIR; empty: `dq` in Scrapy's data directory.
+        named: DQ_DATA_DIR; if it is empty, the folder is `dq` in Scrapy's data directory.
     """
     if named:
         return Path(named).expanduser()
-    # Not by Scrapy's data_path(), which creates .scrapy: on a read-only disk that fails.
+    # Scrapy's data_path() would create .scrapy, which fails on a read-only disk.
     # Source: scrapy/utils/project.py::project_data_dir
     config = get_config()
     if inside_project() and config.has_option(DATADIR_CFG_SECTION, "default"):
         return Path(config.get(DATADIR_CFG_SECTION, "default"), "dq")
-    # SCRAPY_SETTINGS_MODULE may name the settings, without a scrapy.cfg.
+    # Without a scrapy.cfg, SCRAPY_SETTINGS_MODULE may name the settings.
     project_file = closest_scrapy_cfg()
     return Path(project_file).parent.resolve() / ".scrapy" / "dq" if project_file else Path(".scrapy", "dq")
 
 
 def names_of(crawler: Crawler, spider: Spider) -> dict[str, str]:
-    """What DQ_CRAWL may refer to: spider, project, Scrapyd's job, and the spider's arguments."""
+    """Return the placeholders of DQ_CRAWL: spider, project, Scrapyd's job, and the spider's arguments."""
     names = {key: str(value) for key, value in vars(spider).items() if isinstance(value, (str, int))}
     names |= {"spider": spider.name, "project": crawler.settings["BOT_NAME"]}
-    # Scrapyd names its job in one of these, by its version; each passes it as an argument.
+    # The variable depends on Scrapyd's version. Every version passes the job as an argument.
     job = os.environ.get("SCRAPY_JOB") or os.environ.get("SCRAPYD_JOB") or names.get(SCRAPYD_ARGUMENT)
     return names | {"job": job} if job else names
 
 
 def spider_args(crawler: Crawler) -> dict[str, str]:
-    """Return the spider's arguments, each value as a digest: it may be secret.
+    """Return the spider's arguments. Each value is a digest, because it may be secret.
 
-    Without Scrapyd's own: another job is no other crawl. Of a command that makes a spider and crawls nothing,
-    those of its command line (`-a NAME=VALUE`).
+    Scrapyd's job argument is left out: another job does not mean another crawl. If a command makes a spider
+    and crawls nothing, its arguments come from the command line (`-a NAME=VALUE`).
     """
     made_with = _made_with(crawler)
-    if made_with is None and gc_tuning.thaw():  # another crawl of this process has joined before
+    if made_with is None and gc_tuning.thaw():  # an earlier crawl in this process hides objects from gc
         made_with = _made_with(crawler)
     if made_with is not None:
         pairs = [(name, _text(value)) for name, value in made_with.items()]
@@ -83,9 +84,9 @@ def spider_args(crawler: Crawler) -> dict[str, str]:
 
 
 def _made_with(crawler: Crawler) -> dict[str, Any] | None:
-    """Return the arguments of the `crawl()` that is under way; None: there is none.
+    """Return the arguments of the `crawl()` call in progress, or None without such a call.
 
-    Scrapy keeps them nowhere else, and the command line does not tell what a script hands on.
+    Scrapy stores them nowhere else, and the command line does not show the arguments that a script passes.
     """
     # Source: scrapy/crawler.py::Crawler.crawl, Crawler.crawl_async
     for holder in gc.get_referrers(crawler):
@@ -99,7 +100,7 @@ def _made_with(crawler: Crawler) -> dict[str, Any] | None:
 
 
 def _text(value: object) -> str:
-    """Return a text that tells plain data apart, the same in each process."""
+    """Return a text that differs for different plain data and is the same in each process."""
     if isinstance(value, str):
         return value
     try:
@@ -112,20 +113,20 @@ def _plain(value: object) -> object:
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, map(_plain, value)))
     text = repr(value)
-    # An address is another one in each process, and says nothing of what an iterator, or a client, is for;
-    # what is left out of a large table may be what differs.
+    # An address differs in each process, and does not tell the purpose of an iterator or a client. The part
+    # that repr() leaves out of a large table may be the difference.
     if " at 0x" in text or "..." in text:
         raise TypeError
     return text
 
 
 def told_apart(args: dict[str, str]) -> bool:
-    """Tell whether other arguments of the same names would look different."""
+    """Tell whether other values of the same arguments would have other digests."""
     return not any(digest.startswith(UNNAMED) for digest in args.values())
 
 
 def differing(stored: str, ours: str) -> list[str]:
-    """Return the names of the spider arguments that are not the same; *stored* may be lost, and empty."""
+    """Return the names of the spider arguments that differ. *stored* is empty if it was lost."""
     try:
         first, second = json.loads(stored), json.loads(ours)
     except ValueError:
@@ -134,10 +135,10 @@ def differing(stored: str, ours: str) -> list[str]:
 
 
 def compared(starts: str, ours: str) -> str:
-    """Return, for a log, which arguments a start() had, and whether they are *ours*.
+    """Describe for a log the arguments of a start(), and whether they equal *ours*.
 
     Args:
-        starts: as `Frontier.interrupted_starts` returns it.
+        starts: the result of `Frontier.interrupted_starts`.
     """
     try:
         theirs, own = json.loads(starts.removeprefix("*")), json.loads(ours)

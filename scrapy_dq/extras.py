@@ -1,12 +1,12 @@
-"""What to install for an optional part of scrapy_dq."""
+"""The installation command for an optional part of scrapy_dq."""
 
 
 def pip_install(extra: str) -> str:
     """Return the command that installs the packages of *extra* for this Python.
 
-    It names the packages: `scrapy-dq[extra]` works only where an index, or pip's options, has scrapy-dq.
+    It names each package: `scrapy-dq[extra]` needs an index or an option of pip that has scrapy-dq.
     """
-    # Here: commands import this module, and need these only for an error.
+    # Imported here: commands need these modules only for an error.
     from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement

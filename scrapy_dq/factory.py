@@ -1,4 +1,4 @@
-"""From a spider and its settings to the parts that a worker and a command need, the same for both."""
+"""Makes the parts of a worker or a command from a spider and its settings, in the same way for both."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from scrapy_dq.start_urls.keys import start_keys_of
 
 logger = logging.getLogger(__name__)
 RESTART_WINDOW_S = 60.0
-"""Supervisors restart a container within seconds (Kubernetes: after 10, 20 and 40 s); a person who waits for
-the next run does not mind a minute, and a DQ_RUN_NAME ends it at once."""
+"""Supervisors restart a container within this time (Kubernetes: after 10, 20 and 40 s). A person can wait a
+minute for the next run; a DQ_RUN_NAME ends the wait at once."""
 
 
 def config_of(crawler: Crawler) -> Config:
@@ -42,8 +42,8 @@ def codec_of(config: Config, crawler: Crawler) -> Codec:
     """Return the codec for requests of a crawler's spider.
 
     Raises:
-        ConfigError: the SCHEDULER_SERIALIZER does not work, or unpickles and is not trusted; or DQ_TYPES
-            lists what cannot be stored.
+        ConfigError: SCHEDULER_SERIALIZER does not work, or may read pickles and is not trusted; or DQ_TYPES
+            lists a class that cannot be stored.
     """
     assert crawler.spider is not None
     try:
@@ -60,8 +60,8 @@ def codec_of(config: Config, crawler: Crawler) -> Codec:
 
 
 def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None, shard: int = 0) -> Frontier:
-    """Return the frontier of the crawl that *config* names, or that of another of its shards than home."""
-    # Only home has start keys; what was claimed from them does not leave it.
+    """Return the frontier of one shard of the crawl that *config* names, by default of home."""
+    # Only home has start keys, and claimed start payloads stay there.
     return Frontier(
         client, config.crawl, config.order, config.seen_kind, None if shard else start_keys,
         config.wait_replicas, config.redis_timeout_s / 2, shard=shard,
@@ -71,7 +71,7 @@ def frontier_of(config: Config, client: Any, start_keys: StartKeys | None = None
 async def frontiers_of(
     config: Config, connection: Connection, start_keys: StartKeys | None = None
 ) -> list[Frontier]:
-    """Return the frontiers of all shards of the crawl, home first, for a connection that is open."""
+    """Return the frontiers of all shards of the crawl, home first. The connection must be open."""
     return [
         frontier_of(config, await connection.client_of(shard), start_keys, shard)
         for shard in range(config.shards)
@@ -79,7 +79,7 @@ async def frontiers_of(
 
 
 async def flush_crawl(config: Config, connection: Connection) -> Census:
-    """Delete everything of the crawl, in all its shards, by an open connection; return what was deleted.
+    """Delete the crawl in all its shards, and return the deleted counts. The connection must be open.
 
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
@@ -96,7 +96,7 @@ async def flush_crawl(config: Config, connection: Connection) -> Census:
 
 
 def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:
-    """Return what a worker goes by; see `WorkerOptions`."""
+    """Return the options of a worker; see `WorkerOptions`."""
     return WorkerOptions(
         ttl_s=config.worker_ttl_s,
         rollback_horizon_s=config.rollback_horizon_s,
@@ -108,7 +108,7 @@ def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerO
 
 
 def identity_of(config: Config, crawler: Crawler) -> Identity:
-    """Return what must agree between all workers of the crawl."""
+    """Return the values that all workers of the crawl must agree on."""
     assert crawler.spider is not None
     named = spider_args(crawler)
     args, own = json.dumps(named, sort_keys=True), not told_apart(named)
@@ -123,15 +123,15 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
         shards=config.shards,
         seen_ttl_s=config.seen_ttl_s,
         limits=config.limits,
-        # Of arguments that cannot be told apart, nobody knows whether another start() yields the same.
+        # If arguments cannot be told apart, another start() may yield other requests.
         starts=("" if config.seed_once and not own else "*") + args,
-        # One that is fed is started again to be fed on.
+        # A spider that reads start keys is started again to read more of them.
         restart_window_s=0.0 if listens or own else RESTART_WINDOW_S,
     )
 
 
 def identity_without_spider(config: Config, *, order_given: bool) -> Identity:
-    """Return the identity for a program: it accepts stored values; a worker with a spider sets the rest."""
+    """Return a program's identity: it accepts stored values, and a worker with a spider sets the rest."""
     return Identity(
         "", "", "", keep_seen=None, partition_by="", limits=None, shards=config.shards,
         order_given=order_given, seen_given=False,
@@ -148,15 +148,15 @@ def _serializer(config: Config) -> Serializer | None:
         raise ConfigError(f"SCHEDULER_SERIALIZER = {name}: {error}") from error
     if not serializer.safe and not config.trust_pickle:
         raise ConfigError(
-            f"SCHEDULER_SERIALIZER = {name}: its loads() is none of those that are known to run no code "
-            f"({', '.join(SAFE_MODULES)}). If it reads pickles, whoever can write to this Redis could run "
-            f"code in every worker. Leave the setting out: scrapy_dq stores requests without it. Or, if you "
-            f"know what it does, or trust all who can write there, set DQ_TRUST_PICKLE = True"
+            f"SCHEDULER_SERIALIZER = {name}: its loads() is not among the functions that are known to run no "
+            f"code ({', '.join(SAFE_MODULES)}). If it reads pickles, any program that writes to this "
+            f"Redis could run code in every worker. Leave the setting out: scrapy_dq stores requests without "
+            f"it. Or, if you know what it does, or trust all who can write there, set DQ_TRUST_PICKLE = True"
         )
     if not serializer.safe:
         logger.warning(
-            "SCHEDULER_SERIALIZER = %s: DQ_TRUST_PICKLE is set. If its loads() reads pickles, whoever can "
-            "write to this Redis can run code in this worker",
+            "SCHEDULER_SERIALIZER = %s: DQ_TRUST_PICKLE is set. If its loads() reads pickles, any program "
+            "that can write to this Redis can run code in this worker",
             name,
         )
     return serializer

@@ -1,4 +1,4 @@
-"""What a file system must be asked for, so that a crash of the host loses no file."""
+"""Makes files survive a crash of the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder be on disk, where a system offers that."""
+    """Write the names in a folder to the disk, if the system can do that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -9,11 +9,11 @@ _frozen = False
 
 
 def freeze() -> None:
-    """Exempt all objects of this moment from garbage collection, until the last crawl of the process ends.
+    """Exempt all existing objects from garbage collection, until the last crawl of the process ends.
 
-    They are mostly modules, classes and settings, four of five objects of a crawl, and every full collection
-    would look at all of them, which takes up to a fifth of a worker's time. What dies is freed as ever,
-    unless it is part of a cycle. Call `release` once for each call.
+    Most are modules, classes and settings: four of five objects of a crawl. Every full collection would look
+    at all of them, which takes up to a fifth of a worker's time. Python still frees an exempt object with its
+    last reference, unless the object is part of a cycle. Call `release` once for each call.
     """
     global _crawls, _frozen
     _crawls += 1
@@ -24,7 +24,7 @@ def freeze() -> None:
 
 
 def release() -> None:
-    """Note that a crawl has ended; after the last one nothing is exempt."""
+    """Note that a crawl has ended. After the last one no object is exempt."""
     global _crawls
     _crawls -= 1
     if not _crawls:
@@ -32,9 +32,9 @@ def release() -> None:
 
 
 def thaw() -> bool:
-    """Exempt nothing, until the next `freeze`; return whether anything was exempt.
+    """End all exemptions until the next `freeze`; return whether there were any.
 
-    The functions of `gc` that look for objects find no exempt one.
+    The functions of `gc` that look for objects do not find exempt ones.
     """
     global _frozen
     was, _frozen = _frozen, False

@@ -1,4 +1,4 @@
-"""The pipeline by the name that it has in scrapy-redis; the same as `scrapy_dq.RedisPipeline`."""
+"""The pipeline under its name in scrapy-redis; the same as `scrapy_dq.RedisPipeline`."""
 
 from scrapy_dq.items.pipeline import RedisPipeline
 

@@ -1,4 +1,4 @@
-"""A crawl that is refused as it opens: one line says why, without the tracebacks that Scrapy adds to it."""
+"""A crawl that is refused as it opens: one log line says why, without the tracebacks that Scrapy adds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from scrapy.crawler import Crawler
 
 SOON_S = 10.0
-"""What is announced later is of another crawl in this process."""
+"""Seconds. A later announcement belongs to another crawl in this process."""
 
 
 def refuse(logger: logging.Logger, crawler: Crawler, what: str, error: Exception) -> None:
-    """Log *what* was refused, and why; whoever calls this raises *error*, which ends the crawl.
+    """Log *what* was refused and why. The caller then raises *error*, which ends the crawl.
 
-    Scrapy then closes what it has not opened, and says of each step that it failed: this error again, twice,
-    and those of extensions that expect to have been opened. All of that is left out of the log.
+    Scrapy then closes parts that it has not opened, and logs an error for each step: *error* again, twice,
+    and errors of extensions that expect to be open. The log leaves all of these out.
     """
     logger.error("%s: %s", what, error)
     aftermath = _Aftermath(crawler, error)
@@ -31,7 +31,7 @@ class _Aftermath(logging.Filter):
         self._until = time.monotonic() + SOON_S
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let pass what is no consequence of the refusal."""
+        """Pass the records that are not a consequence of the refusal."""
         raised = record.exc_info[1] if record.exc_info else None
         if raised is not None and getattr(record, "spider", None) is self._spider:
             return False
@@ -39,6 +39,6 @@ class _Aftermath(logging.Filter):
             if raised is self._error:
                 return False
             raised = raised.__cause__ or raised.__context__
-        # Twisted announces an error that nobody has taken, and then writes it. What it logs is an object.
+        # Twisted first announces an unhandled error, then writes it. The message is an object, not a text.
         announced = record.name == "twisted" and record.exc_info is None
         return not (announced and time.monotonic() < self._until and "Unhandled error" in str(record.msg))

@@ -1,4 +1,4 @@
-"""Work beside a crawl that is repeated at intervals, and never disturbs the crawl."""
+"""Work beside a crawl, repeated at intervals. It never disturbs the crawl."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Repeated:
     ) -> None:
         """
         Args:
-            trouble: what an error means, for the log.
+            trouble: the meaning of an error, for the log.
             first_s: the pause before the first call; None: *every_s*.
         """
         self._trouble = trouble
@@ -36,7 +36,7 @@ class Repeated:
 
     async def _repeat(self) -> None:
         pause_s, said = self._first_s, ""
-        while not self._stopped:  # before Python 3.12, wait_for forgets a cancel that comes with an answer
+        while not self._stopped:  # before Python 3.12, wait_for loses a cancel that comes with an answer
             await asyncio.sleep(pause_s)
             pause_s = self._every_s
             try:

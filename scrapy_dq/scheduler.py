@@ -1,4 +1,4 @@
-"""The scheduler by the name that it has in scrapy-redis; the same as `scrapy_dq.Scheduler`."""
+"""The scheduler under its name in scrapy-redis; the same as `scrapy_dq.Scheduler`."""
 
 from scrapy_dq.scheduling.scheduler import Scheduler
 

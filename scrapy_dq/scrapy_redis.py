@@ -1,4 +1,4 @@
-"""What scrapy-redis stores, and under which names: for those who come from it."""
+"""The keys and fingerprints of scrapy-redis, for users who move to scrapy_dq."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ DEFAULTS = {
     "SCHEDULER_QUEUE_KEY": "%(spider)s:requests",
     "SCHEDULER_DUPEFILTER_KEY": "%(spider)s:dupefilter",
 }
-"""Settings that name its keys, with its defaults."""
+"""Settings that name its keys, and their defaults."""
 
 
 def fingerprint(request: Request) -> bytes:
-    """Return the bytes by which scrapy-redis 0.9 knows *request*; its dupefilter holds them in hex."""
+    """Return the fingerprint of *request* in scrapy-redis 0.9; its dupefilter stores it in hex."""
     identity = {
         "method": str(request.method),
         "url": canonicalize_url(request.url),
         "body": request.body.hex(),
     }
-    text = json.dumps(identity, sort_keys=True)  # its bytes count, down to the spaces
+    text = json.dumps(identity, sort_keys=True)  # the hash depends on each byte, also on spaces
     return sha1(text.encode(), usedforsecurity=False).digest()

@@ -1,4 +1,4 @@
-"""Spiders that are fed through Redis, by their names in scrapy-redis; the same as those of `scrapy_dq`."""
+"""Spiders that Redis feeds, under their names in scrapy-redis; the same as in `scrapy_dq`."""
 
 from scrapy_dq.start_urls.spiders import RedisCrawlSpider, RedisMixin, RedisSpider
 

@@ -1,4 +1,4 @@
-"""Text for logs and reasons, made from URLs and texts of web pages; and text without logins."""
+"""Text for logs and reasons from URLs and web pages, and text without logins."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 CREW_SHOWS = "dq_crew_shows"
 """The attribute of a log record that `scrapy dq crawl` shows although it is only a warning."""
 CREW_NAME = "crew-"
-"""How the run names begin that `scrapy dq crawl` makes."""
+"""The beginning of the run names that `scrapy dq crawl` makes."""
 SECRET_WORD = (
     r"(?:PASS(?:W|PHRASE|CODE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))"
     r"|COOKIE(?!S_)|SESSION|BEARER|JWT|PW(?![A-Z])|(?<![A-Z])PIN(?![A-Z]))"
 )
-"""A pattern, in any case: the names of settings, headers or fields of a query that hold secrets have one."""
-# A password with an unescaped / ? or # ends the host there, which then has a colon that no port follows.
+"""A pattern for any case: a setting, header or query field with a match in its name holds a secret."""
+# An unescaped / ? or # in a password ends the host there. The host then has a colon without a port.
 _LOGIN = re.compile(
     r"""(?: (?<=//) (?: [^/?#]*  |  (?: [^/?#]+:(?!\d*[/?#]) | : ) .* )  # user:password@ of a URL
           | ^[^/]*:(?!//) .* )@                                         # user:password@ without a scheme
@@ -29,14 +29,14 @@ _LOGIN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _USERINFO = re.compile(r"(?:(?<=[:/]/)|^)[^/?#\s]+(?=@)")
-# The same in prose, where only what is in one word belongs to the URL. Scrapy makes http:///a of http:/a.
+# The same in prose, where a URL ends with its word. Scrapy turns http:/a into http:///a.
 _LOGIN_IN_PROSE = re.compile(
     r"""(?: (:/+) (?: [^/?#\s]*  |  (?: [^/?#\s]+:(?!\d*(?:[/?#\s>)'",]|$)) | : ) \S* )
           | (?<![\w.%+~-]) (?: [\w.%+~-]+ | (?<!\S) ) :(?!//|:|\d*[/?#>)'",]) \S* )@
     """,
     re.VERBOSE,
 )
-# Passwords are arguments, too: redis-py takes one from the query of the address of a socket.
+# A query may also hold a password: redis-py takes one from the query of a socket's address.
 _IN_QUERY = re.compile(
     r"""([?&;][\w.%-]{0,99} (?:passw|passphrase|pwd|secret) [\w.%-]{0,99}=) [^&\s]*""",
     re.IGNORECASE | re.VERBOSE,
@@ -47,7 +47,7 @@ _QUOTES_NOTHING = ("Invalid IPv6 URL", "Port out of range 0-65535")
 
 
 def printable(text: str, limit: int = 500) -> str:
-    """Return *text* in one line of at most *limit* characters, with ? for what cannot be printed."""
+    """Return *text* in one line of at most *limit* characters, with ? for unprintable ones."""
     return "".join(char if char.isprintable() else "?" for char in text.strip()[:limit])
 
 
@@ -62,7 +62,7 @@ def not_begun(number: int, name: str, wanted: str) -> str:
 
 
 def without_login(uri: str) -> str:
-    """Return *uri* with `...` for its user and password, also if they are not escaped as they should be."""
+    """Return *uri* with `...` for its user and password, also if they are not escaped."""
     return _IN_QUERY.sub(r"\1...", _LOGIN.sub("...@", uri))
 
 
@@ -70,10 +70,10 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
     """Return at least the first *limit* characters of *text*, with `...` for each user and password in it.
 
     Args:
-        urls: whose user and password *text* may quote in another form, or without the rest of the URL.
+        urls: *text* may quote their users and passwords in another form, or without the rest of the URL.
     """
-    # The time that the pattern takes grows with the square of a word. A login that begins within the limit is
-    # found as a whole.
+    # The pattern's time grows with the square of a word's length. The extra characters keep a login whole
+    # that begins within the limit.
     text = text[: limit + _LONGEST_LOGIN]
     for url in urls:
         for userinfo in _USERINFO.findall(url[:_LONGEST_LOGIN]):
@@ -90,9 +90,9 @@ def shown(request: Request, limit: int = 500) -> str:
 
 
 def url_error(error: BaseException) -> str:
-    """Return why a URL cannot be parsed, if that is what *error* says; else "".
+    """Return why a URL cannot be parsed, if *error* is about that; else "".
 
-    What such an error quotes may be a part of a password: that up to an unescaped `/` is taken for a port.
+    The error may quote a part of a password: Python takes the text before an unescaped `/` for a port.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_globals.get("__name__") not in _URL_PARSERS:
@@ -102,7 +102,7 @@ def url_error(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException, *clear: type[BaseException]) -> str:
-    """Return why something failed, for logs; *clear*: errors whose text alone tells."""
+    """Return why something failed, for logs; *clear*: errors whose text needs no class name."""
     text = str(error) if isinstance(error, clear) else url_error(error) or f"{type(error).__name__}: {error}"
     return printable(prose_without_logins(text))
 
@@ -113,7 +113,7 @@ def has_login(text: str) -> bool:
 
 
 def without_numbers(reason: str) -> str:
-    """Return the same text for reasons that differ only in numbers, such as sizes: they have one cause."""
+    """Return *reason* without numbers: reasons that differ only in numbers, such as sizes, have one cause."""
     return re.sub(r"\d+", "", reason)
 
 
@@ -123,10 +123,10 @@ def count_of(count: int, of_one: str, of_many: str = "") -> str:
 
 
 def suggestion(name: str, existing: Sequence[str], what: str, option: str = "") -> str:
-    """Return which of the *existing* names may be meant by a wrong one, or else the first of them.
+    """Return the existing name that *name* probably means, or else the first existing names.
 
     Args:
-        what: they are these, in the plural.
+        what: the kind of the names, in the plural.
         option: stands before the name on a command line.
     """
     if near := difflib.get_close_matches(name, existing, 1):
@@ -136,7 +136,7 @@ def suggestion(name: str, existing: Sequence[str], what: str, option: str = "") 
 
 
 def losses(failed: int, dead: int, crawl: str) -> str:
-    """Return how many requests of a run failed for good or are dead letters, and what to do; "": none.
+    """Return how many requests of a run failed for good or are dead letters, and what to do; "" without any.
 
     Args:
         crawl: the words of a command that name the crawl.

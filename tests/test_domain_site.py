@@ -1,4 +1,4 @@
-"""The site of many domains says truly what came when, and how much at once."""
+"""The site of many domains reports correctly when requests came, and how many at once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ StartSite = Callable[..., DomainSite]
 
 @pytest.fixture
 def start_domains() -> Iterator[StartSite]:
-    """Yield a function with Domains's arguments that starts a site."""
+    """Yield a function that starts a site; it takes Domains's arguments."""
     with ExitStack() as sites:
         yield lambda **domains: sites.enter_context(DomainSite(**domains))
 
 
-def test_the_log_says_how_much_of_a_host_is_answered_at_once(start_domains: StartSite) -> None:
-    """Each host is counted for itself; what was answered is counted no more."""
+def test_the_log_counts_the_simultaneous_requests_of_a_host(start_domains: StartSite) -> None:
+    """Each host is counted separately; a request no longer counts after its answer."""
     site = start_domains(count=1, pages=4, latency_s=0, slow_count=1, slow_pages=4, slow_s=0.5)
     (slow,), (quick,) = site.domains.slow_hosts, site.domains.quick_hosts
     began = time.monotonic()
@@ -48,8 +48,8 @@ def test_the_log_says_how_much_of_a_host_is_answered_at_once(start_domains: Star
     assert began <= log[0].at_s <= log[-1].at_s <= time.monotonic()
 
 
-def test_a_request_came_when_the_kernel_had_it(start_domains: StartSite) -> None:
-    """The site's process is frozen meanwhile: a busy machine bends no gap."""
+def test_a_request_has_the_time_at_which_the_kernel_received_it(start_domains: StartSite) -> None:
+    """The time of arrival is right although the site's process is frozen, as on a busy machine."""
     site = start_domains(count=1, pages=2, latency_s=0)
     (host,) = site.domains.quick_hosts
     began = time.monotonic()
@@ -64,7 +64,7 @@ def test_a_request_came_when_the_kernel_had_it(start_domains: StartSite) -> None
 
 
 class HoldStill:
-    """Freezes a process, for the time of a `with`."""
+    """Freezes a process for the duration of a `with`."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

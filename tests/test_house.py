@@ -1,4 +1,4 @@
-"""The house: who may import whom, who may touch the engine, how a Lua file opens, what linters say."""
+"""House rules: who may import whom, who may touch the engine, how a Lua file begins, what linters report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGE = ROOT / "scrapy_dq"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 LUA = sorted(PACKAGE.rglob("*.lua"))
 
-# The last one reads keys that are no frontier's: those of a scrapy-redis crawl that is adopted.
+# The last one reads the keys of a scrapy-redis crawl that is adopted; they belong to no frontier.
 MAY_IMPORT_REDIS = {
     "backend/clients.py", "backend/cluster.py", "backend/connection.py",
     "backend/sentinel.py", "embedded/server.py", "adoption/source.py",
@@ -34,7 +34,7 @@ ENGINE_INSIDES = {
     "_handle_downloader_output",
 }
 HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomatically", "_handshakeDone"}
-# From the top down: nobody imports what stands above it. Of the frontier each part is a layer.
+# From top to bottom: no module imports from a layer above its own. Each part of the frontier is a layer.
 LAYERS = (
     "scheduler dupefilter pipelines spiders connection addon commands",
     "web",
@@ -73,12 +73,12 @@ def imported_modules(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join([*base, *filter(None, [node.module])])
-            # `from scrapy_dq import codec` imports a module, too.
+            # `from scrapy_dq import codec` also imports a module.
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def insides(path: Path, names: set[str]) -> Iterator[str]:
-    """Yield where *path* names one of these private parts, as an attribute or to getattr()."""
+    """Yield each place where *path* uses one of these private names, as an attribute or for getattr()."""
     for node in ast.walk(ast.parse(path.read_text())):
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
         if isinstance(name, str) and name in names:
@@ -86,15 +86,15 @@ def insides(path: Path, names: set[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if in_frontier(path)], ids=name_of)
-def test_the_frontier_imports_neither_scrapy_nor_what_is_above_it(path: Path) -> None:
+def test_the_frontier_imports_neither_scrapy_nor_modules_above_it(path: Path) -> None:
     """Scrapy could be replaced without opening frontier/."""
     modules = {f"{module}." for module in imported_modules(path)}
     assert not {m for m in modules if m.startswith("scrapy.")}
     assert not {m for m in modules if m.startswith("scrapy_dq.") and not m.startswith("scrapy_dq.frontier.")}
 
 
-def test_only_the_frontier_and_what_makes_clients_import_redis() -> None:
-    """No other file knows a Redis client; clients.py makes those of other programs."""
+def test_only_the_frontier_and_clients_import_redis() -> None:
+    """No other file knows a Redis client; clients.py makes clients for other programs."""
     importers = {
         name_of(path)
         for path in SOURCES
@@ -107,13 +107,13 @@ def test_only_the_frontier_and_what_makes_clients_import_redis() -> None:
     ("file", "names"), [("engine_hooks.py", ENGINE_INSIDES), ("download_hooks.py", HANDLERS_INSIDES)]
 )
 def test_only_one_file_uses_the_internals(file: str, names: set[str]) -> None:
-    """Of the engine, of the download handlers: when Scrapy changes them, one file has to follow."""
+    """When Scrapy changes its engine or its download handlers, only one file has to follow."""
     found = [where for path in SOURCES if path.name != file for where in insides(path, names)]
     assert not found
 
 
 def test_no_key_is_found_by_a_pattern_and_no_database_is_flushed() -> None:
-    """Others' keys in the same Redis are safe: names that a scan finds go to a script that builds its own."""
+    """No other program's key is deleted: files that scan delete nothing; scripts build the names."""
     never = re.compile(r"['\"](KEYS|FLUSHALL|FLUSHDB)\b|\.flush(all|db)\(|\.keys\([^)]")
     scans, removes = re.compile(r"['\"]SCAN\b|\bscan(_iter)?\("), re.compile(r"\.delete\(|(?i:unlink)")
     for path in SOURCES + LUA:
@@ -123,7 +123,7 @@ def test_no_key_is_found_by_a_pattern_and_no_database_is_flushed() -> None:
 
 
 def layer_of(module: str) -> int:
-    """Return how far down in LAYERS a module of ours stands; the package's own __init__ stands above all."""
+    """Return a module's depth in LAYERS, from 0 at the top; the package's own __init__ has -1."""
     parts = module.split(".")[1:]
     for name in (".".join(parts[:2]), parts[0] if parts else ""):
         for number, layer in enumerate(LAYERS):
@@ -134,10 +134,10 @@ def layer_of(module: str) -> int:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_imports_point_downward(path: Path) -> None:
-    """A new reader reads the package from its top, and can take any part out with those below it."""
+    """A new reader can read the package from its top, and can take out any part with the parts below it."""
     module = ".".join(["scrapy_dq", *path.relative_to(PACKAGE).with_suffix("").parts])
     if module == "scrapy_dq.frontier.__init__":
-        return  # what programs import from the frontier, of all its parts
+        return  # the names that programs import from all parts of the frontier
     ours = {name for name in imported_modules(path) if name.startswith("scrapy_dq.")}
     assert not {name for name in ours if layer_of(name) < layer_of(module)}
 
@@ -146,13 +146,13 @@ WITHOUT_SHARDS = ("frontier/worker/", "scheduling/", "queue/")
 
 
 def words_of(path: Path) -> Iterator[str]:
-    """Yield the names, and the texts other than docstrings, in the code of *path*."""
+    """Yield the names and the strings in the code of *path*, without docstrings."""
     tree = ast.parse(path.read_text())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
         body = getattr(node, "body", None) if isinstance(node, documented) else None
         for each in body or ():
-            # A text that stands alone: the docstring of this, or of the name before it.
+            # A string that stands alone is the docstring of this node, or of the name before it.
             if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
                 each.value.value = ""
     for node in ast.walk(tree):
@@ -164,15 +164,15 @@ def words_of(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     "path", [path for path in SOURCES if name_of(path).startswith(WITHOUT_SHARDS)], ids=name_of
 )
-def test_shards_are_behind_a_seam(path: Path) -> None:
-    """Almost all crawls have one shard: their worker is read, and changed, without a word about several.
+def test_code_for_one_shard_does_not_mention_shards(path: Path) -> None:
+    """The worker of a crawl with one shard, as almost all crawls have, does not mention shards.
 
-    `sharding.make` chooses; what is several shards' own is in `sharding/`.
+    `sharding.make` chooses the worker; the code for several shards is in `sharding/`.
     """
     assert not [word for word in words_of(path) if re.search("shard(?!ing.make)", word, re.IGNORECASE)]
 
 
-def test_a_worker_of_one_shard_loads_nothing_for_several() -> None:
+def test_a_worker_with_one_shard_loads_no_code_for_several_shards() -> None:
     code = "import sys, scrapy_dq.queue.member, scrapy_dq.scheduling.scheduler; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.split() if name.startswith("scrapy_dq.sharding")}
@@ -181,7 +181,7 @@ def test_a_worker_of_one_shard_loads_nothing_for_several() -> None:
 
 @pytest.mark.parametrize("path", LUA, ids=name_of)
 def test_a_lua_file_begins_with_its_contract(path: Path) -> None:
-    """The first line says what it is; a move or a transition has all header words, in this order."""
+    """The first line describes the file; a move or a transition has all header words, in this order."""
     text = path.read_text()
     assert re.match(r"-- [a-z, -]+: ", text)
     if path.parent.name in ("moves", "transitions"):
@@ -190,12 +190,12 @@ def test_a_lua_file_begins_with_its_contract(path: Path) -> None:
         assert words
 
 
-def test_lua_files_have_names_of_their_own() -> None:
-    """Scripts are built of them by name."""
+def test_lua_files_have_unique_names() -> None:
+    """Scripts include them by name."""
     assert len({path.stem for path in LUA}) == len(LUA)
 
 
-# What programs import, and what settings name: these paths stay.
+# Programs import these names, and settings contain them: they stay.
 PUBLIC = {
     "scrapy_dq": "Addon DupeFilter Queue RedisCrawlSpider RedisMixin RedisPipeline RedisSpider RevisitPolicy "
     "Scheduler SharedStats ShutDown get_redis get_redis_from_settings",
@@ -214,8 +214,8 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_the_public_paths_stay(module: str) -> None:
-    """All of `__all__`, and nothing less."""
+def test_the_public_names_do_not_change(module: str) -> None:
+    """Each `__all__` holds exactly these names."""
     public = set(importlib.import_module(module).__all__) - {"__version__"}
     assert public == set(PUBLIC[module].split())
 
@@ -223,7 +223,7 @@ def test_the_public_paths_stay(module: str) -> None:
 @pytest.mark.parametrize(
     "command", ["ruff check . --output-format concise", "ruff format --check .", "mypy --strict"]
 )
-def test_the_linters_are_content(command: str) -> None:
+def test_the_linters_find_nothing(command: str) -> None:
     """ruff and mypy find nothing; the extra `lint` installs them."""
     words = command.split()
     if importlib.util.find_spec(words[0]) is None:

@@ -1,4 +1,4 @@
-"""The tests' own tools: a proxy, a site or a server that lies would prove nothing."""
+"""The tests' own tools: a faulty proxy, site or server would prove nothing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def proxy(redis_server: RedisServer, start_proxy: StartProxy) -> RedisProxy:
 
 @pytest.fixture
 def through(proxy: RedisProxy, redis_server: RedisServer) -> redis.Redis:
-    """A client behind the proxy, without retries."""
+    """Return a client behind the proxy, without retries."""
     client = redis_server.client(socket_timeout=2)
     options = client.connection_pool.connection_kwargs | {"port": int(proxy.url.split(":")[-1].split("/")[0])}
     return redis.Redis(connection_pool=redis.ConnectionPool(**options))
 
 
-def test_a_stream_is_cut_into_messages_wherever_its_chunks_end() -> None:
-    """Nested arrays, maps, attributes, pushes and nil are each one message."""
+def test_a_stream_is_cut_into_the_same_messages_wherever_its_chunks_end() -> None:
+    """Nested arrays, maps, attributes, pushes and nil form one message each."""
     messages = [
         b"+OK\r\n",
         b"*2\r\n$3\r\nGET\r\n$4\r\n\r\n\r\n\r\n",
@@ -51,7 +51,7 @@ def test_a_stream_is_cut_into_messages_wherever_its_chunks_end() -> None:
 def test_a_cut_reply_leaves_its_command_applied(
     proxy: RedisProxy, through: redis.Redis, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """The client sees a lost connection, once; Redis has counted."""
+    """The client loses its connection once; Redis has applied the command."""
     through.incr(crawl_name)
     fault = proxy.cut_next_reply("INCRBY", containing=crawl_name.encode())
     assert through.get(crawl_name) == b"1"
@@ -100,8 +100,8 @@ with open(f"seen-{os.getpid()}", "w") as file:
 )
 
 
-def test_a_forked_worker_is_as_one_that_is_started(make_project: MakeProject, start_site: StartSite) -> None:
-    """It sees the same, ends in the same way, and its end is reported in the same way."""
+def test_a_forked_worker_behaves_like_a_started_one(make_project: MakeProject, start_site: StartSite) -> None:
+    """It sees the same environment, ends in the same way, and its end is reported in the same way."""
     site = start_site(pages=30, latency_s=0.05)
     forked = make_project([site.start_url], settings=PLAIN, spider=LOOKS)
     started = Project(forked.folder / "another", [site.start_url], settings=PLAIN, spider=LOOKS)
@@ -114,5 +114,5 @@ def test_a_forked_worker_is_as_one_that_is_started(make_project: MakeProject, st
         assert (killed.wait(), ends.wait(), ends.close_reason) == (-9, 0, "finished")
         text = (project.folder / f"seen-{ends.pid}").read_text()
         text = text.replace(str(project.folder), "…").replace(project.name, "…")
-        found.append(re.sub(r"<Coverage @.*?>", "<Coverage>", text))  # its handler, in `make coverage`
+        found.append(re.sub(r"<Coverage @.*?>", "<Coverage>", text))  # the signal handler of `make coverage`
     assert json.loads(found[0]) == json.loads(found[1])

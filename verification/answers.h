@@ -1,4 +1,4 @@
-// What each answer of a shard changes in a worker (frontier/worker/protocol.py).
+// The effect of each answer of a shard on a worker (frontier/worker/protocol.py).
 #pragma once
 #include "worker.h"
 
@@ -80,15 +80,15 @@ class Answers : public WorkerSteps {
     }
   }
 
-  // Home says that the run is finished.
+  // Home reports that the run is finished.
   void end() {
-    if (me_.parentless || !me_.start_over) return;  // it opens the run again
-    if (quiet() && !me_.cut) close(kClosedFinished);  // it asks all shards once more
+    if (me_.parentless || !me_.start_over) return;  // the worker opens the run again
+    if (quiet() && !me_.cut) close(kClosedFinished);  // otherwise it asks all shards again
   }
 
   bool may_miss() const { return !me_.start_over || me_.parentless || puts_in_outboxes(me_); }
 
-  // A shard was cleared, or is in a later run: the run ended without this worker.
+  // A shard is cleared or in a later run: the run has ended without this worker.
   void ended_without_me(bool may_miss) {
     if (is_current() && may_miss) state_.told = 1;
     close(kClosedFinished);
@@ -97,7 +97,7 @@ class Answers : public WorkerSteps {
   void answer_to_rejoin(int k, const Call& call, const Reply& reply) {
     Dialogue& d = me_.with[k];
     if (reply.kind == kNotAppliedFinished) {
-      if (k == kHome && outbox_has_parentless(k) && call.parentless != kWaitingPuts) return;  // once more
+      if (k == kHome && outbox_has_parentless(k) && call.parentless != kWaitingPuts) return;  // it rejoins again
       return ended_without_me(k == kHome ? call.parentless : may_miss());
     }
     const Set mine = model_.in_shard(k), lost = mine & ~reply.leases;

@@ -1,4 +1,4 @@
-// States that differ in names and in absolute numbers alone are one.
+// Turns states that differ only in names and absolute numbers into one.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -17,7 +17,7 @@ class Canonical {
   }
 
  private:
-  // An exchange under an id that no shard knows, or may know again, changes nothing.
+  // An exchange with an id that no shard knows, or can know again, changes nothing.
   void drop_copies(int k) {
     for (int i = 0; i < state_.copies; ++i) {
       const Copy& copy = state_.under_way[i];
@@ -41,8 +41,8 @@ class Canonical {
     });
   }
 
-  // The sequences of each id count from the least that anything still names. Of two only this matters: which is the
-  // larger one, and whether it is the next one.
+  // Each id's sequences are counted from the least one that is still in use. For two of them, only two facts matter:
+  // which one is larger, and whether it directly follows the other.
   void lower_sequences(int k) {
     Byte least[32];
     uint64_t named[32] = {};
@@ -112,11 +112,11 @@ class Canonical {
   State& state_;
 };
 
-// *alike*: all workers do the same, so that two states in which they have changed roles are one.
+// *alike*: all workers behave the same, so states with exchanged workers are equal.
 inline State canonical(const State& state, bool alike) {
   State one = state;
   const Worker* const w = state.workers;
-  // What stands before the versions names no ids: mostly, it decides.
+  // The part before the versions has no ids and usually decides the order.
   const int order = kWorkers == 2 && alike ? memcmp(&w[0], &w[kWorkers - 1], offsetof(Worker, versions)) : -1;
   if (order > 0) std::swap(one.workers[0], one.workers[kWorkers - 1]);
   Canonical(one).run();

@@ -1,4 +1,4 @@
-// Death, real and supposed: what others do with the leases of who is silent.
+// Real and supposed deaths: other workers take the leases of a silent worker.
 #pragma once
 #include "talking.h"
 
@@ -18,9 +18,9 @@ inline void kill(const Moment& now, int w) {
   if (sent.copies > next.copies) now.sink.step(sent, "KILL of W%d, whose calls are under way", w);
 }
 
-// Whose registration it is, and whether another worker is there who can judge it.
+// The owner of a registration, and whether another worker can observe it.
 struct Judged {
-  int owner = -1;  // -1: nobody's that lives
+  int owner = -1;  // -1: no live worker
   bool observed = false;
 };
 
@@ -32,7 +32,7 @@ inline Judged judged(const State& state, int k, Byte id) {
       if (each.status == kClosedFinished && each.with[k].id == id) found.owner = w;
       continue;
     }
-    const Call& call = each.with[k].call;  // who has rejoined lives, though it has not heard yet
+    const Call& call = each.with[k].call;  // a worker that has rejoined is alive, even before the answer
     if (each.with[k].id == id || (call.kind == kRejoin && call.new_id == id))
       found.owner = w;
     else if (each.epoch == state.shards[k].epoch && each.with[kHome].joined && !is_cut_from(each, k))
@@ -41,7 +41,7 @@ inline Judged judged(const State& state, int k, Byte id) {
   return found;
 }
 
-// Each shard has its own members, and finds its own dead.
+// Each shard has its own members and its own deaths.
 inline void judge(const Moment& now, int k, int m) {
   const Member& who = now.state.shards[k].members[m];
   const Judged found = judged(now.state, k, who.id);
@@ -76,7 +76,7 @@ inline void reclaim(const Moment& now) {
       if (now.state.shards[k].members[m].id) judge(now, k, m);
 }
 
-// What rule 8 forbids: a script that releases leases which the worker does not know (yet).
+// Rule 8 forbids this: a script releases leases that the worker does not know (yet).
 inline void release_unknown(const Moment& now, int w) {
   for (int k = 0; k < kShards; ++k) {
     State next = now.state;

@@ -2,7 +2,7 @@
 #pragma once
 #include "promises.h"
 
-// Whether worker w can store no more at shard k, and leaves it without a word: others take it for dead there.
+// Whether worker w can store nothing more at shard k and leaves without a call; others declare it dead there.
 inline bool is_stuck(const Moment& now, int w, int k) {
   const Worker& me = now.state.workers[w];
   const bool waits_for_home = is_cut_from(me, kHome) && me.with[k].count;
@@ -35,7 +35,8 @@ inline void leave(const Moment& now, int w) {
   }
 }
 
-// Who has heard that the run is finished leaves the shards, and home at last. Who leaves one last unlinks its keys.
+// A worker that knows that the run is finished leaves the shards, and home last. The last one to leave a shard unlinks
+// its keys.
 inline void leave_finished(const Moment& now, int w) {
   int k = kShards - 1;
   while (!now.state.workers[w].with[k].joined) --k;
@@ -60,9 +61,9 @@ inline void leave_finished(const Moment& now, int w) {
   now.sink.step(next, clears ? "W%d, the last, clears shard %d" : "W%d has finished and leaves shard %d", w, k);
 }
 
-// The double collect: each other shard, home, and the others again. Then one step at home, if it is as it answered.
-// Each question is an exchange, so that a shard that has forgotten the one before does not answer the next: its version
-// may have come back to the same number.
+// The double collect: ask each other shard, home, and the others again. Then finish at home if home has not changed
+// since its answer. Each question is an exchange, so that a shard which has forgotten the previous one does not answer
+// the next: its version may be the same number again.
 class Collect {
  public:
   Collect(const Moment& now, int w) : now_(now), w_(w), next_(now.state), me_(next_.workers[w]) {}
@@ -90,7 +91,7 @@ class Collect {
     now_.sink.step(next_, what, w_);
   }
 
-  // Count an exchange with shard k; false: it says RESYNC, as to any call.
+  // Count an exchange with shard k; return false if its answer is RESYNC, as for any call.
   bool exchanges(int k) {
     Dialogue& d = me_.with[k];
     Member* const me = member(next_.shards[k], d.id);

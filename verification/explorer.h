@@ -1,4 +1,4 @@
-// Visits every state that can be reached, the nearest first, so that the first violation has a shortest trace.
+// Visits every reachable state, nearest states first, so that the first violation has a shortest trace.
 #pragma once
 #include <cstdio>
 #include <string>
@@ -17,11 +17,11 @@ struct Found {
 
 class Explorer {
  public:
-  // *alike*: all workers do the same. *traced*: all states are kept, for the trace of a violation.
+  // *alike*: all workers behave the same. *traced*: keep all states for the trace of a violation.
   Explorer(const Model& model, const Budget& budget, size_t most, bool alike, bool traced)
       : model_(model), budget_(budget), most_(most), alike_(alike), traced_(traced) {}
 
-  // *to_ends*: look as well whether an end can be reached from every state.
+  // *to_ends*: also check that every state can lead to an end.
   Found run(bool to_ends) {
     State initial = {};
     initial.left = budget_;
@@ -59,9 +59,9 @@ class Explorer {
     void violation(const char* what) override { explorer.violated(what, from); }
   };
 
-  // The name of the step to a state, or of the one that breaks a promise: it is checked before it is told.
+  // The name of the step to a state, or of the step that breaks a promise; a violation is reported before its step.
   struct Name : Sink {
-    const State* const to;  // null: the one that breaks a promise
+    const State* const to;  // null: the step that breaks a promise
     const bool alike;
     bool found = false;
     std::string text;
@@ -110,7 +110,7 @@ class Explorer {
     first_kept_ = i;
   }
 
-  // Backwards from all ends: what is not reached goes on for ever.
+  // Search backwards from all ends: a state that is not found can never end.
   void look_for_ends() {
     std::vector<uint32_t> begin(seen_.count + 1), before(edges_.size());
     for (const Edge& each : edges_) ++begin[each.to];
@@ -125,7 +125,7 @@ class Explorer {
       if (!can_end[i]) return violated("it can go on for ever, and not end", i);
   }
 
-  // The steps between two canonical states are found by trying all of them.
+  // Find the step between two canonical states by trying all steps.
   void tell() {
     std::vector<uint32_t> path;
     for (uint32_t i = violated_at_; i; i = parents_[i]) path.push_back(i);
@@ -149,7 +149,7 @@ class Explorer {
   const bool alike_, traced_;
   Found found_;
   Seen seen_;
-  PackedStates kept_;  // traced: all; else those of this layer and of the next
+  PackedStates kept_;  // if traced, all states, otherwise this layer and the next
   uint32_t first_kept_ = 0, violated_at_ = 0;
   std::vector<uint32_t> parents_, ends_;
   std::vector<Edge> edges_;

@@ -1,4 +1,4 @@
-// Redis's side of the protocol: what the scripts in scrapy_dq/frontier/lua do, of each shard.
+// Redis's side of the protocol: the scripts in scrapy_dq/frontier/lua, for each shard.
 #pragma once
 #include "rules.h"
 #include "site.h"
@@ -37,7 +37,7 @@ inline bool seeds(const Shard& home) {
   return false;
 }
 
-// A new run: what the old one has stored is gone.
+// Begin a new run: the old run's data is gone.
 inline void begin_run(Shard& shard, Byte run) {
   shard.run = run, shard.phase = kOpen;
   shard.seen = shard.backlog = 0;
@@ -104,7 +104,7 @@ inline Reply rejoin(Shard& shard, const Call& call, bool is_home, const Rules& r
   Member* old = member(shard, call.id);
   if (rules.run_in_every_call && shard.run > call.run && !old) return {kNotAppliedFinished, 0};
   if (rules.resync_in_older_run && shard.run < call.run) {
-    // Rolled back into an earlier run, which was over. At home others may have joined and stored since.
+    // The shard was rolled back into an earlier run that had ended. At home, others may have joined and stored since.
     if (!is_home || shard.phase != kOpen) begin_run(shard, call.run), old = nullptr;
     shard.seen = 0, shard.run = call.run;
   }
@@ -126,7 +126,7 @@ inline Reply rejoin(Shard& shard, const Call& call, bool is_home, const Rules& r
 
 inline void fence(Member& who) { who.fenced = 1, who.seeding = 0; }
 
-// drain.lua and leave.lua: what it holds waits again, and it is no member any more.
+// drain.lua and leave.lua: its leases wait again, and it is no longer a member.
 inline void remove(Shard& shard, Member& who) {
   shard.backlog |= who.in_flight;
   who = Member{};

@@ -1,4 +1,4 @@
-// How a worker joins: home first, then every shard.
+// A worker joins home first, then every shard.
 #pragma once
 #include "moment.h"
 
@@ -34,7 +34,7 @@ inline void join_home(const Moment& now, int w) {
     home.version = version;
     home.epoch = newest_epoch(now.state) + 1;
     begin_run(home, 1);
-    next.epoch = home.epoch, next.run = 0;  // all that was before is lost, and said to be
+    next.epoch = home.epoch, next.run = 0;  // all earlier data is lost, and this is reported
   } else if (home.phase != kOpen) {
     begin_run(home, home.run + 1);
   }
@@ -49,7 +49,7 @@ inline void join_home(const Moment& now, int w) {
   now.sink.step(next, "W%d joins run %d as %d", w, home.run, id);
 }
 
-// The shard first, then home's note that it was created: who dies between the two has created nothing that counts.
+// Create the shard first, then home's note of it: if the worker dies in between, the shard does not count.
 inline void join_shard(const Moment& now, int w, int k) {
   State next = now.state;
   Worker& me = next.workers[w];

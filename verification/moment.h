@@ -1,4 +1,4 @@
-// A moment in the life of the world: a state, and to whom the steps that are possible in it are told.
+// A moment of the world: a state, and the receiver of its possible steps.
 #pragma once
 #include "answers.h"
 
@@ -11,11 +11,11 @@ struct Sink {
 struct Moment {
   const State& state;
   const Model& model;
-  const Budget& budget;  // of the beginning
+  const Budget& budget;  // at the beginning
   Sink& sink;
 };
 
-// -- Ids, and all that still names them.
+// -- Ids, and everything that still has them.
 
 template <class F>
 void each_id(State& state, int k, F visit) {
@@ -38,7 +38,7 @@ inline Byte fresh_id(const State& state, int k) {
   return id;
 }
 
-// -- A change of a shard, which a roll-back may undo.
+// -- Changes of a shard that a roll-back may undo.
 
 inline Shard& changed(State& state, int k) {
   if (state.left.roll) {

@@ -1,4 +1,4 @@
-// A queue of states with their zeros left out: a layer of 10^8 would not fit into memory otherwise.
+// A queue of states without their zeros; otherwise a layer of 10^8 states would not fit into memory.
 #pragma once
 #include <deque>
 #include <vector>
@@ -45,5 +45,5 @@ class PackedStates {
     std::vector<Byte> bytes;
   };
   std::deque<Chunk> chunks_;
-  size_t dropped_ = 0;  // of the first chunk
+  size_t dropped_ = 0;  // states dropped from the first chunk
 };

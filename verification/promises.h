@@ -1,8 +1,8 @@
-// What must hold: nothing is lost, nothing is processed without need, a crawl that has ended says so truly.
+// The promises: nothing is lost, nothing is processed without need, and no crawl ends as finished over a loss.
 #pragma once
 #include "moment.h"
 
-// What of this run nobody has processed.
+// The requests of this run that no worker has processed.
 inline Set missing(const Moment& now, const State& state) {
   Set found = Set(((1u << now.model.site.count) - 1) & ~(now.model.site.extra & ~state.promised));
   for (int r = 0; r < now.model.site.count; ++r)
@@ -10,7 +10,7 @@ inline Set missing(const Moment& now, const State& state) {
   return found;
 }
 
-// With all pages that they lead to.
+// The requests with all pages that they lead to.
 inline Set with_children(const Moment& now, const State& state, Set found) {
   for (bool more = true; more;) {
     more = false;
@@ -23,7 +23,7 @@ inline Set with_children(const Moment& now, const State& state, Set found) {
   return found;
 }
 
-// What worker w can store. Home alone opens the run for what has no parent.
+// The requests that a worker can store. Only home opens the run for requests without a parent.
 inline Set storable(const Moment& now, const Worker& worker) {
   Set found = 0;
   for (int k = 0; k < kShards; ++k)
@@ -31,7 +31,7 @@ inline Set storable(const Moment& now, const Worker& worker) {
   return is_cut_from(worker, kHome) ? Set(found & ~(now.model.site.start | now.model.site.extra)) : found;
 }
 
-// What live workers have yet to put, or would put again, or keep the level for: it opens the run again.
+// The requests that live workers will put or put again, or for which they keep the level: these open the run again.
 inline Set coming(const Moment& now, const State& state) {
   Set found = 0;
   for (const Worker& each : state.workers) {
@@ -58,7 +58,7 @@ inline void check_end(const Moment& now, const State& next) {
   if (missing(now, next) & ~coming(now, next)) now.sink.violation("finished over a loss");
 }
 
-// Worker w has heard an answer. If it closes as finished, all that it knew of is done, or it has said what is not.
+// Worker w has received an answer. If it closes as finished, all its known requests are done or reported as lost.
 inline void check_close(const Moment& now, const State& next, int w) {
   const Worker& before = now.state.workers[w];
   if (next.workers[w].status != kClosedFinished || before.epoch != next.epoch || before.run != next.run || next.told)
@@ -71,7 +71,7 @@ inline void check_close(const Moment& now, const State& next, int w) {
     now.sink.violation("a worker closes as finished over a loss");
 }
 
-// A request is processed at most once, and once more for each fault that took its lease.
+// A request is processed at most once, plus once for each fault that took its lease.
 inline void check_processed(const Moment& now, const State& next, int request) {
   const Budget &all = now.budget, &left = now.state.left;
   const int faults = (all.kill - left.kill) + (all.fence - left.fence) + (all.roll - left.roll) +
@@ -80,7 +80,7 @@ inline void check_processed(const Moment& now, const State& next, int request) {
     now.sink.violation("a request is processed more than 1 + faults times");
 }
 
-// Every worker has closed: the crawl has ended. Who cannot reach a shard may wait for it for ever, alone.
+// The crawl has ended when every worker has closed. A worker that cannot reach a shard may wait forever, alone.
 inline bool has_ended(const State& state) {
   for (const Worker& each : state.workers)
     if (each.status != kClosedFinished && each.status != kClosedLost && each.status != kClosedCutOff && !each.cut)
@@ -88,7 +88,7 @@ inline bool has_ended(const State& state) {
   return true;
 }
 
-// Nobody can do anything: what is wrong with that? Null: nothing.
+// No step is possible: return the broken promise, or null if there is none.
 inline const char* wrong_end(const Moment& now) {
   if (!has_ended(now.state)) return "nothing can happen any more, and the crawl has not ended";
   const Shard& home = now.state.shards[kHome];

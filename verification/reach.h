@@ -1,8 +1,8 @@
-// A worker that cannot reach one shard, which others reach (sharding/reach.py).
+// A worker cannot reach one shard that others reach (sharding/reach.py).
 #pragma once
 #include "talking.h"
 
-// No call of worker w reaches shard k any more, and w hears no answer. Its last call may be delayed, and arrive.
+// No call of worker w reaches shard k any more, and w gets no answer. Its last call may be delayed and arrive.
 inline void cut(const Moment& now, int w, int k) {
   const Dialogue& before = now.state.workers[w].with[k];
   State next = now.state;
@@ -18,7 +18,7 @@ inline void cut(const Moment& now, int w, int k) {
   now.sink.step(next, "W%d is CUT OFF from shard %d, and its call is DELAYED", w, k);
 }
 
-// Whether another worker, which reaches all shards, is seen to live by worker w.
+// Whether worker w sees that another worker is alive which reaches all shards.
 inline bool has_witness(const State& state, int w) {
   const Worker& me = state.workers[w];
   const int seen_at = is_cut_from(me, kHome) ? kShards - 1 : kHome;
@@ -54,6 +54,6 @@ inline void reach(const Moment& now, int w) {
     Worker& mended = next.workers[w];
     --next.left.mend;
     mended.cut = mended.gave_up = 0;
-    if (is_cut_from(me, kHome)) mended.raised = kNotRaised;  // until home has answered
+    if (is_cut_from(me, kHome)) mended.raised = kNotRaised;  // until home answers
   }, "W%d reaches shard %d again");
 }

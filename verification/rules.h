@@ -1,35 +1,35 @@
-// The rules of the protocol. Each can be left out, to see what goes wrong without it.
+// The rules of the protocol. The explorer can leave out each one to show its violation.
 #pragma once
 #include <string>
 
 struct Rules {
-  // Of one shard. The numbers are those of the table in docs/reliability.md.
+  // Rules of one shard, with their numbers in docs/internals/evidence.md.
   bool next_number_only = true;       // 1: an exchange is applied only if its number follows the last one
-  bool log_of_all_puts = true;        // 2: the log keeps children and repeats, too
+  bool log_of_all_puts = true;        // 2: the log also keeps children and repeats
   bool retire_by_exchange = true;     // 3: a logged put retires by an accepted exchange, not by the clock
   bool run_in_every_call = true;      // 4: a call for an older run is not applied
-  bool resync_in_older_run = true;    // 5: nor one for a newer run than the stored one
+  bool resync_in_older_run = true;    // 5: a call for a newer run than the stored one is not applied either
   bool seeding_stays = true;          // 6: a worker that stops keeps its level of seeding
-  bool held = true;                   // 7: the number of leases held is compared
-  bool release_by_rejoin_only = true; // 8: only a rejoin releases what a worker does not know
+  bool held = true;                   // 7: the numbers of held leases are compared
+  bool release_by_rejoin_only = true; // 8: only a rejoin releases leases that a worker does not know
   bool puts_reopen = true;            // 9: a put opens a finished run again
-  bool fence_before_drain = true;     // 12: leases are taken away only from who is fenced
-  // Of several shards.
+  bool fence_before_drain = true;     // 12: leases are taken only from a fenced worker
+  // Rules of several shards.
   bool defer = true;                // an ack waits for its children in other shards
-  bool defer_for_known = true;       // and for those that this worker had put already
-  bool defer_until_retired = true;  // until they are retired, not only confirmed
+  bool defer_for_known = true;       // and for children that this worker has already put
+  bool defer_until_retired = true;  // until these puts are retired, not only confirmed
   bool level_until_retired = true;    // seeding stays raised until parentless puts elsewhere are retired
   bool raise_retires = true;          // and until the raise is retired at home
   bool raise_first = true;            // a parentless put elsewhere waits until home has the level
   bool lowered_when_sent = true;      // a level counts as lowered once the exchange that lowers it is sent
-  bool finished_retires = true;       // an exchange that finds the run finished retires the log, too
+  bool finished_retires = true;       // an exchange that finds the run finished also retires the log
   bool collect_twice = true;          // the end asks the other shards again after home
-  bool finish_if_unchanged = true;    // home finishes only if it is as it was when it answered
+  bool finish_if_unchanged = true;    // home finishes only if it has not changed since its answer
   bool ask_by_exchange = true;        // each question of the end is an exchange, with the next number
-  bool raised_if_answers = true;      // a level does not count as raised while home gives no answer
-  bool gives_up_on_shard = true;      // who alone cannot reach a shard releases what waits for puts there
-  bool takes_none_cut_off = true;     // and takes no leases until it reaches the shard
-  bool closes_cut_off = true;         // and closes if it has puts without a parent that it cannot store
+  bool raised_if_answers = true;      // a level does not count as raised while home does not answer
+  bool gives_up_on_shard = true;      // the only worker cut off from a shard releases pages that wait for puts there
+  bool takes_none_cut_off = true;     // it takes no leases until it reaches the shard
+  bool closes_cut_off = true;         // it closes if it cannot store its puts without a parent
 
   struct Named {
     const char* name;

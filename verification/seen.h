@@ -1,15 +1,15 @@
-// Which states were seen: a table of hashes.
+// The visited states, in a table of hashes.
 #pragma once
 #include <vector>
 
 #include "state.h"
 
-// The states seen, by 96 bits of hash: that two of 10^9 share these has a chance of 10^-11.
+// The visited states by 96 bits of hash. The chance that two of 10^9 states share these bits is 10^-11.
 class Seen {
  public:
   Seen() : table_(1 << 16) {}
 
-  // Return the number of this state; a new one has the next.
+  // Return the number of this state; a new state gets the next one.
   uint32_t number(uint64_t a, uint32_t b, bool& is_new) {
     a |= !a;  // 0: free
     if (count > table_.size() / 8 * 5) grow();

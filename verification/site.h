@@ -1,4 +1,4 @@
-// The requests of a small crawl: which page leads to which, and which shard each lives in.
+// The requests of a small crawl, with the links between pages and the shard of each page.
 #pragma once
 #include <string>
 
@@ -9,8 +9,8 @@ struct Site {
   int count;
   int shard[kRequests];     // modulo the number of shards
   Set children[kRequests];
-  Set start;                // what every start() yields
-  Set extra;                // what a timer of the first worker adds, once its start() is over (`engine.crawl`)
+  Set start;                // the requests of every start()
+  Set extra;                // a timer of the first worker adds these after its start() (`engine.crawl`)
 };
 
 constexpr Site kSites[] = {

@@ -1,6 +1,6 @@
-// What the model's world consists of: shards in Redis, workers, and calls that are under way.
+// The model's world: shards in Redis, workers, and calls under way.
 //
-// Sets of requests are bit masks. Everything is a byte, so that two states are equal if their bytes are.
+// Sets of requests are bit masks. Every field consists of bytes, so two states are equal if their bytes are equal.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -13,17 +13,17 @@
 #endif
 
 using Byte = uint8_t;
-using Set = uint8_t;  // of requests
+using Set = uint8_t;  // a set of requests
 
 constexpr int kShards = SHARDS;
 constexpr int kHome = 0;     // the shard with the levels of seeding, the newest run, and its end
 constexpr int kWorkers = WORKERS;
-constexpr int kRequests = 6;  // most of a site
-constexpr int kMembers = 4;   // most registrations in a shard
-constexpr int kMoves = 8;     // most in an outbox
-constexpr int kWaiting = 3;   // most acks of a worker that wait for children in other shards
-constexpr int kSnapshots = 2; // how many scripts a roll-back may take back
-constexpr int kCopies = 2;    // most calls that may still arrive although nobody waits for them
+constexpr int kRequests = 6;  // maximum of a site
+constexpr int kMembers = 4;   // maximum registrations in a shard
+constexpr int kMoves = 8;     // maximum in an outbox
+constexpr int kWaiting = 3;   // maximum acks of a worker that wait for children in other shards
+constexpr int kSnapshots = 2; // maximum scripts that a roll-back undoes
+constexpr int kCopies = 2;    // maximum late calls that may arrive although no worker waits for them
 
 constexpr Set kRaise = 0x80;  // in home's log: the raise of the level, which a roll-back may undo
 
@@ -50,21 +50,21 @@ struct Member {  // id 0: free
 struct Shard {
   Byte epoch;  // 0: absent
   Byte run, phase;
-  Byte version;  // counts what may bring work: a new put, a level that is raised
-  Byte created;  // of home: which shards exist in this epoch
+  Byte version;  // counts changes that may bring work: a new put, a raised level
+  Byte created;  // home only: the shards that exist in this epoch
   Set seen, backlog;
   Member members[kMembers];
 };
 
-struct History {  // newest first; what a roll-back may restore
+struct History {  // the states that a roll-back may restore, newest first
   Byte count;
   Shard shards[kSnapshots];
 };
 
-struct Call {  // its bytes do not change until it is answered
+struct Call {  // its bytes do not change before the answer
   Byte kind, id, epoch, run, seq, want, seeding, held, count;
   Byte moves[kMoves];
-  Set ripe;  // of the log: confirmed a horizon before this call was composed
+  Set ripe;  // the part of the log confirmed a horizon before this call was composed
   Byte new_id, parentless;
   Set held_set;
 };
@@ -77,7 +77,7 @@ struct Reply {
 enum Joined : Byte { kNotJoined, kRegistered, kNoted };  // noted: home knows that the shard exists
 enum Raised : Byte { kNotRaised, kRaised, kRaiseRetired };
 
-struct Dialogue {  // of a worker with one shard
+struct Dialogue {  // a worker's dialogue with one shard
   Byte joined, id, seq, rejoins, count;
   Byte outbox[kMoves];
   Set log, ripe;
@@ -92,17 +92,17 @@ struct Wait {  // an ack that waits until its children are retired in other shar
 
 struct Worker {
   Byte status, epoch, run, start_over;
-  Set yielded, buffer, running, owned;  // owned: those of `running` whose ack counts
-  Set known;       // sent before: what is yielded again is dropped here
+  Set yielded, buffer, running, owned;  // owned: the part of `running` whose ack counts
+  Set known;       // sent before; the worker drops these if they are yielded again
   Byte waits;
   Wait waiting[kWaiting];
   Set parentless;  // parentless puts in other shards that may still be lost
-  Set settled;     // those of them that cannot be lost there any more: but home's raise can
-  Byte level;      // of seeding, as home has confirmed it
-  Byte raised;     // whether home is open by it
-  Byte cut;        // 1 + the shard that it cannot reach; 0: it reaches all
-  Byte gave_up;    // on that shard: it takes no leases
-  Byte stage;      // of collecting the end; 0: does not
+  Set settled;     // the part that cannot be lost there any more, although home's raise can
+  Byte level;      // the level of seeding that home has confirmed
+  Byte raised;     // whether this level keeps home open
+  Byte cut;        // 1 + the unreachable shard; 0: the worker reaches all
+  Byte gave_up;    // it has given up on that shard and takes no leases
+  Byte stage;      // the stage of the double collect; 0: none
   Byte versions[kShards];
   Dialogue with[kShards];
 
@@ -114,7 +114,7 @@ struct Copy {
   Call call;
 };
 
-struct Budget {  // faults that may still strike; pause: exchanges that ask for no lease; mend: cuts that end
+struct Budget {  // remaining faults; pause: exchanges that ask for no lease; mend: cuts that end
   Byte kill, fence, lose, delay, roll, flush, term, again, pause, cut, mend;
 };
 
@@ -124,10 +124,10 @@ struct State {
   Worker workers[kWorkers];
   Byte copies;
   Copy under_way[kCopies];
-  Byte processed[kRequests];  // how often, in this run
-  Byte epoch, run;            // the newest
-  Set promised;               // confirmed puts that nobody would yield again
-  Byte told;                  // a worker has said that something of this run is lost
+  Byte processed[kRequests];  // how often each request was processed in this run
+  Byte epoch, run;            // the newest ones
+  Set promised;               // confirmed puts that no worker would yield again
+  Byte told;                  // a worker has reported a loss in this run
   Budget left;
 };
 

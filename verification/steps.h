@@ -1,11 +1,11 @@
-// Everything that can happen next in a state: steps of workers, of Redis and of the network, and faults.
+// All possible steps in a state: of workers, of Redis and of the network, and faults.
 #pragma once
 #include "dying.h"
 #include "ending.h"
 #include "joining.h"
 #include "reach.h"
 
-// -- A worker that is up, or stops.
+// -- A worker that is up or stopping.
 
 inline void finish_request(const Moment& now, int w, int r) {
   State next = now.state;
@@ -99,7 +99,7 @@ inline void flush(const Moment& now, int k) {
   now.sink.step(next, "shard %d is FLUSHED", k);
 }
 
-// Who has left a finished run may be started again, for a next one.
+// A worker that has left a finished run may start again for a next run.
 inline void closed(const Moment& now, int w) {
   if (now.state.workers[w].with[kHome].joined) {
     leave_finished(now, w);

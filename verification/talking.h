@@ -1,4 +1,4 @@
-// What a worker and a shard say to each other: exchanges and rejoins, their answers, and what the network does to them.
+// Calls between a worker and a shard: exchanges and rejoins, their answers, and the network's faults.
 #pragma once
 #include "promises.h"
 
@@ -8,7 +8,7 @@ inline void apply_and_check(const Moment& now, State& next, int k, const Call& c
   if (k == kHome && was_open && next.shards[kHome].phase == kFinished) check_end(now, next);
 }
 
-// An exchange that changes nothing but its number is left out.
+// The model leaves out an exchange that changes only its number.
 inline bool matters(const Moment& now, const Worker& me, int k, const Call& call, bool is_quiet) {
   if (call.count) return true;
   Shard after = now.state.shards[k];
@@ -19,7 +19,7 @@ inline bool matters(const Moment& now, const Worker& me, int k, const Call& call
   return call.ripe || reply.kind != kOk || reply.leases;
 }
 
-// What a worker has to say to a shard; false: nothing.
+// Compose a worker's next call to a shard; return false if there is none.
 inline bool next_call(const Moment& now, int w, int k, Call& call) {
   const Worker& me = now.state.workers[w];
   const Dialogue& d = me.with[k];
@@ -45,7 +45,7 @@ inline void hear(const Moment& now, int w, int k) {
   now.sink.step(lost, "the reply of shard %d to W%d is LOST", k, w);
 }
 
-// A late copy arrives after the call itself, whenever it likes.
+// A late copy arrives at any time after the call itself.
 inline bool copy(State& next, int k, const Call& call) {
   if (!next.left.delay || next.copies == kCopies) return false;
   --next.left.delay;
@@ -90,8 +90,8 @@ inline void send(const Moment& now, int w, int k) {
   send_call(now, paused, w, k, call);
 }
 
-// With one shard, to compose a call, to apply it and to answer are three steps. With more, the first two are one:
-// until it is applied, a call depends on nobody, and nobody on it (but the horizon: see README.md).
+// With one shard, composing a call, applying it and answering it are three steps. With more, the first two are one:
+// until it is applied, a call depends only on the horizon, and no other step depends on the call (see README.md).
 inline void converse(const Moment& now, int w, int k) {
   const Dialogue& d = now.state.workers[w].with[k];
   if (d.joined < kNoted || is_cut_from(now.state.workers[w], k)) return;
@@ -103,7 +103,7 @@ inline void converse(const Moment& now, int w, int k) {
     send(now, w, k);
 }
 
-// Calls that nobody waits for any more.
+// Calls for which no worker waits any more.
 inline void late_arrivals(const Moment& now) {
   for (int i = 0; i < now.state.copies; ++i) {
     State next = now.state;

@@ -1,6 +1,6 @@
-"""Check the protocols of docs/design.md and docs/internals/shards.md in every state that can be reached.
+"""Check the protocols of docs/design.md and docs/internals/shards.md in every reachable state.
 
-`make verify`: no bound has a violation, and each rule of LEFT_OUT has one when it is left out.
+`make verify`: no bound has a violation, and the removal of each rule in LEFT_OUT causes one.
 `--large`: bounds that take hours.
 """
 
@@ -20,7 +20,7 @@ NOTHING, VIOLATION, NOT_ALL = 0, 1, 3
 
 
 class Bound(NamedTuple):
-    """How large the world is, and how often each fault may strike."""
+    """The size of the world, and how often each fault may strike."""
 
     shards: int
     workers: int
@@ -103,11 +103,11 @@ LEFT_OUT = {
     "takes_none_cut_off": Bound(2, 2, "--site pair --cut 1"),
     "closes_cut_off": Bound(2, 2, "--site away --cut 1 --ends"),
 }
-"""The rules, and for each a bound in which its absence shows."""
+"""The rules, each with a bound in which its removal causes a violation."""
 
 
 def main() -> int:
-    """Run all checks, and print a line for each; return 1 if one of them does not end as it should."""
+    """Run all checks and print a line for each; return 1 if one of them has a wrong result."""
     parser = argparse.ArgumentParser(prog="verify.py", description=main.__doc__)
     parser.add_argument("--large", action="store_true", help="the large bounds instead, which take hours")
     parser.add_argument("--most", type=int, default=50_000_000, help="most states of a bound")

@@ -1,12 +1,12 @@
-// A worker's side of the protocol (frontier/worker/protocol.py): what pages and time change, and what it sends.
+// A worker's side of the protocol (frontier/worker/protocol.py): changes by pages and by time, and its calls.
 #pragma once
 #include "frontier.h"
 
 struct Model {
   const Site& site;
   Rules rules;
-  int capacity = 1;  // most requests that a worker buffers and runs
-  // A put without a parent that is confirmed is lost if Redis is rolled back by as much, and its worker is killed.
+  int capacity = 1;  // maximum number of requests that a worker buffers and runs
+  // A confirmed put without a parent is lost if Redis is rolled back to before it and its worker is killed.
   bool promised_when_retired = false;
 
   int shard_of(int request) const { return site.shard[request] % kShards; }
@@ -24,7 +24,7 @@ class WorkerSteps {
   WorkerSteps(State& state, int index, const Model& model)
       : state_(state), me_(state.workers[index]), model_(model) {}
 
-  // start() yields a request, or a timer of the first worker does.
+  // start(), or a timer of the first worker, yields a request.
   void yield_parentless(int request) {
     me_.yielded |= only(request);
     if (!(model_.site.start & ~me_.yielded)) me_.start_over = 1;
@@ -37,7 +37,7 @@ class WorkerSteps {
     me_.owned |= only(request);
   }
 
-  // Its callback is done: children first, then the ack.
+  // The callback has ended: put its children first, then ack.
   void done(int request) {
     const Set one = only(request);
     const int shard = model_.shard_of(request);
@@ -67,7 +67,7 @@ class WorkerSteps {
     me_.owned &= ~one;
   }
 
-  // SIGTERM: what it has not begun goes back, and so does what waits for children elsewhere.
+  // SIGTERM: give back unstarted leases and pages that wait for children in other shards.
   void stop() {
     me_.status = kStopping;
     release_buffer();
@@ -81,7 +81,7 @@ class WorkerSteps {
     return me_.status == kUp && !(me_.gave_up && model_.rules.takes_none_cut_off);
   }
 
-  // Others reach the shard that it does not reach (deferred_ends.py, give_up_on; worker.py, room_of).
+  // Others reach the shard that this worker cannot reach (deferred_ends.py, give_up_on; worker.py, room_of).
   void give_up_on_shard() {
     me_.gave_up = 1;
     if (!takes_leases()) release_buffer();
@@ -92,14 +92,14 @@ class WorkerSteps {
     });
   }
 
-  // It keeps the run open, or has what only it can store (reach.py, _keeps_waiting).
+  // Whether it keeps the run open, or has requests that only it can store (reach.py, _keeps_waiting).
   bool keeps_waiting() const {
     for (int k = 0; k < kShards; ++k)
       if (outbox_has_parentless(k)) return true;
     return me_.parentless;
   }
 
-  // While home does not answer, others may finish it.
+  // While home does not answer this worker, others may finish the run.
   bool is_raised() const {
     return me_.raised && !(model_.rules.raised_if_answers && is_cut_from(me_, kHome));
   }
@@ -160,7 +160,7 @@ class WorkerSteps {
     return call;
   }
 
-  // A horizon has passed since all that this shard has confirmed.
+  // A horizon has passed since this shard's last confirmation.
   void ripen(int k) {
     Dialogue& d = me_.with[k];
     d.ripe = d.log;
@@ -171,7 +171,7 @@ class WorkerSteps {
     if (how == kClosedLost && me_.epoch == state_.epoch) state_.told = 1;
     Worker closed = {};
     closed.status = how;
-    if (how == kClosedFinished) {  // it has yet to leave
+    if (how == kClosedFinished) {  // it still has to leave
       closed.epoch = me_.epoch, closed.run = me_.run, closed.cut = me_.cut;
       for (int k = 0; k < kShards; ++k)
         closed.with[k].joined = me_.with[k].joined, closed.with[k].id = me_.with[k].id;
@@ -179,7 +179,7 @@ class WorkerSteps {
     me_ = closed;
   }
 
-  // Home has confirmed the level 1, and is open.
+  // Home has confirmed level 1 and is open.
   void raise() {
     if (kShards == 1 || me_.raised) return;
     me_.raised = kRaised;
@@ -198,11 +198,11 @@ class WorkerSteps {
     return true;
   }
 
-  // The requests in the shard that it cannot reach.
+  // The requests in the unreachable shard.
   Set unreachable() const { return me_.cut ? model_.in_shard(me_.cut - 1) : 0; }
 
  protected:
-  // A frozen worker may still be in a run that is over, or in a frontier that is gone.
+  // A frozen worker may still be in a finished run or a lost frontier.
   bool is_current() const {
     return me_.epoch == state_.epoch && (me_.run == state_.run || !model_.rules.run_in_every_call);
   }
@@ -212,7 +212,7 @@ class WorkerSteps {
     return (puts_in(d) | d.log) & only(request);
   }
 
-  // Return whether it is a put: what this worker has sent before is dropped.
+  // Put a request; return false if this worker has already sent it, and drop it.
   bool put(int request) {
     if (me_.known & only(request)) return false;
     me_.known |= only(request);
@@ -247,7 +247,7 @@ class WorkerSteps {
     if (is_current()) state_.promised |= puts & model_.site.extra;
   }
 
-  // These puts of shard k cannot be lost any more.
+  // Retire puts of shard k: they cannot be lost any more.
   void retire(int k, Set puts) {
     Dialogue& d = me_.with[k];
     if (k == kHome && d.log & puts & kRaise) me_.raised = kRaiseRetired;

@@ -1,1 +1,1 @@
-"""Takes over a crawl of scrapy-redis: its queue and its dupefilter, in the same Redis."""
+"""Takes over the queue and the dupefilter of a crawl of scrapy-redis, or of Scrapy's JOBDIR."""

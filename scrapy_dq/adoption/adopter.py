@@ -1,8 +1,8 @@
 """Moves a crawl of another scheduler into the frontier: first its dupefilter, then its queue.
 
-This order makes a kill harmless. A worker that starts between the two steps lacks requests, which the next
-adoption adds; in the other order it would crawl again what was finished. Adopted requests are not checked
-against the adopted fingerprints: each was recorded as seen when it was queued.
+This order makes a kill harmless. A worker that starts between the two steps lacks requests, and the next
+adoption adds them. In the other order, the worker would crawl finished pages again. Adopted requests are not
+checked against the adopted fingerprints: the other scheduler recorded each request as seen when it queued it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Progress(Protocol):
 
 @dataclass
 class AdoptionCounts:
-    """What became of everything that was read."""
+    """Results of an adoption, in numbers."""
 
     requests: int = 0
     known: int = 0
@@ -43,11 +43,11 @@ class AdoptionCounts:
     fingerprints: int = 0
     new_fingerprints: int = 0
     invalid_fingerprints: int = 0
-    """Members of the dupefilter that scrapy-redis 0.9 would not have written."""
+    """Members of the dupefilter that scrapy-redis 0.9 does not write."""
 
     @property
     def has_dead(self) -> bool:
-        """Whether some could not be read: repairing them needs the source."""
+        """Whether there are unreadable requests. The user needs the source to repair them."""
         return bool(self.dead or self.dead_before)
 
     @property
@@ -69,10 +69,10 @@ class AdoptionCounts:
 
 @dataclass
 class Adopter:
-    """One adoption; repeating it stores only what is missing."""
+    """One adoption; a repetition stores only missing requests and fingerprints."""
 
     producer: Producer
-    """It has to report what was known to `counts.add_known`."""
+    """Its `dropped` must be `counts.add_known`."""
     source: Source | JobDir
     reader: Reader
     progress: Progress
@@ -82,14 +82,13 @@ class Adopter:
     _dead: dict[str, int | None] = field(default_factory=dict)
 
     async def adopt(self, newest_first: bool) -> None:
-        """Adopt everything as a member of the crawl, so that the run cannot finish; leave it open.
+        """Adopt everything as a member of the crawl, so that the run cannot finish; the run stays open.
 
         Args:
-            newest_first: the order of this crawl serves the newest of equal requests first.
+            newest_first: whether this crawl serves the newest of equal requests first.
         Raises:
             FrontierError: a worker is alive, or the run is over; nothing was changed.
-            FrontierRefused: a worker joined before the fingerprints were stored, and does not check against
-                them.
+            FrontierRefused: a worker joined before the fingerprints were stored, and does not check them.
         """
         await self._refuse_live_workers()
         async with self.producer.joined():
@@ -97,14 +96,14 @@ class Adopter:
             await self._adopt_requests(newest_first)
 
     async def _adopt_fingerprints(self) -> None:
-        """Copy the dupefilter; from then on, workers that join check against it."""
+        """Copy the dupefilter; workers that join after the first batch check it."""
         self.progress.begin("fingerprints", self.source.dupefilter.size)
         number, producer, scrapys = 0, self.producer, isinstance(self.source, JobDir)
         async for plain, others in self.source.fingerprints():
             number += 1
             self.counts.fingerprints += len(plain) + others
             self.counts.invalid_fingerprints += others
-            # In each shard: of its partition, which decides, a fingerprint tells nothing.
+            # Each shard gets them all: the partition decides the shard, and a fingerprint lacks it.
             for frontier, worker_id in producer.members:
                 call = producer.epoch, producer.run, worker_id, number, plain
                 new, intact = await producer.patiently(partial(frontier.adopt, *call, scrapys=scrapys))
@@ -115,7 +114,7 @@ class Adopter:
                 await self._refuse_live_workers()
 
     async def _adopt_requests(self, newest_first: bool) -> None:
-        """Put every request of the queue, to be served in the order that its scheduler would have used."""
+        """Put every request of the queue, in an order that keeps the old scheduler's order of service."""
         self.progress.begin("requests", self.source.queue.size)
         async for members in self.source.members(backwards=newest_first):
             for member in members:

@@ -1,7 +1,7 @@
-"""A JOBDIR of Scrapy: the requests and fingerprints in it. Nothing there is changed.
+"""Read requests and fingerprints from a JOBDIR of Scrapy, without changing it.
 
-Its queues are those of queuelib. They are not opened with it: that needs the class of each, removes what it
-reads, and counts only what was there when a process had ended by itself.
+queuelib wrote the queues, but does not open them here: it needs the class of each queue and removes the
+records that it reads. After a kill, its counts are out of date.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _LONGEST_LINE = 1_000
 
 @dataclass(frozen=True)
 class _Records:
-    """Where the requests of one priority lie, the oldest first."""
+    """Places of the requests of one priority, oldest first."""
 
     path: Path
     places: list[tuple[Path, array[int]]]
-    """Each file, and where each of its records begins and the last one ends; empty: it is an SQLite queue."""
+    """Each file, with the offsets of its records and the end of the last one; empty for an SQLite queue."""
     count: int
     newest_first: bool
     closed: bool
-    """Its process has ended by itself: else some are missing, or were done."""
+    """Whether its process ended cleanly. Otherwise some requests are missing, and some are already done."""
 
     def read(self, backwards: bool) -> Iterator[bytes]:
-        """Yield the requests in the order in which they are served, or in the opposite one."""
+        """Yield the requests in the order of service, or in reverse."""
         from_end = self.newest_first ^ backwards
         if not self.places:
             with closing(_opened(self.path)) as db:
@@ -59,20 +59,21 @@ class _Records:
                 for n in reversed(numbers) if from_end else numbers:
                     file.seek(offsets[n])
                     record = file.read(offsets[n + 1] - offsets[n])
-                    # A Lifo queue has the size of a record behind it, a Fifo queue before it.
+                    # A Lifo queue writes a record's size after the record, a Fifo queue before it.
                     yield record[: -_SIZE.size] if self.newest_first else record[_SIZE.size :]
 
 
 class JobDir:
-    """Reads a folder that a crawl of Scrapy has left."""
+    """Reads the JOBDIR of a crawl that has ended."""
 
     def __init__(self, folder: str, settings: BaseSettings, served: str = "") -> None:
-        """
+        """Find all queues and count the fingerprints.
+
         Args:
-            served: how SQLite queues are served: fifo or lifo; empty: as SCHEDULER_DISK_QUEUE says.
+            served: order of SQLite queues, fifo or lifo; empty: as SCHEDULER_DISK_QUEUE says.
         Raises:
-            BadSource: it is none, is in use, or is damaged.
-            OSError, sqlite3.Error: it cannot be read; of `members` and `fingerprints` also.
+            BadSource: the folder is not a JOBDIR, is in use, or is damaged.
+            OSError, sqlite3.Error: it cannot be read. `members` and `fingerprints` also raise them.
         """
         self.folder = Path(folder)
         queues, self._seen = self.folder / QUEUES, self.folder / SEEN
@@ -84,48 +85,48 @@ class JobDir:
             )
         self._served = served or _served_by(settings)
         found = list(self._found(queues)) if queues.is_dir() else []
-        # As Scrapy serves them: by priority, whose sign is turned, and start requests last.
+        # Scrapy's order of service: names are negated priorities, and start requests come last.
         self._records = [each for _, each in sorted(found, key=lambda pair: pair[0])]
         self.queue = Found(str(queues), "jobdir", sum(each.count for each in self._records))
         self.dupefilter = Found(str(self._seen), "jobdir", sum(1 for _ in self._all_fingerprints()))
 
     @property
     def closed(self) -> bool:
-        """The crawl has ended by itself: else what was in progress is missing, and some here may be done."""
+        """Whether the crawl ended cleanly. If not, requests in progress are missing, and some may be done."""
         return all(each.closed for each in self._records)
 
     @property
     def served(self) -> str:
-        """How Scrapy serves its queue, as an `Order`; empty: there is no queue."""
+        """The order of Scrapy's queue, as an `Order`; empty: there is no queue."""
         if not self._records:
             return ""
         return "priority-lifo" if self._records[0].newest_first else "priority-fifo"
 
     async def members(self, backwards: bool) -> AsyncIterator[list[bytes]]:
-        """Yield all requests, as they are stored, in batches of at most BATCH.
+        """Yield all requests in their stored form, in batches of at most BATCH.
 
         Args:
-            backwards: begin with the one that is served last.
+            backwards: begin with the request that is served last.
         """
         records = reversed(self._records) if backwards else self._records
         for batch in _batches(chain.from_iterable(each.read(backwards) for each in records), BATCH):
             yield batch
 
     async def fingerprints(self) -> AsyncIterator[tuple[list[bytes], int]]:
-        """Yield batches of all fingerprints, and how many others are beside them."""
+        """Yield batches of all fingerprints, each with a count of invalid ones."""
         for found in _batches(self._all_fingerprints(), FINGERPRINTS):
             plain = [each for each in found if each]
             yield plain, len(found) - len(plain)
 
     async def mark(self) -> Any:
-        """Return a mark that differs if something has changed."""
+        """Return a mark that differs after any change."""
         files = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
     def _all_fingerprints(self) -> Iterator[bytes]:
-        """Yield each fingerprint; empty for one that is none.
+        """Yield each fingerprint; b"" for a line that is not one.
 
-        Since Scrapy 2.19 each follows its size, in 2 bytes; before, each was a line in hexadecimal.
+        Since Scrapy 2.19, a size of 2 bytes precedes each. Older versions wrote hexadecimal lines.
         """
         if not self._seen.is_file():
             return
@@ -138,7 +139,7 @@ class JobDir:
             else:
                 while len(size := file.read(2)) == 2:
                     fingerprint = file.read(int.from_bytes(size, "big"))
-                    if len(fingerprint) == int.from_bytes(size, "big"):  # else it was written at a kill
+                    if len(fingerprint) == int.from_bytes(size, "big"):  # a kill may have cut the last one
                         yield fingerprint
 
     def _found(self, folder: Path) -> Iterator[tuple[tuple[int, str], _Records]]:
@@ -169,7 +170,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _served_by(settings: BaseSettings) -> str:
-    """Return how SCHEDULER_DISK_QUEUE serves: fifo or lifo; empty: it does not say."""
+    """Return the order of SCHEDULER_DISK_QUEUE, fifo or lifo; empty: unknown."""
     from queuelib.queue import FifoSQLiteQueue, LifoSQLiteQueue
 
     with suppress(Exception):  # the project's own class may be gone
@@ -182,7 +183,10 @@ def _served_by(settings: BaseSettings) -> str:
 
 
 def _lifo(path: Path) -> _Records:
-    """Source: queuelib.queue.LifoDiskQueue: a count, and then each record before its size."""
+    """Find the records of a Lifo queue: a count, and then each record before its size.
+
+    Source: queuelib.queue.LifoDiskQueue
+    """
     with path.open("rb") as file:
         header, end = file.read(_SIZE.size), file.seek(0, os.SEEK_END)
         offsets = array("Q", (end,))
@@ -201,7 +205,10 @@ def _lifo(path: Path) -> _Records:
 
 
 def _fifo(path: Path) -> _Records:
-    """Source: queuelib.queue.FifoDiskQueue: numbered files, each record behind its size, and info.json."""
+    """Find the records of a Fifo queue: numbered files, each record after its size, and info.json.
+
+    Source: queuelib.queue.FifoDiskQueue
+    """
     try:
         info = json.loads((path / "info.json").read_text())
         first, _, start = map(int, info["tail"])
@@ -226,7 +233,7 @@ def _forwards(path: Path, start: int) -> array[int]:
             file.seek(start)
             (size,) = _SIZE.unpack(file.read(_SIZE.size))
             start += _SIZE.size + size
-            if start > end:  # it was written at a kill
+            if start > end:  # a kill cut this record
                 break
             offsets.append(start)
     return offsets
@@ -238,7 +245,7 @@ def _batches(items: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _user_of(folder: Path) -> int:
-    """Return the id of a process that has a file of *folder* open; 0: none that this user may see."""
+    """Return the id of a process that has a file of *folder* open; 0: this user can see no such process."""
     inside = f"{folder.resolve()}/"
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):

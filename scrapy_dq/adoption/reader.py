@@ -1,4 +1,4 @@
-"""A member of another scheduler's queue -> a put: it runs no code, is checked, and is stored as our own."""
+"""Turn members of another scheduler's queue into puts, checked and encoded as our own; run no code."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from scrapy_dq.scheduling.partitions import BadPartition
 from scrapy_dq.text import reason_of
 
 CLEAR = (CannotDecode, CannotEncode, NotPlain, BadPartition)
-"""Errors whose text alone says why a member cannot be adopted."""
+"""Errors whose text alone explains why a member cannot be adopted."""
 
 
 @dataclass
 class Reader:
-    """Makes a put of each member of one queue; the same member always gives the same put."""
+    """Makes a put from each member of one queue; the same member always gives the same put."""
 
     key: str
-    """Of the queue."""
+    """The queue's key."""
     loads: Callable[[bytes], Any]
-    """A member's bytes -> a request's dict."""
+    """Turns a member's bytes into a request's dict."""
     codec: Codec
     fingerprint: Callable[[Request], bytes]
     partition_of: Callable[[Request], bytes]
     max_bytes: int
-    """How much of an unreadable member is kept (DQ_MAX_ENTRY_BYTES)."""
+    """Bytes of an unreadable member that are kept (DQ_MAX_ENTRY_BYTES)."""
     filters: bool
-    """Requests are admitted by their fingerprints; not if these were adopted as seen."""
+    """Whether requests are admitted by their fingerprints. False if the fingerprints were adopted as seen."""
     _equal: Counter[bytes] = field(default_factory=Counter)
 
     def put_of(self, member: bytes) -> Put:
-        """Return the put of *member*: that of a dead letter, with its reason, if it cannot be crawled.
+        """Return the put of *member*, or the put of a dead letter if it cannot be crawled.
 
-        A filtered request is admitted by its fingerprint, so that a page that our own crawl has seen is not
-        crawled again; any other, by an id that is derived from its bytes: adopting it twice stores it once.
+        A filtered request is admitted by its fingerprint: a page that our own crawl has seen is not crawled
+        again. Any other request is admitted by an id derived from its bytes: two adoptions store it once.
         """
         try:
             request = self.request_of(member)
@@ -52,7 +52,7 @@ class Reader:
             fingerprint = self.fingerprint(request) if filtered else b""
         except Exception as error:  # a serializer or a fingerprinter may raise anything
             return self._dead(member, reason_of(error, *CLEAR))
-        # Never as a start request: those are served after others, which would change the queue's order.
+        # Never as a start request: start requests are served after others, so the queue's order would change.
         entry_id = self._id(member, 0 if filtered else self._ordinal(member))
         admission, token = (Admission.SEEN, fingerprint) if filtered else (Admission.ID, entry_id)
         return Put(entry_id, admission, token, request.priority, False, payload, partition=partition)
@@ -61,7 +61,7 @@ class Reader:
         """Return the request of *member*.
 
         Raises:
-            Exception: any; the member cannot be adopted.
+            Exception: the member cannot be adopted. It may be of any class.
         """
         return self.codec.from_dict(self.loads(member))
 
@@ -73,7 +73,7 @@ class Reader:
         return Put(entry_id, Admission.ID, entry_id, 0, False, kept, reason=reason)
 
     def _ordinal(self, member: bytes) -> int:
-        # A digest, to save memory: it takes about 100 bytes, and there may be a million members.
+        # A digest saves memory: it takes about 100 bytes, and there may be a million members.
         name = blake2b(member, digest_size=8).digest()
         self._equal[name] += 1
         return self._equal[name] - 1

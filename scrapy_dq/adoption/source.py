@@ -1,4 +1,4 @@
-"""The keys of a scrapy-redis crawl: their contents, read in batches, and deleted on request."""
+"""Read the keys of a scrapy-redis crawl in batches, and delete them on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-# These keys are not a frontier's, so that no other module handles their errors.
+# These keys do not belong to a frontier, so no other module handles their errors.
 from redis.exceptions import NoPermissionError, RedisError
 
 from scrapy_dq.frontier.errors import describe, explain
@@ -18,23 +18,23 @@ from scrapy_dq.frontier.reader import ReadPace
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
 PATIENCE_S = 30.0
-"""How long a read without an answer is repeated."""
+"""Seconds for which an unanswered read is repeated."""
 BATCH = 500
 FINGERPRINTS = 1_000
 _SIZES = {"list": "llen", "set": "scard", "zset": "zcard"}
 
 
 class BadSource(FrontierError):
-    """A key is not of the type that scrapy-redis uses; the message says which, and what to do."""
+    """A source cannot be adopted, such as a key of a wrong type; the message names the key and a way out."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a key holds."""
+    """The type and size of a key or folder."""
 
     key: str
     type: str
-    """none, if there is no such key."""
+    """`none` if there is no such key."""
     size: int
 
 
@@ -45,17 +45,17 @@ class Source:
     queue: Found
     dupefilter: Found
     served = ""
-    """How scrapy-redis served its queue: priority, fifo or lifo; empty: there is no queue."""
+    """The order of scrapy-redis's queue: priority, fifo or lifo; empty: there is no queue."""
 
     def __init__(self, client: Any) -> None:
         """Read with a `redis.asyncio` client that decodes nothing."""
         self.client = client
 
     async def find(self, queue_key: str, dupefilter_key: str) -> None:
-        """Look what the two keys hold.
+        """Read type and size of the two keys.
 
         Raises:
-            BadSource: one is not of a type that scrapy-redis uses.
+            BadSource: one has a type that scrapy-redis does not use.
         """
         self.queue = await self._look(queue_key, "zset", "list")
         self.dupefilter = await self._look(dupefilter_key, "set")
@@ -71,7 +71,7 @@ class Source:
         return Found(key, found, await self._ask(_SIZES[found], key))
 
     async def mark(self) -> Any:
-        """Return a mark that differs if the queue has changed: its length, and its members at both ends."""
+        """Return a mark that differs after a change of the queue: its length and the members at both ends."""
         if self.queue.type == "none":
             return None
         size = (await self._look(self.queue.key, self.queue.type)).size
@@ -84,7 +84,7 @@ class Source:
             backwards: begin with the member that is served last.
         """
         start, pace = 0, ReadPace(BATCH)
-        # FifoQueue is a LIST that is served from its tail.
+        # scrapy-redis serves a FifoQueue from the tail of its LIST.
         from_end = (self.served == "fifo") ^ backwards
         while start < self.queue.size:
             stop = min(start + pace.count, self.queue.size)
@@ -96,7 +96,7 @@ class Source:
             pace.saw(members)
 
     async def fingerprints(self) -> AsyncIterator[tuple[list[bytes], int]]:
-        """Yield batches of all fingerprints, some twice, and how many others are beside them."""
+        """Yield batches of all fingerprints, some twice, each with a count of invalid ones."""
         key = self.dupefilter.key
         cursor, process = 0, await self._process()
         while True:
@@ -106,13 +106,13 @@ class Source:
                 plain = [each for each in map(_unhex, some) if each]
                 yield plain, len(some) - len(plain)
             if not cursor:
-                # A cursor is meaningless to another process of Redis: it may have skipped members.
+                # A cursor has no meaning for another process of Redis, which may have skipped members.
                 last, process = process, await self._process()
                 if last == process:
                     return
 
     async def _process(self) -> Any:
-        """Return an id that is unique to each process of Redis; None: this user may not read it."""
+        """Return a unique id of the Redis process; None: this user may not read it."""
         with suppress(FrontierRefused):
             return (await self._ask("info", "server")).get("run_id")
 
@@ -121,7 +121,7 @@ class Source:
         await self._ask("unlink", *keys)
 
     async def _range(self, from_end: bool, start: int, stop: int) -> list[bytes]:
-        """Return the members from *start* to before *stop*, counted from one end, in that direction."""
+        """Return the members from *start* up to *stop*, without it, counted from one end."""
         command = "zrange" if self.queue.type == "zset" else "lrange"
         first, last = (-stop, -start - 1) if from_end else (start, stop - 1)
         members: list[bytes] = await self._ask(command, self.queue.key, first, last)

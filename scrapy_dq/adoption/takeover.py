@@ -1,4 +1,4 @@
-"""A complete adoption: from a crawler's settings to the report."""
+"""Run a complete adoption, from a crawler's settings to the report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 _SAMPLE = 100
-"""So many requests of a JOBDIR have to show whose it is."""
+"""Number of requests of a JOBDIR that are checked against the spider."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Options:
     """A folder of Scrapy's own scheduler; empty: a crawl of scrapy-redis is adopted."""
     trust_pickle: bool = False
     queue: str = ""
-    """How a LIST, or an SQLite queue, is served: fifo or lifo; empty: as the settings say."""
+    """Order of a LIST or an SQLite queue, fifo or lifo; empty: as the settings say."""
     delete_source: bool = False
 
 
 @dataclass
 class Report:
-    """What was found, and the results."""
+    """The source, and the results."""
 
     target: str
     config: Config
@@ -56,7 +56,7 @@ class Report:
     """The queue changed during the adoption."""
     disturbed: bool = False
     doubt: str = ""
-    """Why it is not certain that Redis keeps it; a sentence without a full stop."""
+    """Why Redis may lose the result; a sentence without a full stop."""
     deleted: list[str] = field(default_factory=list)
 
     @property
@@ -71,13 +71,13 @@ class Report:
 async def take_over(
     crawler: Crawler, options: Options, progress: Progress, say: Callable[[str], None]
 ) -> Report:
-    """Adopt the crawl of *crawler*'s spider; doing it again stores only what is missing.
+    """Adopt the crawl of *crawler*'s spider; a repetition stores only missing requests and fingerprints.
 
     Args:
         crawler: with its spider and its fingerprinter; without an engine.
         say: called before the source is deleted, with a message that names the keys.
     Raises:
-        BadSource, ConfigError, FrontierError: nothing was deleted; what was adopted until then stays.
+        BadSource, ConfigError, FrontierError: nothing was deleted. Requests that were already adopted stay.
     """
     spider = crawler.spider
     assert spider is not None
@@ -99,7 +99,7 @@ async def take_over(
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
         partition_of = partition_without_downloader if config.partition_by == "slot" else lambda _: b""
-        # Not the path: the folder may have another one when it is adopted again.
+        # Not the path: the folder may have moved before it is adopted again.
         key = "jobdir" if options.jobdir else source.queue.key
         reader = Reader(
             key, loads, codec, fingerprinter.fingerprint, partition_of, config.max_entry_bytes,
@@ -134,7 +134,7 @@ async def take_over(
 
 
 async def _refuse_another(jobdir: JobDir, reader: Reader, spider: str) -> None:
-    """Refuse a JOBDIR none of whose first requests fits this spider, or its fingerprinter."""
+    """Refuse a JOBDIR whose first requests do not fit this spider or its fingerprinter."""
     reason, fit, filtered = "", 0, set[bytes]()
     async for members in jobdir.members(backwards=False):
         for member in members[:_SAMPLE]:
@@ -163,7 +163,7 @@ async def _refuse_another(jobdir: JobDir, reader: Reader, spider: str) -> None:
 
 
 def _unpacked(member: bytes, max_bytes: int) -> Any:
-    """Return what Scrapy's disk queues have pickled or marshalled; what a pickle names is not looked up."""
+    """Read a record that Scrapy's disk queues pickled or marshalled, without looking up names in a pickle."""
     return plain_pickle.loads(member, max_bytes) if member[:1] == b"\x80" else marshal.loads(member)
 
 
@@ -188,7 +188,7 @@ def _key(settings: Mapping[str, Any], setting: str, spider: Spider) -> str:
 
 
 def _served(queue: Found, settings: Mapping[str, Any], chosen: str) -> str:
-    """Return how scrapy-redis served *queue*: priority, fifo or lifo."""
+    """Return the order in which scrapy-redis served *queue*: priority, fifo or lifo."""
     if queue.type == "zset":
         if chosen:
             raise BadSource(f"the queue {queue.key!r} is a ZSET, as PriorityQueue has it: omit --queue")
@@ -205,15 +205,15 @@ def _served(queue: Found, settings: Mapping[str, Any], chosen: str) -> str:
 
 
 def _loads(queue: Found, codec: Codec, config: Config, options: Options) -> Callable[[bytes], Any]:
-    """Return what reads a member of the queue."""
+    """Return the function that reads a member of the queue."""
     serializer = codec.serializer
     if serializer is not None:  # it is safe, or DQ_TRUST_PICKLE is set
         return serializer.loads
     if queue.size and not options.trust_pickle:
         raise BadSource(
             f"the {queue.size:,} requests in {queue.key!r} are pickles, unless "
-            f"SCHEDULER_SERIALIZER says otherwise. A pickle can hold code, and anybody who can write to this "
-            f"Redis could have put one there. Nothing was changed. Add --trust-pickle to read them: as plain "
-            f"data only; a pickle that names a class or function becomes a dead letter"
+            f"SCHEDULER_SERIALIZER says otherwise. A pickle can hold code, and any program that can write to "
+            f"this Redis could have put one there. Nothing was changed. Add --trust-pickle to read them: as "
+            f"plain data only; a pickle that names a class or function becomes a dead letter"
         )
     return partial(plain_pickle.loads, max_bytes=config.max_entry_bytes)

@@ -21,11 +21,11 @@ from scrapy_dq.settings.peers import UNUSED_PARAMS
 from scrapy_dq.settings.redis_address import check_url, names_cluster, names_sentinel, with_tls, wrong_url
 
 SOCKET_TIMEOUT_S = 30.0
-"""Default time-out of one reply: longer than programs usually let BLPOP wait."""
+"""Seconds for one reply, by default: longer than programs usually let BLPOP wait."""
 _NAMES = "url, or REDIS_URL"
 _NOT_ENCODED = "the user or the password of the credential provider cannot be encoded"
 _ARGUMENTS = ", with args beginning with"
-"""In the error of a server that does not know a command: what follows repeats it."""
+"""A part of a server's error about an unknown command. The text after it repeats the arguments."""
 
 
 def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
@@ -37,7 +37,7 @@ def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     if not url.startswith("unix:"):
         options.setdefault("socket_keepalive", True)
     if url:
-        # An argument of connections alone: a pool that is made of a URL has its scheme instead.
+        # Only connections take this argument. A pool from a URL has the URL's scheme instead.
         return with_tls(url) if options.pop("ssl", False) else url, options
     if config.redis_host and not options.get("unix_socket_path"):
         options |= {"host": config.redis_host, "port": config.redis_port}
@@ -47,7 +47,7 @@ def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
 
 
 def _make_safe(pool: Any) -> None:
-    """Make TLS connections verify the host name, and errors while logging in show no password."""
+    """Make TLS connections verify the host name, and keep passwords out of login errors."""
     options = pool.connection_kwargs
     pool.connection_class = sentinel.own_connections(pool.connection_class)
     # redis-py before 6 does not verify it.
@@ -64,7 +64,7 @@ def speaks_tls(pool: Any) -> bool:
 
 
 async def _log_in(connection: Any) -> None:
-    """Do what redis-py does with a new connection, but raise errors that do not repeat the password."""
+    """Do the same as redis-py with a new connection, but raise errors that do not repeat the password."""
     try:
         await reply_of(connection.on_connect())
     except RedisError as error:
@@ -81,12 +81,12 @@ async def _log_in(connection: Any) -> None:
 def new_client(
     cls: Any, url: str | None, options: Mapping[str, Any], *, route: cluster.Route | None = None
 ) -> Any:
-    """Return a client of *cls*, by *url* if there is one.
+    """Return a client of *cls*, for *url* if there is one.
 
     Args:
-        route: of other clients of the same crawl in a Redis Cluster.
+        route: the route of other clients for the same crawl in a Redis Cluster.
     Raises:
-        ConfigError: the URL cannot be used; nothing of it is shown.
+        ConfigError: the URL cannot be used; the message quotes nothing from it.
     """
     if url:
         check_url(_NAMES, url)
@@ -112,7 +112,7 @@ def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
     """Return a blocking client for *url* that decodes nothing and never retries.
 
     Raises:
-        ConfigError: the URL cannot be used; nothing of it is shown.
+        ConfigError: the URL cannot be used; the message quotes nothing from it.
     """
     options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
     client: redis.Redis = new_client(redis.Redis, url, options | {"retry": sentinel.no_retry(redis.Redis)})
@@ -122,14 +122,14 @@ def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
 def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) -> redis.Redis:
     """Return a blocking client: `redis.Redis(**options)`, or one for *url* with these options.
 
-    It never repeats a command, unless *options* ask for it: a repeated RPOP would lose an item, a repeated
+    It never repeats a command, unless *options* ask for that: a repeated RPOP would lose an item, a repeated
     RPUSH would duplicate one.
 
     Args:
         redis_cls: another class than `redis.Redis`, or its dotted path.
-        options: redis-py's: host, port, db, password, decode_responses, …
+        options: options of redis-py: host, port, db, password, decode_responses, …
     Raises:
-        ConfigError: the URL cannot be used; nothing of it is shown.
+        ConfigError: the URL cannot be used; the message quotes nothing from it.
     """
     if isinstance(redis_cls, str):
         redis_cls = load_object(redis_cls)
@@ -143,7 +143,7 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
 
 
 def get_redis_from_settings(settings: Mapping[str, Any]) -> redis.Redis:
-    """Return a blocking client of the Redis that the settings of a project name.
+    """Return a blocking client of the Redis that a project's settings name.
 
     Raises:
         ConfigError: they name no Redis, or cannot be used.

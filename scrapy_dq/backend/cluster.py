@@ -1,9 +1,9 @@
-"""Clients of a Redis Cluster: all keys of a crawl are on one node, and its connections lead there.
+"""Clients of a Redis Cluster. All keys of a crawl are on one node, and the connections lead there.
 
-A node that does not have the crawl's slot answers MOVED, and names the one that has it. A script that is
-answered so was not applied, and is sent again (`frontier/scripts.py`). While the slot is moved, key by key,
-every script fails before it has written anything: each declares the key `never`, which never exists
-(`frontier/keys.py`), and for such a key another node would have to be asked. So the crawl pauses.
+A node without the crawl's slot answers MOVED, and names the right node. Such a script was not applied, and is
+sent again (`frontier/scripts.py`). While the cluster moves the slot, key by key, every script fails before it
+writes anything: each script declares the key `never`, which never exists (`frontier/keys.py`), and such a
+key would have to be looked up on another node. So the crawl pauses.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Address = tuple[str, int]
 
 
 class Route:
-    """Where the connections of some clients lead: to one of *nodes*, or to the one that MOVED has named."""
+    """Where the connections of some clients lead: to one of *nodes*, or to the node that MOVED has named."""
 
     def __init__(self, nodes: tuple[Address, ...]) -> None:
         self.nodes = nodes
-        self._lock = threading.Lock()  # the heartbeat has a thread of its own
+        self._lock = threading.Lock()  # the heartbeat has its own thread
         self._next = 0
         self._named: Address | None = None
 
@@ -38,19 +38,19 @@ class Route:
             return self._named or self.nodes[self._next % len(self.nodes)]
 
     def another(self) -> Route:
-        """Return a route for another slot, which begins where this one leads: at a node that answers."""
+        """Return a route for another slot. It begins at the same node, because that node answers."""
         route = Route(self.nodes)
         with self._lock:
             route._next, route._named = self._next, self._named
         return route
 
     def named(self, address: Address) -> None:
-        """Note that a node has named another one as that of the crawl's slot."""
+        """Note that a node has named another node for the crawl's slot."""
         with self._lock:
             self._named = address
 
     def failed(self, address: Address) -> None:
-        """Note that a node cannot be reached, or does not serve: another one is asked."""
+        """Note that a node cannot be reached, or does not serve. The next node is asked."""
         with self._lock:
             if address == self._named:
                 self._named = None
@@ -63,7 +63,7 @@ def cluster_client(cls: Any, url: str, route: Route | None = None, **options: An
 
     Args:
         url: `redis+cluster://[user:password@]host[:port][,host[:port]...][?option=value...]`.
-        route: of other clients for the same crawl; None: a new one.
+        route: the route of other clients for the same crawl; None means a new one.
     Raises:
         ValueError: the URL cannot be used.
     """
@@ -74,19 +74,19 @@ def cluster_client(cls: Any, url: str, route: Route | None = None, **options: An
 
 
 def follow(pool: Any) -> None:
-    """Make the connections of *pool*, if it is of a cluster, follow its route."""
+    """Make the connections of *pool* follow its route, if the pool belongs to a cluster."""
     if hasattr(pool, "route"):
         pool.connection_class = mixed(_Follows, pool.connection_class)
         pool.connection_class._route = pool.route
 
 
 async def find_node(client: Any, key: str, *, patient: bool = False) -> None:
-    """Find the node of *key* for a client with a route; all that share it lead there from now on.
+    """Find the node of *key* for a client with a route. All clients with this route then lead there.
 
     Args:
         patient: if a node does not answer, ask the next one now.
     Raises:
-        redis.exceptions.RedisError: no node has named it.
+        redis.exceptions.RedisError: no node has named the right one.
     """
     for last in _tries(client):
         try:
@@ -101,7 +101,7 @@ async def find_node(client: Any, key: str, *, patient: bool = False) -> None:
 
 
 def masters(client: Any) -> list[Address]:
-    """Return the masters that have slots; empty: the client is of no cluster; blocking.
+    """Return the masters that have slots; empty if the client belongs to no cluster. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no node has named them, or this user may not ask.
@@ -113,7 +113,7 @@ def masters(client: Any) -> list[Address]:
             if last:  # else the next node is asked
                 raise
         else:
-            # A node that does not know its host name, or that of another one, leaves it out, or says "?".
+            # A node leaves out a host name that it does not know, its own or another node's, or says "?".
             here, _ = client.connection_pool.route.address
             named = [
                 (bytes(master[0] or b"?").decode("utf-8", "replace"), int(master[1]))
@@ -124,7 +124,7 @@ def masters(client: Any) -> list[Address]:
 
 
 def client_of_node(client: Any, address: Address) -> Any:
-    """Return a client like *client*, which is of a cluster, for commands that are sent to one node."""
+    """Return a client like *client*, which belongs to a cluster, for commands to one node."""
     of_all = client.connection_pool
     base, route = of_all.connection_class, Route((address,))
     follows = type(base.__name__, (base,), {"_route": route})
@@ -141,7 +141,7 @@ def tag_of(key: str | bytes) -> str:
     """Return a hash tag, with its braces, that puts another key into the slot of *key*.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no hash tag can do that.
     """
     name = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
     tagged = re.search(r"\{([^}]*)\}", name)
@@ -152,17 +152,17 @@ def tag_of(key: str | bytes) -> str:
 
 
 def is_down(error: Exception) -> bool:
-    """Tell whether a node says that the cluster does not serve: it fails over, or the node is cut off."""
+    """Tell whether a node reports that the cluster does not serve: it fails over, or the node is cut off."""
     return "CLUSTERDOWN" in f"{type(error).__name__} {error}".upper()
 
 
 def where(pool: Any) -> str:
-    """Return the address of a pool of `cluster_client`, for messages: without a login."""
+    """Return the address of a pool of `cluster_client`, for messages, without a login."""
     return f"{','.join(f'{host}:{port}' for host, port in sorted(pool.route.nodes))} (Redis Cluster)"
 
 
 def address_of(client: Any) -> str:
-    """Return the node to which the connections of a client lead now; empty: it is of no cluster."""
+    """Return the node that a client's connections lead to now; empty if it belongs to no cluster."""
     route = getattr(client.connection_pool, "route", None)
     return "{}:{}".format(*route.address) if route else ""
 
@@ -192,11 +192,11 @@ class _Follows:
             raise
 
     def _leads_away(self, error: Exception) -> bool:
-        """Note what an error says about the node; return whether it is not to be asked again."""
+        """Note an error about the node; return whether the node must not be asked again."""
         if (moved := moved_to(error)) is not None:
             self._route.named((moved[0] or self.host, moved[1]))
         elif isinstance(error, ResponseError) and not is_down(error):
             return False
-        else:  # also one that is cut off from the others, which says CLUSTERDOWN
+        else:  # also a node that is cut off from the others, which answers CLUSTERDOWN
             self._route.failed((self.host, self.port))
         return True

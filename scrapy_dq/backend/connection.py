@@ -29,9 +29,9 @@ from scrapy_dq.settings.redis_address import names_cluster
 
 logger = logging.getLogger(__name__)
 ENSURE_EVERY_S = 2.0
-"""The least time between two checks that the embedded Redis runs."""
+"""Minimum seconds between two checks that the embedded Redis runs."""
 START_PATIENCE_S = 5.0
-"""How long a worker that starts waits for a Redis that does not answer."""
+"""Seconds that a starting worker waits for a Redis that does not answer."""
 
 
 class Connection:
@@ -50,34 +50,34 @@ class Connection:
         self._ensured_at = 0.0
         self._cluster = False
         self._routes: dict[int, cluster.Route] = {}
-        """By shard: each may be on another node."""
+        """Routes by shard: each shard may be on another node."""
         self._of_shards: dict[int, redis.asyncio.Redis] = {}
-        """Those of other shards than home, which are on nodes of their own."""
+        """Clients of the other shards, which have their own nodes."""
         self._checked: set[str] = set()
-        """The nodes of a cluster that were checked; empty: none is to be."""
+        """The checked nodes of a cluster; empty if none needs a check."""
         self._level = logging.WARNING
 
     async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
-        """Start or join the embedded Redis if no Redis is configured, and check the one that answers.
+        """Start or join the embedded Redis if no Redis is configured, and check the Redis that answers.
 
         Args:
-            quiet: log no warnings about it: on the command line, `scrapy dq doctor` shows them.
+            quiet: log no warnings about it. On the command line, `scrapy dq doctor` shows them.
         Raises:
-            FrontierRefused: it cannot be reached, denies access, is too old, or evicts keys of the crawl.
+            FrontierRefused: Redis cannot be reached, denies access, is too old, or evicts keys of the crawl.
         """
         client = await self.connect()
         await self._check(client, quiet)
         return client
 
     async def connect(self) -> redis.asyncio.Redis:
-        """As `open`, but without any check, not even whether Redis answers.
+        """Do the same as `open`, but check nothing, not even whether Redis answers.
 
         Raises:
             FrontierRefused: the embedded Redis cannot be started or joined.
-            ConfigError: redis-py cannot use the settings; then none is started.
+            ConfigError: redis-py cannot use the settings. Then no Redis is started.
         """
         if self._embedded is not None:
-            self.blocking().close()  # only for its errors: it has not connected
+            self.blocking().close()  # only for its errors: it does not connect
             try:
                 self._socket = str(await asyncio.to_thread(self._embedded.acquire))
             except EmbeddedError as error:
@@ -86,10 +86,10 @@ class Connection:
         return self._client
 
     async def client_of(self, shard: int) -> redis.asyncio.Redis:
-        """Return the client for the keys of a shard; after `open` or `connect`. It need not answer.
+        """Return the client for the keys of a shard, after `open` or `connect`. Redis need not answer.
 
         Raises:
-            FrontierRefused: after `open`: its node is too old, or evicts keys of the crawl.
+            FrontierRefused: after `open`: the shard's node is too old, or evicts keys of the crawl.
         """
         assert self._client is not None
         if not (shard and self.in_cluster):
@@ -97,7 +97,7 @@ class Connection:
         if shard in self._of_shards:
             return self._of_shards[shard]
         client = self._of_shards[shard] = self.another(shard)
-        with suppress(RedisError, OSError, TimeoutError):  # the join tries again, and says what is wrong
+        with suppress(RedisError, OSError, TimeoutError):  # the join tries again, and reports the error
             name = keys.Shard(self._config.crawl, shard)
             await cluster.find_node(client, keys.meta(name))
             node = cluster.address_of(client)
@@ -130,7 +130,7 @@ class Connection:
         """Refuse keys that are in another slot of a Redis Cluster than the crawl: no script can use both.
 
         Raises:
-            FrontierRefused: the message has the key, and a name for it that is in the right slot.
+            FrontierRefused: the message has the key, and a name for it in the right slot.
         """
         if not self._cluster:
             return
@@ -146,7 +146,7 @@ class Connection:
 
     @property
     def in_cluster(self) -> bool:
-        """All keys that this connection uses have to be in one slot."""
+        """Whether all keys of this connection have to be in one slot."""
         return names_cluster(client_arguments(self._config)[0])
 
     def another(self, shard: int = 0) -> redis.asyncio.Redis:
@@ -160,7 +160,7 @@ class Connection:
         return client
 
     def note_no_answer(self) -> None:
-        """Redis did not answer: if it is the embedded one, make sure that it runs."""
+        """Make sure that the embedded Redis runs, after Redis did not answer."""
         loop = asyncio.get_running_loop()
         if self._embedded is None or self._ensuring or loop.time() < self._ensured_at + ENSURE_EVERY_S:
             return
@@ -177,7 +177,7 @@ class Connection:
 
     @property
     def target(self) -> str:
-        """The address of Redis, for messages: never with a password."""
+        """The address of Redis, for messages, without a password."""
         if self._socket:
             return f"unix://{self._socket}"
         pool = (self._client or self.blocking()).connection_pool
@@ -210,8 +210,8 @@ class Connection:
                 self._routes[shard] = pool.route
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
-            # A script that the client sends twice is applied twice: only the worker may repeat.
-            # Set here and not in *options*: the query of a URL would override those.
+            # Redis applies a script twice if the client sends it twice: only the worker may repeat.
+            # Set here and not in *options*: the query of a URL would override *options*.
             pool.connection_kwargs |= {"decode_responses": False, "retry": sentinel.no_retry(cls)}
             pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
         except ConfigError:
@@ -248,7 +248,7 @@ class Connection:
                 await client.ping()
                 return dict(await client.info())
             except NoPermissionError:
-                await client.ping()  # raises if it is PING that is not allowed
+                await client.ping()  # raises if the user may not call PING
                 return None
             except (RedisError, OSError, TimeoutError) as error:
                 refused = isinstance(error, (AuthenticationError, ResponseError))
@@ -266,7 +266,7 @@ def check_info(
     """Refuse a Redis that is too old or that evicts keys; warn, at *level*, about missing persistence.
 
     Raises:
-        FrontierRefused: the message has the command or the version that fixes it.
+        FrontierRefused: the message names the command or the version that fixes it.
     """
     for finding in health.check_requirements(info, target, embedded=embedded):
         if finding.level == health.BAD:
@@ -276,7 +276,7 @@ def check_info(
 
 
 def refusal(error: Exception, target: str) -> FrontierRefused:
-    """Return the error for a Redis that is not usable at all, with what fixes it."""
+    """Return the error for an unusable Redis, with the remedy."""
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return FrontierRefused(
             f"Redis at {target} denies access ({describe(error)}). Check the user and password in REDIS_URL "
@@ -291,9 +291,10 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
 
 
 CommandClients = tuple[redis.Redis, str, Callable[[int], redis.Redis], Callable[[], list[redis.Redis]]]
-"""The unchecked clients of a command: a client for the keys of the home shard; the address of Redis, without
-a password; a function that returns the client for the keys of another shard, each time the same one; and one
-that returns a client for each master of a cluster (without a cluster, or if denied, the first client).
+"""The unchecked clients of a command: a client for the keys of home; the address of Redis, without a
+password; a function that returns the client for the keys of another shard, each time the same one; and a
+function that returns a client for each master of a cluster (without a cluster, or if denied, the first
+client).
 """
 
 
@@ -304,10 +305,10 @@ def client_for_commands(
     """Yield blocking clients, for commands.
 
     Args:
-        any_node: of a cluster, any node has to answer, not the one that has the crawl: all crawls are meant.
+        any_node: any node of a cluster may answer, not only the crawl's node: all crawls are meant.
     Raises:
         FrontierRefused: Redis is not usable, or the embedded one cannot be started or joined.
-        FrontierUnavailable: it stopped answering meanwhile.
+        FrontierUnavailable: Redis stopped answering inside the block.
     """
     connection = Connection(config, data_dir)
     try:
@@ -349,7 +350,7 @@ def client_for_commands(
                 except ResponseError as error:
                     if "MISCONF" not in str(error):
                         raise
-                    # With a full disk Redis refuses PING like a write, but a user may look at the crawl.
+                    # With a full disk Redis refuses PING like a write, but users may look at the crawl.
             except (RedisError, OSError, TimeoutError) as error:
                 raise refusal(error, connection.target) from error
             try:

@@ -1,4 +1,4 @@
-"""Whether a Redis is suitable for a crawl: the rules, for workers that start and for `scrapy dq doctor`."""
+"""Whether a Redis is suitable for a crawl: the rules for starting workers and for `scrapy dq doctor`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ OLDEST = (6, 2)
 OK, WARN, BAD = "ok", "warn", "bad"
 SNAPSHOT = "snapshot"
 SLOW_S = 0.1
-"""Larger exchanges compensate for this latency, but a worker that starts waits for several trips."""
+"""Seconds. Larger exchanges compensate for this latency, but a starting worker waits for several trips."""
 CLOCK_OFF_S = 2.0
-"""Seconds between the clocks of Redis and of this host from which on doctor warns."""
+"""Seconds by which the clocks of Redis and of this host may differ until doctor warns."""
 LAG_S = 10
-"""Seconds without a word from a replica from which on doctor warns: Redis pings each second."""
+"""Seconds without a message from a replica until doctor warns: Redis pings each second."""
 NEARLY_FULL = 0.9
-"""The share of maxmemory from which on it warns."""
+"""The share of maxmemory at which doctor warns."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Finding:
     level: str
     """ok, warn or bad."""
     text: str
-    """What was found; for warn and bad also what to change."""
+    """The result; for warn and bad also the remedy."""
 
 
 def check_requirements(info: Mapping[str, Any], target: str, *, embedded: bool = False) -> Iterator[Finding]:
-    """Yield a finding for each thing that a worker needs of Redis, from its INFO.
+    """Yield a finding for each need of a worker, from the INFO of Redis.
 
-    If one is bad, no worker starts.
+    If a finding is bad, no worker starts.
     """
     version = str(info.get("redis_version", "0"))
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
@@ -70,7 +70,7 @@ def _eviction(policy: str, target: str) -> Finding:
 
 
 def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator[Finding]:
-    """Yield findings on how Redis is working now, from its INFO, for a crawl with this DQ_WAIT_REPLICAS."""
+    """Yield findings about Redis at this moment, from its INFO, for a crawl with this DQ_WAIT_REPLICAS."""
     replicas = _replicas(info)
     online = sum(each.get("state") == "online" for each in replicas)
     if info.get("role") == "slave":
@@ -105,22 +105,22 @@ def _evicts(info: Mapping[str, Any]) -> bool:
 
 
 def refusals(info: Mapping[str, Any]) -> list[str]:
-    """Return why this Redis refuses writes now, as far as its INFO says; empty: it does not.
+    """Return why this Redis refuses writes now, as far as INFO shows; empty if it does not.
 
-    After a failed snapshot it may: that depends on `save` and stop-writes-on-bgsave-error, which INFO lacks.
+    After a failed snapshot, `save` and stop-writes-on-bgsave-error decide about writes, and INFO lacks both.
     """
     found = check_operation(info)
     return [finding.text for finding in found if finding.level == BAD and finding.what != SNAPSHOT]
 
 
 def _replicas(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what INFO says of each replica: ip, port, state, offset (bytes), lag (s)."""
+    """Return INFO's data about each replica: ip, port, state, offset (bytes), lag (s)."""
     replicas = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
     return [each for each in replicas if isinstance(each, Mapping)]
 
 
 def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]]) -> Finding:
-    """Judge what a failover would cost now."""
+    """Judge the loss that a failover would cause now."""
     behind = max(int(info.get("master_repl_offset", 0)) - int(each.get("offset", 0)) for each in replicas)
     lag_s = max(int(each.get("lag", 0)) for each in replicas)
     out_of_step = [each for each in replicas if each.get("state") != "online"]
@@ -136,12 +136,12 @@ def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]])
 
 
 def failover(after_s: float, option: str, horizon_s: float, *, guarded: bool) -> Finding:
-    """Judge for how long a master that is cut off from the others goes on confirming writes, which are lost.
+    """Judge how long a master that is cut off from the others confirms writes, which are then lost.
 
     Args:
         after_s: seconds after which another master takes over; *option*: where that is configured.
         horizon_s: DQ_ROLLBACK_HORIZON.
-        guarded: a write is confirmed only if a replica has it, or was there a moment ago.
+        guarded: a write is confirmed only if a replica has it, or was connected a moment ago.
     """
     text = f"a master that is cut off is replaced after {after_s:g} s ({option})"
     if guarded or after_s < horizon_s:
@@ -169,7 +169,7 @@ def clock(offset_s: float) -> Finding:
 
 
 def scripts(refused: str) -> Finding:
-    """Judge whether scripts run; *refused*: what Redis says if not."""
+    """Judge whether scripts run; *refused*: the error of Redis, if they do not."""
     if "undeclared" in refused:
         text = "this service runs no script with undeclared keys, so no crawl (docs/deploying.md)"
         return Finding("scripts", BAD, f"{text}: {refused}")
@@ -180,7 +180,7 @@ def scripts(refused: str) -> Finding:
 
 
 def compression(depth: int, version: str) -> Finding:
-    """Judge the list-compress-depth of a Redis of *version*; "": it is not known."""
+    """Judge the list-compress-depth of a Redis of *version*, which is "" if it is unknown."""
     known = Version.parse(f"redis {version}")
     if known is not None and not known.compresses:
         text = f"{known} may die when a compressed list grows (github.com/redis/redis/pull/9849)"
@@ -188,7 +188,7 @@ def compression(depth: int, version: str) -> Finding:
             return Finding("compression", OK, f"none: {text}")
         return Finding("compression", BAD, f"{text}. Set list-compress-depth to 0 and restart Redis")
     if depth:
-        return Finding("compression", OK, "of lists: most of what waits is stored compressed")
+        return Finding("compression", OK, "of lists: most waiting requests are stored compressed")
     text = "none. `redis-cli CONFIG SET list-compress-depth 1` stores long lists in a third of their memory"
     return Finding("compression", OK, text)
 
@@ -197,8 +197,8 @@ def start_keys(names: Sequence[str], refused: Sequence[str], wrong: str) -> Find
     """Judge the start keys of a spider.
 
     Args:
-        refused: those that Redis denies this user.
-        wrong: a message about one of another type than the spider reads; empty: none.
+        refused: the keys that Redis denies this user.
+        wrong: a message about a key of another type than the spider reads; empty without one.
     """
     if refused:
         rules = " ".join(f"~{name}" for name in refused)

@@ -20,21 +20,21 @@ from scrapy_dq.frontier.blocking import blocking_class, reply_of
 from scrapy_dq.settings.redis_address import split_sentinel_url
 
 ASK_EVERY_S = 5.0
-"""How often a connection asks for the master: one that is separated from its replicas still answers."""
+"""Seconds between two questions for the master: a master that is cut off from its replicas still answers."""
 ASK_AGAIN_S = 60.0
-"""How long it does not ask after no Sentinel has answered: to wait for each takes up to its time-out."""
+"""Seconds without a question after no Sentinel has answered: each may take up to its time-out."""
 _OF_SENTINEL = "sentinel_"
-"""What options for the connections to Sentinel itself begin with, such as sentinel_password."""
+"""The prefix of options for the connections to Sentinel itself, such as sentinel_password."""
 _SHARED = ("socket_", "ssl_")
-"""What options begin with that are used for both, unless there is one for Sentinel alone."""
+"""Prefixes of options for both, unless Sentinel has its own option."""
 
 
 def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
     """Return a client of *cls* for the master of a service.
 
     Args:
-        url: see `split_sentinel_url`; its options take precedence, as redis-py's do.
-        options: redis-py's; those with `sentinel_` in front are for Sentinel itself.
+        url: see `split_sentinel_url`; its options take precedence, as in redis-py.
+        options: options of redis-py; with `sentinel_` in front, they are for Sentinel itself.
     Raises:
         ValueError: the URL cannot be used.
     """
@@ -48,7 +48,7 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
     own = {name.removeprefix(_OF_SENTINEL): value for name, value in own.items()}
     shared = {name: value for name, value in named.items() if name.startswith(_SHARED)}
     asker: Any = redis.asyncio.Redis if on_the_loop else redis.Redis
-    # Sentinel is asked when a connection is opened: the next attempt repeats the question.
+    # Clients ask Sentinel when they open a connection: the next attempt repeats the question.
     of_sentinel = shared | {"protocol": 2, "retry": no_retry(asker), "ssl": tls} | own
     clients = [asker(host=host, port=port, **of_sentinel) for host, port in hosts]
     manager = (_Sentinels if on_the_loop else blocking_class(_Sentinels))(clients)
@@ -61,18 +61,18 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
 
 
 def no_retry(cls: Any) -> Any:
-    """Return what makes a client of *cls* send no command twice."""
+    """Return a retry policy with which a client of *cls* sends no command twice."""
     return (AsyncRetry if issubclass(cls, redis.asyncio.Redis) else Retry)(NoBackoff(), 0)
 
 
 def where(pool: Any) -> str:
-    """Return the address of a pool of `sentinel_client`, for messages: without a login."""
+    """Return the address of a pool of `sentinel_client`, for messages, without a login."""
     names = ",".join(sorted(map(_address, pool.sentinel_manager.sentinels)))
     return f"{pool.service_name}/{pool.connection_kwargs.get('db', 0)} (Sentinel {names})"
 
 
 def pools_of(client: Any) -> list[Any]:
-    """Return the pool of *client*, and those of the clients that ask Sentinel."""
+    """Return the pool of *client*, and the pools of the clients that ask Sentinel."""
     pool = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     return [pool, *(each.connection_pool for each in manager.sentinels)] if manager else [pool]
@@ -81,7 +81,7 @@ def pools_of(client: Any) -> list[Any]:
 def down_after_s(client: Any) -> float | None:
     """Return the longest time, in seconds, after which a Sentinel takes the master of *client* for dead.
 
-    None: *client* asks no Sentinel, or none tells. Blocking.
+    It is None if *client* asks no Sentinel, or none answers. Blocking.
     """
     pool = client.connection_pool
     found: list[float] = []
@@ -105,22 +105,22 @@ def mixed(mixin: type, connection: type) -> Any:
 
 @cache
 def own_connections(connection: Any) -> Any:
-    """Return a class of connections that are closed when Redis has become a replica, and pack scripts in C.
+    """Return a class of connections that close when Redis has become a replica, and that pack scripts in C.
 
-    The error is raised as it is. The next command connects again: to the host that its name, or Sentinel,
-    then leads to.
+    Such a connection still raises the error. The next command connects again: to the host that its name, or
+    Sentinel, then leads to.
     """
     return mixed(_Own, connection)
 
 
 async def close_at_once(connection: Any) -> None:
-    """Close a connection of either kind; one of `redis.asyncio` does not wait until it is closed."""
+    """Close a connection of either kind. With `redis.asyncio`, do not wait until it is closed."""
     await reply_of(connection.disconnect(True))  # nowait
 
 
 class _Own:
     def pack_command(self, *args: Any) -> list[bytes]:
-        # With all its keys: redis-py does so on blocking connections alone. It takes a tenth of the time.
+        # redis-py packs the whole call in C on blocking connections alone. C takes a tenth of the time.
         if args[0] in ("FCALL", "EVALSHA", "EVAL"):
             return [hiredis.pack_command(args)]
         packed: list[bytes] = super().pack_command(*args)  # type: ignore[misc]
@@ -130,14 +130,14 @@ class _Own:
         try:
             return await reply_of(super().read_response(*args, **options))  # type: ignore[misc]
         except ResponseError as error:
-            # The former inside a script.
+            # A script's error has READONLY in its text.
             if "READONLY" in str(error) or type(error).__name__ == "ReadOnlyError":
                 await close_at_once(self)
             raise
 
 
 class _Follows:
-    """Asks Sentinel again, before a command is sent, whether its Redis is the master still."""
+    """Asks Sentinel again, before a command is sent, whether its Redis is still the master."""
 
     _ask_at = 0.0
 
@@ -158,7 +158,7 @@ class _Follows:
 
 
 class _Sentinels:
-    """What a pool of connections asks for the address of the master: one sentinel after another.
+    """Asks one Sentinel after another for the address of the master, for a pool of connections.
 
     redis-py's own class shows the arguments of all connections in its errors.
     """
@@ -167,7 +167,7 @@ class _Sentinels:
         self.sentinels = clients
 
     async def discover_master(self, service: str) -> tuple[str, int]:
-        """Return host and port of the master; raise MasterNotFoundError with what each has answered."""
+        """Return host and port of the master; raise MasterNotFoundError with the answer of each Sentinel."""
         errors = ""
         for client in list(self.sentinels):
             try:
@@ -183,9 +183,9 @@ class _Sentinels:
 
 
 async def _asked(pool: Any, *command: str) -> Any:
-    """Return the answer to a command, by a connection of its own: Sentinel is asked rarely.
+    """Return the answer to a command, over a new connection: Sentinel is asked rarely.
 
-    RACE: several connections may ask at once. With connections of the pool, one would close that of another.
+    RACE: several connections may ask at once. With the pool's connections, one would close another's.
     """
     connection = pool.connection_class(**pool.connection_kwargs)
     try:

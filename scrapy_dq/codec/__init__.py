@@ -1,4 +1,4 @@
-"""Requests to bytes and back, with a format number and without running code; also the items of a Queue."""
+"""Convert requests and items of a Queue to bytes and back, with a format number and without running code."""
 
 from scrapy_dq.codec.building import copied
 from scrapy_dq.codec.classes import BadType

@@ -1,6 +1,7 @@
-"""Scalars of numpy and pandas. Nothing is imported: a worker that has one to store has imported its module.
+"""Store and rebuild scalars of numpy and pandas, without importing either.
 
-A worker that has not imported numpy reads the plain number or text instead.
+A worker with a scalar to store has already imported its module. A worker that has not imported numpy reads
+a plain number or text instead.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scrapy_dq.codec.unfit import Unfit, Unknown, exactly
 MODULES = ("numpy", "pandas")
 _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "bool_": (bool, bool),
-    # Not item(): it leaves out zero bytes at the end.
+    # Not item(): it drops trailing zero bytes.
     "str_": (str, str.__str__),
     "bytes_": (bytes, lambda value: b"".join((value,))),
     **dict.fromkeys(("float16", "float32", "float64"), (float, float)),
@@ -27,12 +28,12 @@ _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
         for size in ("int8", "int16", "int32", "int64", "intc", "longlong")
     },
 }
-"""Scalars of numpy, with the plain type and its constructor. A longdouble has no plain type."""
+"""Scalars of numpy, with the plain type and the function that makes it. A longdouble has no plain type."""
 _MOMENTS = ("datetime64", "timedelta64")
 _STAMPS = ("Timestamp", "Timedelta")
 _MISSING = ("NaT", "NA")
 _NAMES = {"bool": "bool_", "NaTType": "NaT", "NAType": "NA"}
-"""Names of classes, and of their values if they differ."""
+"""Names of values, by the name of their class, where the two differ."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -46,7 +47,7 @@ def shape_of(cls: type) -> Shape | None:
 
 
 def find(name: str) -> Shape:
-    """Return the shape with that name; raise Unknown, import nothing."""
+    """Return the shape with that name, without importing anything; raise Unknown."""
     module, _, own = name.partition(":")
     found = _found(module, own)
     if module == "numpy" and own in _PLAIN:
@@ -88,7 +89,7 @@ def _read_stamp(value: Any) -> list[Any]:
     zone = getattr(value, "tzinfo", None)
     offset = None if zone is None else value.utcoffset() // _MICROSECOND
     state = [int(value.asm8.view("int64")), getattr(value, "unit", "ns"), offset]
-    # Some versions of pandas choose another unit.
+    # Some versions of pandas choose another unit when they rebuild it.
     again = _stamp(type(value), state)
     if again != value or getattr(again, "unit", "ns") != state[1]:
         raise Unfit("it would come back changed")

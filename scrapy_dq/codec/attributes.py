@@ -1,6 +1,6 @@
-"""Which values the attributes of a stored request may have.
+"""Check which values the attributes of a stored request may have.
 
-Encoder and decoder make the same checks: what can be encoded can be decoded.
+Encoder and decoder make the same checks, so every encoded request can be decoded.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ DEFAULTS = {name: default for name, (_, default) in _NUMBERS_AND_DEFAULTS.items(
 """Defaults: an attribute with this value is not stored."""
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]").search
-"""What would end a line of a log, command a terminal, or reverse the text around it."""
+"""Characters that end a line of a log, command a terminal, or reverse the text around them."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search  # HTTP allows a tab
 _CONTROL_BYTES = bytes({*range(32), 127} - {ord("\t")})
 _ONLY_BYTES = frozenset({bytes})
 _USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
-# Of host names, no pages: they encode in the square of a text's length. Nor does this one without a map.
+# The first two encode host names, not pages, in quadratic time. `charmap` encodes nothing without a map.
 _OTHER_ENCODINGS = ("idna", "punycode", "charmap")
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
 _WRITES_A_FILE = "ftp_local_filename"
-# As Python and w3lib find it: they ignore white space, and w3lib takes a backslash for a slash, as browsers.
+# Python and w3lib ignore white space there. w3lib, like browsers, reads a backslash as a slash.
 _netloc_of = re.compile(r"[\x00-\x20]*[A-Za-z][A-Za-z0-9+.-]*:(?:[\t\r\n]*[/\\]){2}([^/?#]*)").match
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
 def check_host(url: str) -> None:
-    """Raise Unfit if the host of *url* is longer than a real one can be.
+    """Raise Unfit if the host of *url* is too long to be real.
 
-    A web page may link to such a host. Call this before Python splits the URL, which takes the square of the
-    length of a host beyond ASCII. Scrapy looks for cookies of each domain above a host: for a host of 50 kB
-    it takes 1.3 GB.
+    A web page may link to such a host. Call this before Python splits the URL: for a host beyond ASCII, that
+    takes quadratic time. Scrapy looks up cookies for each parent domain of a host. For a host of 50 kB, it
+    uses 1.3 GB.
     """
     found = _netloc_of(url) if len(url) > LONGEST_HOST else None
     # A password may be long: it is often a token.
@@ -77,11 +77,11 @@ def check_host(url: str) -> None:
 def check_parses(url: str) -> None:
     """Raise Unfit if the host part of *url* is too long (`check_host`), or if Python cannot find it.
 
-    Nor can Scrapy, which would raise in its engine. It makes such URLs: of a link of `//` and a wide bracket
-    it makes `http://[`.
+    Scrapy cannot find it either, and would raise in its engine. Scrapy makes such URLs: a link of `//` and a
+    wide bracket becomes `http://[`.
     """
-    if url.isascii() and "[" not in url and "]" not in url:  # Python refuses none of these
-        if len(url) > LONGEST_HOST:  # the call takes its time with each request
+    if url.isascii() and "[" not in url and "]" not in url:  # Python accepts all of these
+        if len(url) > LONGEST_HOST:  # saves a call for nearly every request
             check_host(url)
         return
     check_host(url)
@@ -116,7 +116,7 @@ def method(value: Any) -> str:
 
 
 def check_written(written: Mapping[str, Any]) -> None:
-    """Raise Unfit for attributes that Request itself would check slowly, or report without a name."""
+    """Raise Unfit for attributes that Request would check slowly, or would refuse without naming them."""
     check_host(str(written["url"]))
     if not isinstance(given := written.get("headers", {}), Mapping | list):
         raise Unfit(f"headers: expected an object, or a list of pairs, not {type(given).__name__}")
@@ -164,8 +164,8 @@ def encoding(value: Any) -> str:
 def stored_encoding(value: Any) -> Any:
     """Return the encoding under which a request is stored: *value*, or the default if it is unknown.
 
-    `response.follow` copies that of the page, which a web site names as it likes; the URL and the body are
-    encoded already. A request that could not be stored would stay in this worker.
+    `response.follow` copies the encoding of the page, and the site may call it anything. The URL and the body
+    are already encoded. A request that cannot be stored would stay in this worker.
     """
     try:
         return encoding(value)
@@ -174,7 +174,10 @@ def stored_encoding(value: Any) -> Any:
 
 
 def cookies(value: Any) -> Any:
-    """A worker keeps cookies: a CR would be in the headers of all its later requests to the site."""
+    """Refuse control characters in cookies.
+
+    A worker keeps cookies: a CR would be in the headers of all its later requests to the site.
+    """
     exactly(value, dict, list)
     parts: list[Any] = []
     for one in (value,) if type(value) is dict else value:
@@ -190,12 +193,13 @@ def cookies(value: Any) -> Any:
 
 
 def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Check:
-    """Return the check of `meta`: none of it makes Scrapy or a plugin import, call or write what it names, or
-    harms other requests of the worker.
+    """Return a check of `meta` against values that make Scrapy or a plugin import, call or write something.
+
+    The check also refuses values that harm other requests of the worker.
 
     Args:
         listed: dotted names that DQ_TYPES lists.
-        own_method: returns the spider's method of that name, or raises Unfit if no entry may name it.
+        own_method: returns the spider's method of that name, or raises Unfit if entries may not name it.
     """
 
     own = playwright.meta_checks(own_method) if playwright.LISTED not in listed else {}
@@ -204,7 +208,7 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
     def check(value: Any) -> Any:
         if type(value) is not dict:
             exactly(value, dict)
-        # Scrapy adds 1 and compares it with the deepest of all: after a NaN, no response passes any more.
+        # Scrapy adds 1 and compares the result with its maximum: after a NaN, no response passes any more.
         if type(value.get("depth", 0)) not in (int, bool):
             raise Unfit("depth is an int")
         if watched.isdisjoint(value):
@@ -227,7 +231,7 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
 
 
 def json_data(value: Any) -> Any:
-    """Check what JsonRequest copies in depth: an instance would have methods called."""
+    """Check values that JsonRequest copies in depth: the copy would call methods of an instance."""
     if type(value) not in _JSON_TYPES:
         raise Unfit("expected values of the types that JSON has")
     if type(value) in (dict, list, tuple):

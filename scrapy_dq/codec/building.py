@@ -1,4 +1,4 @@
-"""Requests from their attributes, exactly as they were stored; and copies of requests."""
+"""Build requests from their stored attributes, unchanged; and copy requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scrapy_dq.codec.unfit import NotHere, Unfit
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
 """Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
 _CONTAINERS = {"headers": dict, "cookies": dict, "meta": dict, "cb_kwargs": dict, "flags": list}
-"""A constructor gets an empty container, not None, as from `Request.copy()`."""
+"""A constructor gets an empty container instead of None, as from `Request.copy()`."""
 
 
 def copied(request: Request) -> Request:
     """Return a copy of *request* whose headers and `meta` the caller may modify.
 
-    Not `request.copy()` for a subclass: its constructor may change what it is given, and loses what its
-    `attributes` do not list.
+    A subclass is not copied with `request.copy()`: its constructor may change its arguments, and loses
+    everything that its `attributes` do not list.
     """
     if type(request) is Request:
         return request.copy()
@@ -32,7 +32,7 @@ def copied(request: Request) -> Request:
 
 
 def plain(kwargs: dict[str, Any]) -> Request:
-    """Return a request of Scrapy's own class, with these attributes as they are."""
+    """Return a request of Scrapy's own class, with these attributes unchanged."""
     headers = kwargs.pop("headers", None)
     meta = kwargs.setdefault("meta", {})
     verbatim = _TAKES_VERBATIM_URL and "verbatim_url" not in meta
@@ -43,7 +43,7 @@ def plain(kwargs: dict[str, Any]) -> Request:
     else:
         request = Request(**kwargs)
     if headers:
-        # Without their constructor and `update`, which would normalize each name and value again.
+        # The constructor and `update` of Headers would normalize each name and value again.
         request.headers = made = Headers.__new__(Headers)
         made.encoding = kwargs.get("encoding", "utf-8")
         dict.update(made, headers)
@@ -51,9 +51,9 @@ def plain(kwargs: dict[str, Any]) -> Request:
 
 
 def of_class(cls: type[Request], kwargs: dict[str, Any]) -> Request:
-    """Return a request of a subclass, with the attributes in *kwargs* as they are.
+    """Return a request of a subclass, with the attributes in *kwargs* unchanged.
 
-    Its constructor may modify its arguments, merge some into others, and add to numbers: it gets copies.
+    The constructor gets copies: it may modify its arguments, merge some into others, and add to numbers.
     """
     kwargs |= {name: kind() for name, kind in _CONTAINERS.items() if kwargs.get(name, ...) is None}
     try:

@@ -1,4 +1,4 @@
-"""Callbacks <-> the names of spider methods: which methods a stored request may call."""
+"""Callbacks <-> names of spider methods; decides which methods a stored request may call."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ NO_CALLBACK_NAME = ""
 class Callbacks:
     """The callbacks of one spider, as its class is now. Both directions use the same table.
 
-    A callback is one of SCRAPY_CALLBACKS, or a method of a class that is neither of BASES nor Python's own;
-    but not one that a class of BASES also defines: that one takes other arguments. Or it is a method of
-    another object, which the spider has as an attribute (`self.page = Helper().page`), and which a class of
-    the project defines: a library's method may do more than parse a page. No property is read.
+    There are three kinds of callbacks. First, SCRAPY_CALLBACKS. Second, methods of classes outside BASES and
+    Python's library, unless a class of BASES defines the same name: such a method takes other arguments.
+    Third, methods of other objects that are attributes of the spider (`self.page = Helper().page`), if a
+    class of the project defines them: a library's method may do more than parse a page. No property is read.
     """
 
     def __init__(self, spider: Spider, packages: Collection[str] = ()) -> None:
-        """*packages* are the project's top-level packages, besides the packages of the spider's classes."""
+        """Build the table; *packages* are the project's, besides the packages of the spider's classes."""
         self._spider_name = repr(spider.name)
         self._packages = {*packages, *map(_package, type(spider).__mro__)} - BASES - sys.stdlib_module_names
-        self._attributes = vars(spider)  # as they are when a request is stored
+        self._attributes = vars(spider)  # the dict itself: later changes count
         self._not_other = (spider, type(spider))
         self._methods: dict[str, Callable[..., Any]] = {NO_CALLBACK_NAME: NO_CALLBACK}
         self._hooks = _hooks(spider)
@@ -47,7 +47,7 @@ class Callbacks:
         self._names = {method: name for name, method in self._methods.items()}
 
     def name_of(self, callback: Any) -> str:
-        """Return the name that resolves to *callback* again; raise Unfit if there is none."""
+        """Return the name that resolves to *callback*; raise Unfit if it has no such name."""
         # Equal bound methods have the same function and the same object.
         name = self._names.get(callback) if callback is NO_CALLBACK or type(callback) is MethodType else None
         if name is None and self._is_others(callback):
@@ -58,7 +58,7 @@ class Callbacks:
         return name
 
     def method_of(self, name: Any) -> Callable[..., Any]:
-        """Return the bound method called *name*; raise NotHere if there is none."""
+        """Return the bound method called *name*; raise NotHere if the spider has no such callback."""
         method = (self._methods.get(name) or self._held(name)) if type(name) is str else None
         if method is None:
             raise NotHere(f"the spider {self._spider_name} has no callback {name!a:.100}")
@@ -121,7 +121,7 @@ def _callbacks(
 
 
 def _is_method(raw: Any) -> bool:
-    # The second kind is what Cython and similar compilers make of a function.
+    # Cython and similar compilers turn a function into the second kind.
     return inspect.isfunction(raw) or (
         inspect.ismethoddescriptor(raw) and callable(raw) and not isinstance(raw, (staticmethod, classmethod))
     )

@@ -25,7 +25,7 @@ CARRIED: frozenset[type] = frozenset({
     datetime, date, time, timedelta, Decimal, UUID, type(Path()), Path, PurePosixPath, PureWindowsPath,
     *(shape.cls for shape in standard.SHAPES),
 })  # fmt: skip
-"""What entries can always contain, besides scalars of numpy and pandas."""
+"""Types that entries can always contain, besides scalars of numpy and pandas."""
 
 
 class BadType(ValueError):
@@ -33,7 +33,7 @@ class BadType(ValueError):
 
 
 class Classes:
-    """The classes of some packages, and those listed by name."""
+    """The classes of some packages, and classes that are listed by name."""
 
     def __init__(self, packages: Collection[str], types: Collection[str]) -> None:
         """Allow the classes of top-level *packages*, and *types*: dotted names of single classes.
@@ -61,7 +61,7 @@ class Classes:
         return shape
 
     def find(self, name: str) -> Shape:
-        """Return the shape of the class with that "module:QualName"; raise Unknown, import nothing."""
+        """Return the shape of the class "module:QualName", without importing anything; raise Unknown."""
         shape = self._by_name.get(name)
         if shape is None:
             module, _, qualname = name.partition(":")
@@ -72,7 +72,7 @@ class Classes:
             if name == playwright.NAME or package in self._packages:
                 if cls is None:
                     raise Unknown(f"no imported module {module!a:.100} has a class {qualname!a:.100}")
-            # An Enum or a named tuple runs no code, whatever an entry writes into its fields.
+            # An Enum or a named tuple runs no code, whatever an entry puts into its fields.
             elif package not in sys.stdlib_module_names or not (
                 isinstance(cls, EnumMeta) or (cls is not None and is_named_tuple(cls))
             ):

@@ -1,4 +1,4 @@
-"""The first byte of an entry: what its payload is. A number keeps its meaning for ever."""
+"""The first byte of an entry is the format of its payload. A number never changes its meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERIALIZED = 4
 TRACED = 7
 """The ids of a trace (16 bytes) and a span (8), and an entry of format 1 or 4: `scheduling/tracing.py`."""
 FROM_STREAM = 8
-"""The message of a stream that it was made from, and an entry of any other format: `frontier/messages.py`."""
+"""Stream and id of a message, and the entry made from it, of any other format: `frontier/messages.py`."""
 TRACE_BYTES = 24
 _TRACED_MARK = bytes((TRACED,))
 

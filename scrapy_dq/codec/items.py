@@ -1,4 +1,4 @@
-"""Items of a Queue <-> bytes: plain Python values, and the other entries that a crawl may contain."""
+"""Items of a Queue <-> bytes; also decodes the other entries that a crawl may contain."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from scrapy_dq.codec.values import Values
 
 
 class ForOthers(CannotDecode):
-    """This program cannot read the entry, but other members of the crawl may: it must not be buried."""
+    """This program cannot read the entry, but other members of the crawl may. It must not be buried."""
 
 
 class Items:
-    """Encode and decode the items of a program. Any thread may do both."""
+    """Encodes and decodes the items of a program, in any thread."""
 
     def __init__(self, types: Sequence[str], max_bytes: int) -> None:
-        """
+        """Allow plain Python values and some classes.
+
         Args:
             types: dotted names of classes whose instances items may hold (DQ_TYPES).
             max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
@@ -33,7 +34,7 @@ class Items:
         self._converting = threading.Lock()
 
     def encode(self, item: Any) -> bytes:
-        """Return the payload of *item*; for any item, raise nothing but CannotEncode."""
+        """Return the payload of *item*; raise only CannotEncode, whatever the item is."""
         with refusing(CannotEncode, CannotEncode):
             with self._converting:
                 payload = bytes((formats.ITEM,)) + self._values.pack(self._values.lower(item))
@@ -41,7 +42,7 @@ class Items:
         return payload
 
     def decode(self, payload: bytes) -> Any:
-        """Return what a payload holds; for any bytes, raise nothing but CannotDecode.
+        """Return the content of a payload; raise only CannotDecode, whatever the bytes are.
 
         A stored request becomes a dict of its attributes, with callbacks by name; a start payload becomes
         bytes.

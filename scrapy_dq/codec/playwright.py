@@ -1,4 +1,4 @@
-"""scrapy-playwright: what a stored request may make the browser do. Bytes from Redis choose no path."""
+"""Limit the actions that a stored request can start in scrapy-playwright's browser; allow no file paths."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from scrapy_dq.codec.unfit import Unfit
 
 NAME = "scrapy_playwright.page:PageMethod"
 LISTED = NAME.replace(":", ".")
-"""As DQ_TYPES lists it."""
+"""The name in DQ_TYPES."""
 _FIELDS = ("method", "args", "kwargs")
-# No method that reads or writes a file of this machine, opens another address or registers code for later.
+# None of them reads or writes a file of this machine, opens another address or registers code for later.
 _METHODS = frozenset((
     "bring_to_front", "check", "click", "content", "dblclick", "dispatch_event", "drag_and_drop",
     "emulate_media", "eval_on_selector", "eval_on_selector_all", "evaluate", "fill", "focus", "get_attribute",
@@ -22,7 +22,7 @@ _METHODS = frozenset((
     "title", "type", "uncheck", "wait_for_event", "wait_for_function", "wait_for_load_state",
     "wait_for_selector", "wait_for_timeout", "wait_for_url",
 ))  # fmt: skip
-# What a browser context takes that neither starts a program nor reaches a file of this machine.
+# Arguments of a browser context that neither start a program nor reach a file of this machine.
 _CONTEXT_KWARGS = frozenset((
     "accept_downloads", "base_url", "bypass_csp", "color_scheme", "contrast", "device_scale_factor",
     "extra_http_headers", "forced_colors", "geolocation", "has_touch", "http_credentials",
@@ -33,7 +33,7 @@ _CONTEXT_KWARGS = frozenset((
 
 
 def meta_checks(own_method: Callable[[str], Any]) -> dict[str, Callable[[Any], None]]:
-    """Return, by the key of `meta`, a check that raises Unfit for what a stored request may not have.
+    """Return checks by key of `meta`; they raise Unfit for values that a stored request may not have.
 
     Args:
         own_method: returns the spider's method of that name, or raises Unfit.
@@ -41,7 +41,8 @@ def meta_checks(own_method: Callable[[str], Any]) -> dict[str, Callable[[Any], N
 
     def refuse(key: str, what: str) -> None:
         raise Unfit(
-            f"its {key} could {what}, and anybody may have stored it: it is stored if DQ_TYPES lists {LISTED}"
+            f"its {key} could {what}, and any program may have stored it: it is stored if DQ_TYPES lists "
+            f"{LISTED}"
         )
 
     def context_kwargs(value: Any) -> None:

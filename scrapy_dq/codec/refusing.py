@@ -1,4 +1,4 @@
-"""Why a request cannot be stored, decoded or served."""
+"""Errors for requests that cannot be stored, decoded or served."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def refusing(
     not_here: type[Exception] = CannotDecode, other: type[Exception] = CannotDecode,
     lacking: type[NotHere] = NotHere,
 ) -> Iterator[None]:  # fmt: skip
-    """Raise *not_here* for *lacking*, which another process may not lack; *other* for any other exception."""
+    """Raise *not_here* for *lacking*: other processes may not lack it. Raise *other* for the rest."""
     try:
         yield
     except lacking as error:
         raise not_here(reason_of(error)) from error
-    except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
+    except Exception as error:  # also MemoryError, RecursionError and any error of a constructor
         raise other(reason_of(error)) from error
 
 

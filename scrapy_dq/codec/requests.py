@@ -2,8 +2,8 @@
 
 An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or the
 output of the project's own serializer (serializer.py).
-Bytes from Redis run no code and choose no path: of the names in them, `decode` uses only callbacks of this
-spider, Request classes already imported, and the classes that `classes.py` allows.
+Bytes from Redis run no code and choose no path. A name in them can only refer to a callback of this spider,
+to an imported Request class, or to a class that `classes.py` allows.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class _Plan:
     name: str
     """The class as entries name it: "module.QualName"; empty for Request itself."""
     writers: list[tuple[str, int, Any, Callable[[Any], Any]]]
-    """Attribute, key, default, and how to write another value; a falsy value is the default, too."""
+    """Attribute, key, default, and the function that writes a value. Falsy values are not written either."""
     read: Callable[[Request], tuple[Any, ...]]
     """Returns the values of these attributes, and one more."""
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
     added: list[str]
     """Attributes that a subclass adds: always written, because their defaults are unknown."""
     scrapys: bool
-    """Whether Scrapy defines the class: what its constructors make of stored attributes is known."""
+    """Whether Scrapy defines the class. The effect of its constructors on stored attributes is known."""
 
 
 class Codec:
@@ -70,7 +70,7 @@ class Codec:
         Args:
             types: dotted names of classes that values may have besides the project's own (DQ_TYPES).
             spider_modules: SPIDER_MODULES; their top-level packages and the spider's own are the project.
-            schemes: of the URLs that may be stored and crawled (DQ_URL_SCHEMES).
+            schemes: schemes of URLs that may be stored and crawled (DQ_URL_SCHEMES).
             max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
             serializer: writes entries instead of msgpack, and reads what it wrote (SCHEDULER_SERIALIZER).
         """
@@ -107,7 +107,7 @@ class Codec:
         self._spider, self._name_of = spider, callbacks.name_of
 
     def encode(self, request: Request) -> bytes:
-        """Return the entry of *request*; whatever is in it, raise nothing but CannotEncode."""
+        """Return the entry of *request*; raise only CannotEncode, whatever the request contains."""
         try:
             cls = type(request)
             plan = self._plans.get(cls) or self._plan(cls)
@@ -120,16 +120,16 @@ class Codec:
         return payload
 
     def decode(self, payload: bytes) -> Request:
-        """Return the request of an entry; for any bytes, raise nothing but CannotDecode.
+        """Return the request of an entry; raise only CannotDecode, whatever the bytes are.
 
         A start request gets `meta["dq_seeded"]`: retries and redirects copy `meta`, and must not count as
         seeds again.
 
         Raises:
-            CannotServe: other workers may be able to.
+            CannotServe: other workers may be able to decode it.
         """
         try:
-            if payload[:1] == _MARK and len(payload) <= self._max_bytes:  # as nearly all are
+            if payload[:1] == _MARK and len(payload) <= self._max_bytes:  # nearly all entries
                 return self._request(lengthen(self._values.unpack(payload[1:])))
             payload = formats.untraced(payload)
             kind = payload[0] if payload else None
@@ -143,14 +143,14 @@ class Codec:
             return self._built(*self._arguments_of(self.serializer.loads(payload[1:])))
         except NotHere as error:
             raise CannotServe(reason_of(error)) from error
-        except Exception as error:  # MemoryError and RecursionError included, and what constructors raise
+        except Exception as error:  # also MemoryError, RecursionError and any error of a constructor
             raise CannotDecode(reason_of(error)) from error
 
     def build(self, written: Mapping[str, Any]) -> Request:
         """Return a request from a dict of its attributes that a person or a program has written.
 
         Callbacks are names of the spider's methods. The request passes every check of a stored one, although
-        it is not stored yet. Whatever the dict holds, raises nothing but CannotDecode.
+        it is not stored yet. Raises only CannotDecode, whatever the dict contains.
         """
         with refusing(CannotServe):
             for name in written:
@@ -165,12 +165,12 @@ class Codec:
         return request
 
     def value(self, packed: bytes) -> Any:
-        """Return a packed value, of the types that `meta` may hold; raise nothing but CannotDecode."""
+        """Unpack a value of the types that `meta` may hold; raise only CannotDecode."""
         with refusing():
             return self._values.lift(self._values.unpack(packed))
 
     def packed(self, value: Any) -> bytes:
-        """Return a value packed: the same in each process. Raise nothing but CannotEncode."""
+        """Pack a value into bytes that are the same in each process; raise only CannotEncode."""
         with refusing(CannotEncode, CannotEncode):
             return self._values.pack(self._values.lower(value))
 
@@ -178,7 +178,7 @@ class Codec:
         """Return a Request that identifies the page of an entry that `decode` could not read.
 
         Raises:
-            CannotDecode: that cannot be read either.
+            CannotDecode: the page cannot be identified either.
         """
         with refusing():
             payload = formats.untraced(payload)
@@ -195,9 +195,10 @@ class Codec:
             formats.check_size(payload, self._max_bytes)
 
     def check_made(self, request: Request) -> None:
-        """Check what a start payload may have set in *request*, which the spider's own code made from it.
+        """Check the attributes that a start payload may have set in *request*.
 
-        Its callbacks and values may be of kinds that cannot be stored.
+        The spider's own code made the request from the payload. Its callbacks and values may be of kinds that
+        cannot be stored.
 
         Raises:
             CannotDecode: its URL, method or `meta` may not be in a stored request.
@@ -208,7 +209,7 @@ class Codec:
             self._check_meta(request.meta)
 
     def from_dict(self, values: Any) -> Request:
-        """Return the request of a dict as `Request.to_dict()` makes it, after the checks of `decode`.
+        """Return the request of a dict from `Request.to_dict()`, after the checks of `decode`.
 
         Raises:
             CannotDecode: as `decode` does.
@@ -232,7 +233,7 @@ class Codec:
         name = ""
         try:
             for writer, value in zip(plan.writers, plan.read(request), strict=False):
-                if value:  # of most requests, four of thirteen
+                if value:  # most requests set four of thirteen
                     name, key, default, write = writer
                     if value != default:
                         entry[key] = write(value)
@@ -244,9 +245,9 @@ class Codec:
         return entry
 
     def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
-        """Decode *payload*, and raise Unfit unless the result has all that *request* has.
+        """Decode *payload*, and raise Unfit if the result differs from *request*.
 
-        The constructor of a subclass may change what it is given, and may take more than `attributes` lists.
+        A subclass's constructor may change its arguments, and `attributes` may not list all of them.
         """
         try:
             again = self.decode(payload)
@@ -267,10 +268,10 @@ class Codec:
             )
 
     def _is_same(self, payload: bytes, other: bytes) -> bool:
-        # Not the attributes: NaN differs from itself, and instances may have no __eq__.
+        # This compares bytes, not attributes: NaN differs from itself, and instances may have no __eq__.
         if payload == other or self.serializer is None:
             return payload == other
-        # Its output may differ for equal requests.
+        # The serializer may write different bytes for equal requests.
         return _alike(self.serializer.loads(payload[1:]), self.serializer.loads(other[1:]))
 
     def _request(self, entry: Any) -> Request:
@@ -296,7 +297,7 @@ class Codec:
             meta["dq_seeded"] = True
         if cls is Request:
             return building.plain(kwargs)
-        # Everything is passed to a subclass, as request_from_dict() does: its own defaults may differ.
+        # A subclass gets all attributes, as from request_from_dict(): its own defaults may differ.
         defaults = {name: DEFAULTS[name] for name in cls.attributes if name in DEFAULTS}
         return building.of_class(cls, {**defaults, **kwargs})
 
@@ -318,7 +319,7 @@ class Codec:
     def _request_class(self, name: Any) -> type[Request]:
         if name not in self._request_classes:
             found = Request.__subclasses__()
-            for cls in found:  # which grows; of two classes with one name, the newer is used
+            for cls in found:  # the loop extends it; if two classes have one name, the newer one wins
                 self._request_classes[f"{cls.__module__}.{cls.__qualname__}"] = cls
                 found.extend(cls.__subclasses__())
         try:
@@ -330,16 +331,16 @@ class Codec:
 _ADDED = {"dumps_kwargs": attributes.json_data}
 """Checks of attributes that subclasses of Request add."""
 _OWN = {*dict(slots_of(Request)), *attributes_of(Request("data:,"))}
-"""What every request has, in slots or in its __dict__, depending on the version of Scrapy."""
+"""Attributes of every request, in slots or in its __dict__, depending on the version of Scrapy."""
 
 
 def _is_made(request: Request, name: str) -> bool:
-    """Return whether the class itself makes an attribute: each request has it, or it is computed."""
+    """Return whether each request has the attribute, or a cached property computes it."""
     return name in _OWN or isinstance(getattr_static(type(request), name, None), cached_property)
 
 
 def _alike(a: Any, b: Any, depth: int = 16) -> bool:
-    """Compare two values; objects whose class has no __eq__, by their attributes, if they have any."""
+    """Compare two values. If their class has no __eq__, compare their attributes."""
     if a is b:
         return True
     if type(a) is not type(b) or not depth:
@@ -352,7 +353,7 @@ def _alike(a: Any, b: Any, depth: int = 16) -> bool:
     if own is not object.__eq__:
         try:
             return bool(a == b) or (type(a) is float and a != a and b != b)
-        except Exception:  # as an array of numpy, which has no single answer
+        except Exception:  # for example, comparing numpy arrays gives no single answer
             return False
     ours, theirs = (attributes_of(each) for each in (a, b))
     return ours.keys() == theirs.keys() and all(_alike(ours[n], theirs[n], depth - 1) for n in ours)

@@ -1,8 +1,8 @@
 """`SCHEDULER_SERIALIZER`: a project's own `dumps` and `loads` for requests as dicts, tested before use.
 
-`Request.to_dict()` makes the dicts; scrapy-redis stores the same ones. A dict that is read back must not
-run code. Its parts go through the checks of our own entries, and `scrapy.utils.request.request_from_dict`,
-which imports whatever module the dict names, is not used.
+`Request.to_dict()` makes the dicts; scrapy-redis stores the same ones. A dict from Redis must not run code.
+Its parts go through the checks of our own entries. `scrapy.utils.request.request_from_dict` is not used: it
+imports any module that the dict names.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Serializer:
         return bytes(dumped)
 
     def loads(self, dumped: bytes) -> Any:
-        """Return the dict that was dumped, or whatever else the bytes hold; raise anything.
+        """Return the dumped dict, or any other content of the bytes; may raise any exception.
 
         Raises:
             NotHere: this worker lacks a class that a pickle names.
@@ -72,9 +72,9 @@ class Serializer:
 
     @property
     def safe(self) -> bool:
-        """Whether its `loads` is known to build only data, whatever the bytes are.
+        """Whether `loads` is known to build only data from any bytes.
 
-        Others cannot be tested for that: they may also read pickles, and the test has none.
+        Other functions cannot be tested for that: they may also read pickles, and the test has none.
         """
         return any(self._loads is getattr(sys.modules.get(name), "loads", None) for name in SAFE_MODULES)
 
@@ -98,14 +98,14 @@ def _text(value: bytes) -> str:
 
 
 def dict_of(request: Request, spider: Spider, name_of: Callable[[Any], str]) -> dict[str, Any]:
-    """Return the dict of *request*; raise Unfit, or what Scrapy raises, if it has none.
+    """Return the dict of *request*; raise Unfit or an error of Scrapy if that is impossible.
 
     Args:
         name_of: returns the name of a callback; raises Unfit.
     """
     values = request.to_dict(spider=spider)
     for name in ("callback", "errback"):
-        if values[name] is not None:  # Scrapy finds a method by its function, whatever its object is
+        if values[name] is not None:  # Scrapy compares only the method's function, not its object
             values[name] = name_of(getattr(request, name))
     values["encoding"] = attributes.stored_encoding(values["encoding"])
     return values
@@ -114,7 +114,7 @@ def dict_of(request: Request, spider: Spider, name_of: Callable[[Any], str]) -> 
 def arguments_of(
     values: Any, checks: Mapping[str, Check], find_class: Callable[[Any], type[Request]]
 ) -> tuple[type[Request], dict[str, Any]]:
-    """Return the class, and the arguments of its constructor; raise Unfit, or anything else.
+    """Return the class and the arguments of its constructor; raise Unfit or another exception.
 
     Args:
         checks: the check of each attribute.
@@ -129,7 +129,7 @@ def arguments_of(
             raise NotHere(f"attribute {name!a:.100}: neither its class nor this version of scrapy_dq has it")
         if value is None and name in DEFAULTS:
             continue
-        # JSON has only text: where Scrapy has bytes, text stands for its UTF-8 form.
+        # JSON has no bytes: text stands for bytes in UTF-8.
         if name == "headers" and isinstance(value, dict):
             value = {_bytes(key): _header(values) for key, values in value.items()}
         elif name == "body":

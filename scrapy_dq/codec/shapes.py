@@ -1,4 +1,4 @@
-"""What an instance of a class consists of, and how it is rebuilt without running a method of that class."""
+"""Take instances of classes apart and rebuild them, without running a method of the class."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _OWN_STATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How instances of one class are read and rebuilt."""
+    """Reads and rebuilds instances of one class."""
 
     name: str
-    """As in entries: "module:QualName"."""
+    """The name in entries: "module:QualName"."""
     cls: type
     read: Callable[[Any], Any]
     build: Callable[[Any], Any]
-    """Raises Unfit, or anything else, for an invalid state."""
+    """Raises Unfit or another exception for an invalid state."""
 
 
 def shape_of(name: str, cls: type, *, listed: bool = False) -> Shape:
@@ -67,7 +67,7 @@ def is_named_tuple(cls: type) -> TypeGuard[type[tuple[Any, ...]]]:
 
 
 def plain_shape(name: str, cls: type) -> Shape:
-    """Return the shape of any other class: all attributes of an instance, set without calling its methods."""
+    """Return the shape of any other class: its attributes, which are set without calling methods."""
     _check_made(cls)
     _check_copied(cls)
     slots = dict(slots_of(cls))
@@ -82,7 +82,7 @@ def plain_shape(name: str, cls: type) -> Shape:
 
 
 def _derived(name: str, cls: type, kind: Any) -> Shape:
-    """Return the shape of a class derived from a builtin type: a plain value, and attributes."""
+    """Return the shape of a class derived from a builtin type: a plain value and attributes."""
     plain_of, fill = _KINDS[kind]
     _check_made(cls, kind)
     _check_copied(cls)
@@ -108,8 +108,8 @@ def _fill_ordered(made: Any, plain: dict[Any, Any]) -> None:
         OrderedDict.__setitem__(made, key, value)
 
 
-# How to read the plain value of an instance, and how to fill it into a new one; a type without the second
-# takes the value as an argument. Both avoid the methods of a derived class: no code of the project runs.
+# Two functions: one reads the plain value of an instance, the other fills it into a new instance. None: the
+# constructor takes the value. Neither calls a method of a derived class, so no code of the project runs.
 _KINDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None] | None]] = {
     str: (str.__str__, None),
     bytes: (lambda value: b"".join((value,)), None),
@@ -142,7 +142,7 @@ def _with_attributes(instance: Any, state: Any, slots: dict[str, MemberDescripto
         if attribute in slots:
             slots[attribute].__set__(instance, value)
         elif type(attribute) is str:
-            # Not setattr: a property, or a __setattr__, would run.
+            # Not setattr: it would run a property or a __setattr__.
             object.__getattribute__(instance, "__dict__")[attribute] = value
         else:
             raise Unfit(f"{type(instance).__qualname__} has an attribute whose name is not a str")
@@ -160,7 +160,7 @@ def _attributes(instance: Any, slots: dict[str, MemberDescriptorType]) -> dict[s
 
 
 def attributes_of(instance: Any) -> dict[str, Any]:
-    """Return all attributes of an instance, also those in slots."""
+    """Return all attributes of an instance, including slots."""
     return _attributes(instance, dict(slots_of(type(instance))))
 
 
@@ -182,7 +182,7 @@ def _enum(name: str, cls: EnumMeta) -> Shape:
 
 
 def _item(name: str, cls: type[Item]) -> Shape:
-    # Item's own methods, not those of cls: an override would run with values from Redis.
+    # These are Item's methods: an override in cls would run with values from Redis.
     def read(item: Item) -> dict[str, Any]:
         for attribute in vars(item):
             if attribute != "_values":
@@ -218,7 +218,7 @@ def _named_tuple(name: str, cls: type[tuple[Any, ...]]) -> Shape:
 
 
 def _record(name: str, cls: type, fields: list[str]) -> Shape:
-    """Return the shape of a dataclass or an attrs class: exactly its fields, set without __init__."""
+    """Return the shape of a dataclass or an attrs class: its fields only, set without __init__."""
     slots = dict(slots_of(cls))
     for field in fields:
         static = inspect.getattr_static(cls, field, None)

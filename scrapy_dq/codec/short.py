@@ -1,7 +1,7 @@
-"""A short form of what nearly every request has: `depth`, and a Referer on the same site.
+"""Shorten two items of nearly every request: `depth`, and a Referer on the same site.
 
-Scrapy's middlewares set both as last items. In another position, or with other values, they are written
-like the rest: decoding keeps the order of all items.
+Scrapy's middlewares set both as last items. In another position, or with other values, they are stored like
+other items, because decoding must keep the order.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ URL, HEADERS, META = KEYS["url"], KEYS["headers"], KEYS["meta"]
 DEPTH = 14
 """An int of 64 bits, the last item of `meta`."""
 REFERER = 15
-"""The last header: how many bytes of the URL it begins with; or a list of that and the bytes that follow."""
+"""The last header: length of the prefix that it shares with the URL, or a list: length and rest."""
 _REFERER = b"Referer"
 
 
 def shorten(entry: dict[Any, Any]) -> dict[Any, Any]:
-    """Return the attributes of an entry, lowered, in their short form; *entry* itself is changed."""
+    """Return the lowered attributes of an entry in their short form; this changes *entry*."""
     meta = entry.get(META)
     if type(meta) is dict and next(reversed(meta)) == "depth" and _is_number(meta["depth"]):
         entry[DEPTH] = meta["depth"]
         if len(meta) > 1:
-            entry[META] = dict(list(meta.items())[:-1])  # a copy: it may be the request's own
+            entry[META] = dict(list(meta.items())[:-1])  # a copy: the request may use the same dict
         else:
             del entry[META]
     headers = entry.get(HEADERS)
@@ -42,7 +42,7 @@ def shorten(entry: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def lengthen(unpacked: Any) -> dict[Any, Any]:
-    """Return an entry, just *unpacked*, with its attributes in full; it is changed itself.
+    """Return the full attributes of an entry that was just *unpacked*; this changes the entry.
 
     Raises:
         Unfit, TypeError, ValueError: the entry is invalid.
@@ -64,7 +64,7 @@ def lengthen(unpacked: Any) -> dict[Any, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether *value* is an int that fits msgpack; a wider one is packed as an extension."""
+    """Return whether *value* is an int that fits msgpack; a wider one becomes an extension."""
     return type(value) is int and -(2**63) <= value < 2**64
 
 
@@ -76,7 +76,7 @@ def _add(entry: dict[Any, Any], key: int, name: Any, value: Any) -> None:
 
 
 def _shared(url: bytes, referer: bytes) -> int:
-    """Return the length of the prefix that both share: the URL up to its last slash, or to its host's end."""
+    """Return the length of the shared prefix: the URL up to its last slash or the end of its host; or 0."""
     for end in (url.rfind(b"/"), url.find(b"/", 8)):
         if end > 0 and referer.startswith(url[: end + 1]):
             return end + 1

@@ -1,4 +1,4 @@
-"""Payloads as plain values for people and programs to read: no class is looked up, no code is run."""
+"""Show payloads as plain values for people and programs, without looking up classes or running code."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _SECRET = frozenset((
 ))  # fmt: skip
 _COOKIES = "cookies"
 _PROXIES = frozenset(("proxy", "_auth_proxy"))
-# A proxy may have no scheme, and a password that is not escaped; in another URL, @ may be in the path.
+# A proxy may have no scheme, and its password may be unescaped. Other URLs may have an @ in the path.
 _PROXY_LOGIN = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.DOTALL | re.IGNORECASE)
 _LOGIN = re.compile(r"(:/+)[^/?#\s]*@")
 _HIDDEN = "..."
 _MOST_BITS = 10_000
-"""Of an integer: Python does not convert much wider ones to text."""
+"""Size of the widest integer that is shown. Python does not convert much wider ones to text."""
 
 
 class _Instance:
-    """Represents an instance of a project's class."""
+    """Stands for an instance of a project's class."""
 
     def __init__(self, name: str, state: Any) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class _Instance:
 
 
 class _AnyClass(Classes):
-    """Accepts every name, and creates no instance of its class."""
+    """Accepts every class name, and creates no instance of the class."""
 
     def __init__(self) -> None:
         super().__init__((), ())
@@ -55,7 +55,7 @@ class _AnyClass(Classes):
 
 
 def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
-    """Return what a payload holds, in values that JSON has, without logins; never raises.
+    """Return the content of a payload in values that JSON has, without logins; never raise.
 
     `kind` is request, fed, item, serialized or unreadable; a request's attributes are in the same dict. An
     item of a Queue is shown whole: it is the user's own data.
@@ -63,7 +63,7 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
     payload = formats.untraced(apart(payload)[1])
     try:
         return _shown(payload, max_bytes)
-    except Exception as error:  # a dead letter may be one that cannot be decoded
+    except Exception as error:  # some dead letters cannot be decoded
         return {
             "kind": "unreadable",
             "reason": printable(str(error) or type(error).__name__),
@@ -72,18 +72,18 @@ def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def url_of(payload: bytes, max_bytes: int) -> str:
-    """Return the URL of a stored request as it is, with a login; "" if *payload* is none."""
+    """Return the unchanged URL of a stored request, including a login; "" for any other payload."""
     return str(_request_of(payload, max_bytes).get("url", ""))
 
 
 def priority_of(payload: bytes, max_bytes: int) -> int:
-    """Return the priority of a stored request; 0 if *payload* is none."""
+    """Return the priority of a stored request; 0 for any other payload."""
     found = _request_of(payload, max_bytes).get("priority")
     return int(found) if isinstance(found, int) else 0
 
 
 def without_logins(value: Any, name: str = "") -> Any:
-    """Return a value as JSON has it, whose key is *name*, without what logs somebody in."""
+    """Return a JSON value without passwords and other logins; *name* is its key."""
     if name.lower() in _SECRET:
         return _HIDDEN
     if name.lower() == _COOKIES and value:
@@ -103,7 +103,7 @@ def _shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
     formats.check_size(payload, max_bytes)
     kind = payload[0] if payload else None
     if kind == formats.REQUEST:
-        # Scrapy's middlewares write a login into headers and meta of a request; its retries keep them.
+        # Scrapy's middlewares write logins into the headers and `meta` of a request. Retries keep them.
         return {"kind": "request", **without_logins(_request(payload[1:], max_bytes))}
     if kind == formats.PAYLOAD:
         return {"kind": "fed", "payload": without_logins(_plain(payload[1:]))}
@@ -118,7 +118,7 @@ def _serialized(dumped: bytes) -> dict[str, Any]:
     """Return the attributes of a request that SCHEDULER_SERIALIZER has written, if it is a JSON object."""
     try:
         written = json.loads(dumped)
-    except ValueError:  # it may be a pickle, and is not read here
+    except ValueError:  # it may be a pickle, which must not be read here
         return {}
     plain = _plain(written)
     return dict(without_logins(plain)) if isinstance(plain, dict) else {}
@@ -150,7 +150,7 @@ def _lifted(packed: bytes, max_bytes: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return *value* as JSON has it; bytes that are not UTF-8 become {"base64": ...}."""
+    """Return *value* in types that JSON has; bytes that are not UTF-8 become {"base64": ...}."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()  # JSON has no lone surrogates
     if isinstance(value, float) and not -1e308 < value < 1e308:

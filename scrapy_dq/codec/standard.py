@@ -1,4 +1,4 @@
-"""How values of the standard library are stored and rebuilt; `values.py` has the simplest ones."""
+"""Store and rebuild values of the standard library; `values.py` handles the simplest ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _shape(cls: type, read: Callable[[Any], Any], kinds: Any, make: Callable[...
 
     Args:
         kinds: the type of a state; if the state is a list, the types of its parts.
-        make: makes an instance of the state, or of its parts.
+        make: makes an instance from the state, or from its parts.
     """
 
     def read_whole(value: Any) -> Any:

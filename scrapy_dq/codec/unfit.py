@@ -1,4 +1,4 @@
-"""Why a value, or an entry, is refused."""
+"""Errors for refused values and entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Unfit(Exception):
-    """A value cannot be stored, or is invalid in an entry; *path* says where, innermost first."""
+    """A value cannot be stored, or is invalid in an entry; *path* locates it, innermost part first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class Unknown(NotHere):
 def exactly(value: Any, *kinds: type) -> Any:
     """Return *value* if it is of one of these types; raise Unfit for any other, subclasses included.
 
-    An instance of a class of the project would have its methods called.
+    Otherwise code could call methods of an instance of a project's class.
     """
     if type(value) not in kinds:
         names = " or ".join(kind.__name__ for kind in kinds)

@@ -1,8 +1,8 @@
 """Python values <-> msgpack: exact types, limited depth, only allowed classes.
 
-Strings, numbers, None, bytes, lists and dicts are msgpack's own. Everything else is an extension whose data
-is msgpack again. Values are converted before msgpack packs or after it unpacks, never in its callbacks: each
-of its frames takes 40 kB of C stack, and extensions may be nested.
+msgpack stores strings, numbers, None, bytes, lists and dicts. Any other value becomes an extension, whose
+data is msgpack again. Values are converted before msgpack packs them or after it unpacks them, never in its
+callbacks: each frame of msgpack takes 40 kB of C stack, and extensions may be nested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.unfit import Unfit, exactly
 
 MAX_DEPTH = 64
-"""Containers within containers. What is nested deeper, or contains itself, is refused both ways."""
+"""Levels of containers. Deeper values, and values that contain themselves, are neither stored nor read."""
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -34,15 +34,15 @@ _BUILDERS: dict[int, Callable[[list[Any]], Any]] = {code: kind for kind, code in
 _PATHS: dict[str, type[Any]] = {"": Path, "posix": PurePosixPath, "windows": PureWindowsPath}
 _PATH_TAGS: dict[type, str] = {type(Path()): "", PurePosixPath: "posix", PureWindowsPath: "windows"}
 _PARSERS = ("lxml", "bs4")
-"""Packages whose strings refer to their page, as CrawlSpider's meta["link_text"]: they come back as str."""
+"""Packages whose strings refer to their page, as CrawlSpider's meta["link_text"]. They come back as str."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Values:
-    """Lower values to what msgpack packs, and lift them again. For one thread."""
+    """Lower values to types that msgpack packs, and lift them again. For one thread."""
 
     def __init__(self, classes: Classes, max_bytes: int) -> None:
-        """*max_bytes* bounds what a value may grow to, shared parts counted each time they occur."""
+        """*max_bytes* limits the size of a lowered value. Shared parts count each time they occur."""
         self._classes = classes
         self._max_bytes = max_bytes
         self._left = max_bytes
@@ -52,17 +52,17 @@ class Values:
         ).pack
 
     def pack(self, lowered: Any) -> bytes:
-        """Pack what `lower` returned."""
+        """Pack a value that `lower` returned."""
         try:
             packed: bytes = self._pack(lowered)
-        except UnicodeEncodeError:  # lone surrogates, as json.loads() makes them of broken JSON
+        except UnicodeEncodeError:  # json.loads() makes lone surrogates from broken JSON
             packed = self._pack_surrogates(lowered)
         return packed
 
     def unpack(self, packed: bytes) -> Any:
-        """Unpack what `lift` takes; raise ValueError and others on invalid msgpack.
+        """Unpack a value for `lift`; raise ValueError or another exception on invalid msgpack.
 
-        msgpack bounds every claimed length by the length of *packed*. `lift` refuses its own timestamps.
+        msgpack refuses every length greater than the length of *packed*. `lift` refuses msgpack's timestamps.
         """
         return msgpack.unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")
 
@@ -128,7 +128,7 @@ class Values:
         return lowered
 
     def lift(self, value: Any, depth: int = MAX_DEPTH) -> Any:
-        """Return the value that *value*, just unpacked, stands for; raise Unfit and others."""
+        """Return the original of a value that was just unpacked; raise Unfit or another exception."""
         kind = type(value)
         if kind in SCALARS:
             return value
@@ -164,7 +164,7 @@ class Values:
 
 
 def _wide_int(value: Any) -> Any:
-    """Extend msgpack beyond 64 bits; msgpack calls it for what it cannot pack."""
+    """Lower an int beyond 64 bits; msgpack calls this for values that it cannot pack."""
     if type(value) is not int:
         raise Unfit(f"a {type(value).__name__} is not stored")
     return ExtType(WIDE_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
@@ -183,7 +183,7 @@ def _zone(offset: int | None) -> timezone | None:
     return None if offset is None else timezone(timedelta(microseconds=offset)) if offset else timezone.utc
 
 
-# bytearray(10**12) would fill the memory, datetime(b"...") skips its own checks.
+# Exact types are needed: bytearray(10**12) would fill the memory, datetime(b"...") skips its own checks.
 def _ints(plain: Any) -> list[int]:
     return [exactly(number, int) for number in exactly(plain, list)]
 
@@ -218,5 +218,5 @@ _SIMPLE: dict[type, tuple[int, Callable[[Any], Any], Callable[[Any], Any]]] = {
     UUID: (14, lambda u: u.bytes, lambda plain: UUID(bytes=plain)),
     **dict.fromkeys(_PATH_TAGS, (15, lambda path: [_PATH_TAGS[type(path)], str(path)], _lift_path)),
 }
-"""By class: the extension code, and how a value is lowered and lifted."""
+"""Extension code, function that lowers and function that lifts a value, by class."""
 _SIMPLE_BY_CODE = {code: lift for code, _, lift in _SIMPLE.values()}

@@ -1,4 +1,4 @@
-"""`scrapy dq ...`: the commands. Scrapy imports this for every one of its commands: it imports little."""
+"""`scrapy dq ...`: the commands. Every command of Scrapy imports this module, so it imports little."""
 
 from scrapy_dq.commands.group import Command
 

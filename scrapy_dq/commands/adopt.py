@@ -1,4 +1,4 @@
-"""`scrapy dq adopt`: take over a crawl of scrapy-redis where it is, or one of Scrapy from its JOBDIR."""
+"""`scrapy dq adopt`: take over a crawl of scrapy-redis in the same Redis, or of Scrapy from its JOBDIR."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _OF_SCRAPY_REDIS = ("trust_pickle", "delete_source")
 class Adopt(Subcommand):
     """Take over a crawl of scrapy-redis, or from a JOBDIR.
 
-    Takes over the crawl that scrapy-redis has started for a spider, or Scrapy itself with a JOBDIR: the
-    requests of its queue, and what its dupefilter has seen. Stop its workers first. The source is not
-    changed; a second adoption stores only what is missing.
+    Takes over a crawl of scrapy-redis, or of Scrapy with a JOBDIR: its requests, and the fingerprints of its
+    dupefilter. Stop its workers first. The source does not change. A second adoption stores only what is
+    missing.
     """
 
     name = "adopt"
@@ -37,19 +37,19 @@ class Adopt(Subcommand):
     flags = (
         (
             "--trust-pickle",
-            "read pickles, as plain data only: nothing that they refer to is imported or called",
+            "read pickles as plain data; nothing is imported or called",
         ),
-        ("--delete-source", "delete queue and dupefilter once all is stored"),
+        ("--delete-source", "delete queue and dupefilter after all is stored"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--jobdir", default="", metavar="DIR", help="take over what Scrapy's own scheduler has left there"
+            "--jobdir", default="", metavar="DIR", help="the JOBDIR of Scrapy's own scheduler"
         )
         parser.add_argument(
             "--queue", choices=("fifo", "lifo"), default="",
-            help="order of a queue that is a LIST, or in SQLite (default: that of SCHEDULER_QUEUE_CLASS, or "
-            "of SCHEDULER_DISK_QUEUE)",
+            help="order of a queue in a LIST or in SQLite (default: by SCHEDULER_QUEUE_CLASS or "
+            "SCHEDULER_DISK_QUEUE)",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -93,7 +93,7 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
 
 
 def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
-    """Yield what the user should know, or do next."""
+    """Yield advice for the user."""
     settings, config, source = crawler.settings, report.config, report.source
     for reason, count in report.counts.reasons.most_common(MOST_REASONS):
         if count > 0:
@@ -114,8 +114,8 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
         )
     if not source.closed:
         yield (
-            "The crawl of this JOBDIR did not end by itself: what it was downloading is missing, and some of "
-            "what was adopted may be done."
+            "The crawl of this JOBDIR was interrupted: the pages that it was downloading are missing, and "
+            "some adopted requests may be done."
         )
     if report.disturbed:
         yield "Redis has lost its newest data, or was frozen. Run this again: requests may be missing."
@@ -132,7 +132,7 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
             f"This queue was served {source.served}, but DQ_ORDER is {config.order.value!r}: the "
             f"requests are served in a different order."
         )
-    # Not issubclass(): for Scrapy, every class with the methods of a scheduler is a subclass.
+    # Not issubclass(): Scrapy treats every class with a scheduler's methods as a subclass.
     if Scheduler not in load_object(settings["SCHEDULER"]).__mro__:
         yield "Set SCHEDULER and DUPEFILTER_CLASS of scrapy_dq, or its add-on, before you crawl."
     if config.flush_on_start and not report.nothing:

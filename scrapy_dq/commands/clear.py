@@ -1,4 +1,4 @@
-"""`scrapy dq clear`: drop what waits of a site, forget what was seen, or delete whole crawls."""
+"""`scrapy dq clear`: drop a site's waiting requests, forget seen requests, or delete whole crawls."""
 
 from __future__ import annotations
 
@@ -38,32 +38,30 @@ from scrapy_dq.text import count_of, printable
 COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
 SETTLED = ("done", "failed", "dead", "seen")
 SWEEP_S = 60.0
-"""How long `clear` deletes what an earlier one has left."""
+"""Seconds for which `clear` deletes the rest that an earlier `clear` left."""
 
 
 class Clear(Subcommand):
-    """Drop what waits of a site, forget what was seen, or delete a crawl.
+    """Drop or forget requests, or delete a crawl.
 
-    --site drops the requests of a site that wait or are delayed, also while workers crawl. They stay seen,
-    so links to them are not followed again. Requests in flight, failed requests and dead letters stay.
-    --seen makes the crawl forget that it has seen these requests: it crawls them when it finds them again,
-    or when you push them. --all deletes everything that is stored of a crawl, and refuses while a worker is
-    alive. --finished-before deletes every crawl that finished so long ago.
+    Dropped requests stay seen, so links to them are not followed again. Requests in flight, failed requests
+    and dead letters are not dropped. The crawl fetches forgotten requests when it finds them again, or when
+    you push them.
     """
 
     name = "clear"
     arguments = "[<spider>] (--site HOST | --seen [URL ...] | --all | --finished-before AGE)"
-    flags = (("--force", "with --all: even while workers are alive; they close with reason frontier_lost"),)
+    flags = (("--force", "with --all: even if workers are alive; they close with reason frontier_lost"),)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--site", metavar="HOST", help="drop what waits of this site")
+        parser.add_argument("--site", metavar="HOST", help="drop this site's waiting and delayed requests")
         parser.add_argument(
             "--seen", nargs="*", metavar="URL", help="forget these URLs, or the requests of --file"
         )
-        parser.add_argument("--all", action="store_true", help="delete the crawl")
+        parser.add_argument("--all", action="store_true", help="delete the crawl; no worker may be alive")
         parser.add_argument(
             "--finished-before", type=_age, metavar="AGE",
-            help="delete crawls of this Redis whose last run has been finished for so long: 30d, 12h",
+            help="delete crawls that finished this long ago: 30d, 12h",
         )  # fmt: skip
         common.add_file(parser)
         confirm.add_yes(parser)
@@ -87,7 +85,7 @@ class Clear(Subcommand):
 
 
 def _drop(settings: Settings, options: argparse.Namespace) -> int:
-    """Drop what waits or is delayed of one site."""
+    """Drop the waiting and delayed requests of one site."""
     if not (options.site and fits_a_partition(options.site)):
         raise WrongUsage(f"--site {options.site[:100]!a}: that is not the name of a site")
     with common.place_of(settings, options) as place:
@@ -111,7 +109,7 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _forget(settings: Settings, options: argparse.Namespace) -> int:
-    """Forget that requests were seen. Method and body of a JSON line identify a request, with its URL."""
+    """Forget that requests were seen. URL, method and body of a JSON line identify a request."""
     crawler, config = common.spider_named(settings, options)
     lines = common.Input("clear", options.seen, options, config)
     with closing(lines) as source, opened(config) as place:
@@ -127,7 +125,7 @@ def _forget(settings: Settings, options: argparse.Namespace) -> int:
 async def _forget_lines(
     place: Place, crawler: Crawler, source: common.Input, *, strict: bool
 ) -> dict[str, int]:
-    """Forget the requests of all lines, and count them; blocks while Redis does it.
+    """Forget the requests of all lines, and count them; blocks while Redis works.
 
     Args:
         strict: stop at the first line that is not a request.
@@ -159,7 +157,7 @@ async def _forget_lines(
 
 
 def _delete_crawl(settings: Settings, options: argparse.Namespace) -> int:
-    """Show what a crawl has, ask, and delete its keys, each by name."""
+    """Show the crawl's counts, ask the user, and delete its keys, each by name."""
     with common.place_of(settings, options) as place:
         overview = _overview(place, options)
         if overview is None:
@@ -204,7 +202,7 @@ def _delete(place: Place, options: argparse.Namespace) -> bool:
 
 
 def _delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
-    """List the crawls that have been finished for long, ask, and delete each of them by its name."""
+    """List the crawls that finished long ago, ask the user, and delete each by its name."""
     if options.spider or options.crawl:
         raise WrongUsage("--finished-before is about all crawls: name neither a spider nor --crawl")
     deleted, kept = [], {}
@@ -257,7 +255,7 @@ def _age(text: str) -> float:
 
 
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
-    """Return the crawl's state; None: it was deleted before, or home was lost, and now also what was left."""
+    """Return the crawl's state; None: the crawl was gone, and its remaining keys were deleted now."""
     try:
         return place.overview()
     except NoSuchCrawl:
@@ -287,7 +285,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
 
 
 async def _delete_rest(frontiers: list[Frontier], orphans: Collection[int]) -> tuple[bool, int]:
-    """Return whether some of the seen set is left, and how many other keys were deleted."""
+    """Return whether a part of the seen set is left, and the number of other keys that were deleted."""
     for number in orphans:
         await frontiers[number].flush([], force=True)
     for frontier in frontiers:

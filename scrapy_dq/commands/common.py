@@ -1,4 +1,4 @@
-"""Shared by the commands: their common options; the crawl, the Redis and the requests that they name."""
+"""Shared by the commands: common options, and the crawl, Redis and requests on the command line."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ STDIN = "-"
 def words_after_spider(
     options: argparse.Namespace, what: str, fits: Callable[[str], bool] = lambda word: True, most: int = 1
 ) -> list[str]:
-    """Set `spider` to the first of `words`, "" if --crawl alone names the crawl; return the other words.
+    """Set `spider` to the first of `words`, or to "" if --crawl names the crawl; return the other words.
 
     Args:
-        what: each of them is this, for the error message.
-        fits: whether a word can be one of them.
-        most: how many there may be.
+        what: description of such a word, for the error message.
+        fits: returns whether a word is valid.
+        most: the largest number of words.
     Raises:
         WrongUsage: the words do not fit.
     """
@@ -63,12 +63,12 @@ def words_after_spider(
 
 
 def spellings_of(site: str | None) -> frozenset[bytes] | None:
-    """Return the partitions of a site: its name, and its usual spelling, which links have; None: all."""
+    """Return the partitions of a site: its name, and the usual spelling in links; None: all partitions."""
     return None if site is None else frozenset((site.encode(), host_named(site).encode()))
 
 
 def add_count(parser: argparse.ArgumentParser, count: int) -> None:
-    """Add the option for how many entries are shown, *count* by default."""
+    """Add the option for the number of shown entries, *count* by default."""
     parser.add_argument(
         "-n", dest="count", type=whole(1, MOST), default=count, metavar="N",
         help=f"how many at most (default: {count})",
@@ -91,7 +91,7 @@ def seconds(least: float, most: int) -> Callable[[str], float]:
 
     def read(text: str) -> float:
         with suppress(ValueError):
-            if least <= (number := float(text)) <= most:  # nor is nan
+            if least <= (number := float(text)) <= most:  # also refuses nan
                 return number
         raise argparse.ArgumentTypeError(f"expected {least:g} to {most} seconds, not {text!r}")
 
@@ -102,7 +102,7 @@ def place_of(settings: Settings, options: argparse.Namespace) -> AbstractContext
     """Open the crawl that the command line names, whether it exists or not.
 
     Raises:
-        CommandError, ConfigError, FrontierError: it names none, or Redis is not usable.
+        CommandError, ConfigError, FrontierError: it names no crawl, or Redis is not usable.
     """
     need_crawl(options)
     return opened(config_named(settings, options))
@@ -112,28 +112,28 @@ def need_crawl(options: argparse.Namespace) -> None:
     """Require that the command line names a spider or a crawl.
 
     Raises:
-        WrongUsage: it names none.
+        WrongUsage: it names neither.
     """
     if not (options.spider or options.crawl):
         raise WrongUsage("name a spider, or a crawl with --crawl")
 
 
 def found_in(place: Place, **found: Any) -> dict[str, Any]:
-    """Return what was *found* in a crawl, for `--json`: an object, so that a later version can add keys."""
+    """Return *found* for `--json`, in an object to which later versions can add keys."""
     unreachable = list(place.shards.unreachable)
     return {"crawl": place.crawl, "redis": place.target, "unreachable_shards": unreachable} | found
 
 
 def say_unanswered(place: Place) -> None:
-    """Say on standard error which shards have not answered, if any: what was printed has nothing of them."""
+    """Name the shards that have not answered on standard error: the output lacks their data."""
     for line in unanswered(place.shards.unreachable):
         print(f"scrapy dq: {line}", file=sys.stderr)
 
 
 def partition_named(place: Place, name: str) -> tuple[str, str]:
-    """Return the partition that *name* means, and a hint if the crawl has nothing in it, else "".
+    """Return the partition that *name* means, and a hint if it is empty, else "".
 
-    Links to a host are in the partition of its usual spelling. A slot may have capitals.
+    Links to a host are in the partition of the host's usual spelling. A slot's name may have capitals.
     """
     hint, usual = hint_of_partition(place, name), host_named(name)
     if hint and usual != name:
@@ -144,7 +144,7 @@ def partition_named(place: Place, name: str) -> tuple[str, str]:
 
 
 def hint_of_partition(place: Place, partition: str) -> str:
-    """Return a hint if the crawl has nothing in this partition: the name may be misspelled; else ""."""
+    """Return a hint if this partition is empty, because the name may be misspelled; else ""."""
     beside = names_beside(place.shards, place.crawl, partition) if fits_a_partition(partition) else None
     if beside is None:
         return ""
@@ -153,7 +153,7 @@ def hint_of_partition(place: Place, partition: str) -> str:
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
-    """Return the Config of the named spider; without one, that of the project, for the crawl `--crawl`."""
+    """Return the Config of the named spider, or without a spider the project's, for the crawl `--crawl`."""
     return crawler_named(settings, options)[0]
 
 
@@ -162,7 +162,7 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Conf
     if not options.spider:
         return project_config(settings, of_crawl=bool(options.crawl)), None
     settings = settings.copy()
-    # It may depend on environment variables that only workers have, and only workers need it.
+    # Only workers need it, and it may depend on environment variables that only workers have.
     settings.set("DQ_RUN_NAME", "", "cmdline")
     crawler, config = spider_named(settings, options)
     return config, crawler
@@ -172,14 +172,13 @@ def add_file(parser: argparse.ArgumentParser) -> None:
     """Add the options of a file of requests."""
     parser.add_argument(
         "--file", metavar="FILE",
-        help="a URL or a JSON object per line; blank lines and lines that begin with # are skipped; - is "
-        "standard input",
+        help="a URL or JSON object per line; # begins a comment line; - is standard input",
     )  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="stop at the first invalid line")
 
 
 def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Crawler, Config]:
-    """Return a crawler with the spider that is named, and its Config.
+    """Return a crawler with the named spider, and its Config.
 
     Raises:
         CommandError, ConfigError: there is no such spider, or it cannot be created.
@@ -195,13 +194,13 @@ def spider_named(settings: Settings, options: argparse.Namespace) -> tuple[Crawl
 
 
 def fingerprinter_of(crawler: Crawler) -> RequestFingerprinterProtocol:
-    """Return what gives the fingerprints of a spider's requests."""
+    """Return the fingerprinter of a spider's requests."""
     assert crawler.request_fingerprinter is not None
     return crawler.request_fingerprinter
 
 
 def need_fingerprinter(crawler: Crawler, place: Place) -> None:
-    """Require the fingerprinter of the stored crawl: another one would find no fingerprint there.
+    """Require the fingerprinter of the stored crawl. Another one would find none of its fingerprints.
 
     Raises:
         CommandError: the stored crawl has another one.
@@ -215,14 +214,15 @@ def need_fingerprinter(crawler: Crawler, place: Place) -> None:
 
 
 class Input:
-    """The lines that the command line names, with a progress bar over a file."""
+    """Lines from the command line or from a file, with a progress bar for a file."""
 
     def __init__(
         self, command: str, urls: Sequence[str], options: argparse.Namespace, config: Config
     ) -> None:
-        """
+        """Open the file that the command line names, if any.
+
         Raises:
-            CommandError: it names no requests, or a file that cannot be read.
+            CommandError: there are no requests, or the file cannot be read.
         """
         if bool(urls) == bool(options.file):
             raise WrongUsage("name URLs, or a --file" + (", not both" if urls else ""))
@@ -243,7 +243,7 @@ class Input:
             raise CommandError(f"{options.file!r} cannot be read: {error.strerror}") from error
 
     def batches(self) -> AsyncIterator[Sequence[Line]]:
-        """Yield the lines, as many at a time as are available."""
+        """Yield the lines in batches, each with all lines that are available."""
         if self._file is None:
             return lines_from(self._urls)
         number = self._file.fileno()
@@ -254,7 +254,7 @@ class Input:
         return lines_of(number, self._max_bytes, self._bar.advance if size else lambda count: None)
 
     def say_bad(self, name: str, reason: str) -> None:
-        """Report an invalid line, in one line."""
+        """Print one line about an invalid line."""
         self._bar.say(f"scrapy dq {self._command}: {name}: {reason}")
 
     def close(self) -> None:

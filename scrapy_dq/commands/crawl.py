@@ -1,4 +1,4 @@
-"""`scrapy dq crawl`: one crawl with several worker processes on this machine."""
+"""`scrapy dq crawl`: run one crawl with several worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ RESTARTS = 10
 
 
 class Crawl(Subcommand):
-    """Crawl with several workers on this machine.
+    """Crawl with several workers.
 
-    Crawls with N worker processes, shows the progress, restarts workers that die, and exports all items at
-    the end. Ctrl-C stops gracefully, a second Ctrl-C at once; the same command continues.
-    Exit status: 0, the run is finished; 1, it is not, or a feed lacks items; 3, an earlier run is finished,
-    and the run of DQ_RUN_NAME has not begun.
+    Starts N worker processes, restarts workers that die, and exports all items at the end. Ctrl-C stops
+    gracefully, a second Ctrl-C at once; the same command continues. Exit status 0: the run is finished; 1: it
+    is not, or a feed lacks items; 3: the run of DQ_RUN_NAME has not begun.
     """
 
     name = "crawl"
@@ -36,11 +35,11 @@ class Crawl(Subcommand):
         add_outputs(parser)
         parser.add_argument(
             "--restarts", type=common.whole(0, 10**9), default=RESTARTS, metavar="N",
-            help=f"restart at most N workers that die while nothing gets done (default: {RESTARTS})",
+            help=f"stop restarting after N restarts without progress (default: {RESTARTS})",
         )  # fmt: skip
         parser.add_argument(
             "--log-dir", type=Path, metavar="DIR",
-            help="folder for one log per worker (default: logs/CRAWL in DQ_DATA_DIR)",
+            help="folder for the workers' logs (default: logs/CRAWL in DQ_DATA_DIR)",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -55,16 +54,16 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Add -o and -O."""
     parser.add_argument(
         "-o", "--output", action="append", metavar="FILE",
-        help="append items to the end of FILE, which may be any URI of a feed, as with `scrapy crawl`",
+        help="append items to FILE, a path or feed URI",
     )  # fmt: skip
     parser.add_argument(
         "-O", "--overwrite-output", action="append", metavar="FILE",
-        help="write all items of the run to FILE, replacing its contents",
+        help="replace FILE with all items of the run",
     )  # fmt: skip
 
 
 def own_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

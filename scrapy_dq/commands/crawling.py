@@ -1,4 +1,4 @@
-"""What `scrapy dq crawl` does: plan the feeds, start the crew, export what it has scraped, and sum up."""
+"""Run `scrapy dq crawl`: plan the feeds, start the crew, export its items, and print a summary."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from scrapy_dq.settings import Config
 from scrapy_dq.text import count_of
 
 NOT_BEGUN = 3
-"""The exit status if a run of another name than DQ_RUN_NAME was finished."""
+"""The exit status if the finished run has another name than DQ_RUN_NAME."""
 LOSSES = (
     "frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost", "cannot_serve", "unserved",
 )  # fmt: skip
-"""Close reasons of workers that know of missing pages, whatever is stored about the run by now."""
+"""Close reasons of workers that know of missing pages, even if the stored run no longer shows it."""
 
 
 def crawl(settings: Settings, options: argparse.Namespace) -> int:
@@ -72,10 +72,10 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
         place = stack.enter_context(opened(config, home))
         more = {"LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False"}
         if _is_default(crawler, "REMOTE_CONTROL_ENABLED"):
-            # Of Scrapy 2.19: each worker would run code that it is sent.
+            # A feature of Scrapy 2.19: each worker would run code that others send.
             more["REMOTE_CONTROL_ENABLED"] = "False"
         if _is_default(crawler, "ASYNCIO_EVENT_LOOP") and find_spec("uvloop"):
-            more["ASYNCIO_EVENT_LOOP"] = "uvloop.Loop"  # of the extra `fast`
+            more["ASYNCIO_EVENT_LOOP"] = "uvloop.Loop"  # from the extra `fast`
         if not config.run_name:
             more["DQ_RUN_NAME"] = run_name_for(place.client, config).replace("%", "%%")
         log_file = crawler.settings["LOG_FILE"]
@@ -123,7 +123,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
             stored, failures = export_feeds(
                 exports, crew.run, stops, finished=crew.finished, began=crew.began_run
             )
-        stops.most = stops.count + 1  # printing may block, if nothing reads the output any more
+        stops.most = stops.count + 1  # printing may block if nothing reads the output any more
         summary = Summary(crew, config.crawl, place.target, stored, failures, options, config.run_name)
     print_json(summary.found) if options.json else summary.print()
     damaged = monitor.overview is not None and monitor.overview.census.gone > 0
@@ -134,10 +134,10 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _owed(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | None:
-    """Return the last run if it is finished and its feeds may lack items: a new run would come before them.
+    """Return the last run if it is finished and its feeds may lack items: they come before a new run.
 
     Raises:
-        CrewError: the run of this crew cannot be appended to one of the feeds.
+        CrewError: the items of this crew's run cannot be appended to one of the feeds.
     """
     monitor.look()
     seen = monitor.overview
@@ -155,7 +155,7 @@ def _owed(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | Non
 
 
 def _fill_standard_streams() -> None:
-    """Open those that are closed: a lock or pipe with their number would not be inherited by workers."""
+    """Open closed standard streams: workers would not inherit a lock or pipe with such a number."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
@@ -164,16 +164,16 @@ def _fill_standard_streams() -> None:
 
 
 def _is_default(crawler: Crawler, setting: str) -> bool:
-    """Tell whether neither the project nor the command line has this setting."""
+    """Return whether neither the project nor the command line sets this setting."""
     return crawler.settings.getpriority(setting) == SETTINGS_PRIORITIES["default"]
 
 
 def _need_our_scheduler(crawler: Crawler, config: Config) -> None:
     if not config.enabled:
         raise CommandError("DQ_ENABLED = False: without scrapy_dq each worker would crawl everything")
-    # Not issubclass(): for Scrapy, every class with the methods of a scheduler is a subclass.
+    # Not issubclass(): Scrapy treats every class with a scheduler's methods as a subclass.
     if Scheduler not in load_object(crawler.settings["SCHEDULER"]).__mro__:
         raise CommandError(
-            "this spider's SCHEDULER is not that of scrapy_dq, so each worker would crawl everything. Set "
+            "this spider has another SCHEDULER than scrapy_dq's, so each worker would crawl everything. Set "
             'ADDONS = {"scrapy_dq.Addon": 500}, or SCHEDULER = "scrapy_dq.Scheduler"'
         )

@@ -1,4 +1,4 @@
-"""`scrapy dq doctor`: whether this Redis is suitable for a crawl, and what to change."""
+"""`scrapy dq doctor`: check whether Redis is suitable for a crawl, and suggest changes."""
 
 from __future__ import annotations
 
@@ -46,24 +46,23 @@ PINGS = 20
 
 
 class Doctor(Subcommand):
-    """Check whether Redis is suitable for a crawl.
+    """Check the Redis of a crawl.
 
-    Checks the Redis of the project (or of a spider, if its own settings name one): version, persistence,
-    eviction, memory, latency, clock, scripts and their limits, compression; with --audit or --repair, also
-    whether the keys of a crawl agree with its counts. Exit status 1: something is bad.
+    Checks the Redis of the project, or of a spider: version, persistence, eviction, memory, latency, clock,
+    scripts, compression. Exit status 1: a finding is bad.
     """
 
     name = "doctor"
     flags = (
-        ("--audit", "search for keys of the crawl that were deleted or evicted; reads all partitions' names"),
-        ("--repair", "the same, and rebuild the keys that can be derived from others"),
+        ("--audit", "also search for deleted or evicted keys; reads all partition names"),
+        ("--repair", "like --audit, and rebuild keys that can be derived"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--acl", choices=tuple(ROLES), metavar="ROLE",
-            help="print the command that makes a user of Redis with the least rights, for this crawl or "
-            "else for all: " + "; ".join(f"{name} ({role.who})" for name, role in ROLES.items()),
+            help="print the command that makes a Redis user with the least rights, for this crawl or for "
+            "all: " + "; ".join(f"{name} ({role.who})" for name, role in ROLES.items()),
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -90,17 +89,17 @@ class Doctor(Subcommand):
 
 
 def _named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Spider | None, StartKeys | None]:
-    """Return the Config, and the spider that the command line names, if any, with its start keys."""
+    """Return the Config, and the named spider and its start keys, if any."""
     config, crawler = common.crawler_named(settings, options)
     spider = crawler.spider if crawler else None
     return config, spider, start_keys_of(spider, config) if spider else None
 
 
 def print_acl(settings: Settings, options: argparse.Namespace) -> int:
-    """Print the command for an administrator; Redis is not asked.
+    """Print the command for an administrator, without asking Redis.
 
     Raises:
-        WrongUsage: a feeder has no rights without a start key.
+        WrongUsage: there is no start key, and a feeder has no rights without one.
     """
     config, spider, start_keys = _named(settings, options)
     if options.acl == "feeder" and not start_keys:
@@ -124,9 +123,9 @@ def print_acl(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
-    """Return whether the keys of a crawl agree with its counts; an empty list if there is no such crawl.
+    """Compare the keys of a crawl with its counts; return an empty list if there is no such crawl.
 
-    With `--repair`, what can be derived is rebuilt, and the loss of the rest is recorded.
+    With `--repair`, keys that can be derived are rebuilt, and the loss of other keys is recorded.
     """
     overview = peek(place.shards, place.crawl)
     if overview.phase == "absent":
@@ -165,7 +164,7 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
 
 
 def examine_workers(place: Place) -> list[Finding]:
-    """Return which workers of a crawl report that they wait for Redis, if any; those are watched a while."""
+    """Report workers that wait for Redis; if there are any, watch the crawl for WAIT_S first."""
     with suppress(FrontierRefused):  # a key of another type: `scrapy dq status` shows it
         if any(member.waits_for for member in peek(place.shards, place.crawl).members):
             waits = watched(place, WAIT_S).waits
@@ -174,14 +173,14 @@ def examine_workers(place: Place) -> list[Finding]:
 
 
 def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
-    """Return the findings of each node that has a shard of the crawl, each once; they name the node.
+    """Return the findings of all nodes with shards of the crawl, each once.
 
-    Outside of a cluster there is one node, which they need not name.
+    A finding names its nodes, unless all nodes have it.
     """
 
     def locate(client: Any, shard: Shard) -> tuple[str, _At]:
         if address_of(client):
-            client.exists(keys.meta(shard))  # the answer of another node says which one has it
+            client.exists(keys.meta(shard))  # a wrong node answers with the address of the right one
         return address_of(client), (client, shard)
 
     nodes: dict[str, list[_At]] = {}
@@ -204,7 +203,7 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
 
 
 def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
-    """Return the findings of a node, those of the rules of `scrapy_dq.backend.health` first."""
+    """Return the findings of a node; the rules of `scrapy_dq.backend.health` come first."""
     client, first = shards[0]
     info = backlog.info_of(client)
     if info is None:
@@ -220,7 +219,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     trips = []
     for _ in range(PINGS):
         began = time.perf_counter()
-        client.time()  # not PING: Redis refuses it if its disk is full
+        client.time()  # not PING: with a full disk, Redis refuses it
         trips.append(time.perf_counter() - began)
     findings.append(health.latency(statistics.median(trips)))
     before = time.time()
@@ -236,7 +235,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
 
 
 def _failover(client: Any, config: Config, info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what Sentinel, or the cluster, does about a master that is cut off; nothing if it is unknown."""
+    """Yield a finding about the failover of Sentinel or the cluster; nothing if its time is unknown."""
     option, after_s = "down-after-milliseconds of Sentinel", down_after_s(client)
     if address_of(client) and (node_timeout_ms := backlog.configured(client, "cluster-node-timeout")):
         option, after_s = "cluster-node-timeout", node_timeout_ms / 1000
@@ -246,7 +245,7 @@ def _failover(client: Any, config: Config, info: Mapping[str, Any]) -> Iterator[
 
 
 def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Finding:
-    """Return whether scripts run for all of these shards; a user may be allowed the keys of some."""
+    """Check that scripts run for all of these shards; a user may have access to the keys of some only."""
     for client, shard in shards:
         finding = health.scripts(backlog.refused_scripts(client, shard, start_keys))
         if finding.level != OK:
@@ -256,7 +255,7 @@ def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Fin
 
 
 def exposure(client: Any) -> Iterator[Finding]:
-    """Yield warnings about the way to the Redis of a client of `new_client`; none if it is on this host."""
+    """Yield warnings about the connection to a Redis on another host; *client* is from `new_client`."""
     pools = pools_of(client)
     if all(not host or is_loopback(host) for pool in pools for host in _hosts_of(pool)):
         return
@@ -264,14 +263,15 @@ def exposure(client: Any) -> Iterator[Finding]:
     if not speaks_tls(pools[0]):
         yield Finding("TLS", WARN, "the way to Redis on another host is not encrypted. Use rediss://")
     elif options.get("ssl_cert_reqs") in ("none", ssl.CERT_NONE):
-        yield Finding("TLS", WARN, "ssl_cert_reqs = none: whoever answers is Redis. Set ssl_ca_certs instead")
+        text = "ssl_cert_reqs = none: any server that answers is taken for Redis. Set ssl_ca_certs instead"
+        yield Finding("TLS", WARN, text)
     if not options.get("password") and options.get("credential_provider") is None:
         text = "Redis on another host asks for none. Make a user (`scrapy dq doctor --acl crawler`)"
         yield Finding("password", WARN, text)
 
 
 def _hosts_of(pool: Any) -> list[str]:
-    """Return the hosts that *pool* may connect to: of a Redis Cluster, all in its URL; "": a socket."""
+    """Return the hosts of *pool*; for a Redis Cluster, all hosts in its URL; "" for a socket."""
     if hasattr(pool, "route"):
         return [host for host, _ in pool.route.nodes]
     return [str(pool.connection_kwargs.get("host", ""))]

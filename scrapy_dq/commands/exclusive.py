@@ -45,7 +45,7 @@ def with_frontiers(place: Place, call: Callable[[list[Frontier]], Awaitable[T]],
     """Call *call* with the frontiers of all shards of the crawl, home first, and return its result.
 
     Args:
-        shards: with those of so many; 0: of as many as it has.
+        shards: number of shards; 0: the crawl's own number.
     """
 
     async def connect_and_call() -> T:
@@ -57,7 +57,7 @@ def with_frontiers(place: Place, call: Callable[[list[Frontier]], Awaitable[T]],
 
 @contextmanager
 def continued(how: str) -> Iterator[None]:
-    """Say *how* the command continues, if it is interrupted, or the crawl's Redis does not answer."""
+    """Tell the user *how* to continue if the command is interrupted or Redis does not answer."""
     try:
         yield
     except KeyboardInterrupt:
@@ -67,7 +67,7 @@ def continued(how: str) -> Iterator[None]:
 
 
 async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
-    """Print which registered workers the command watches: those that may be alive."""
+    """Name the registered workers that may be alive: the command watches them."""
     own = own_identity()
     unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
     if unsure:

@@ -1,4 +1,4 @@
-"""The group `scrapy dq`: finds the subcommand, adds Scrapy's options, reports errors in one line."""
+"""The group `scrapy dq`: find the subcommand, add Scrapy's options, report errors in one line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMANDS = {
     "export": "transfer.ExportCrawl", "import": "transfer.ImportCrawl", "web": "serving.Web",
     "metrics": "serving.PrometheusMetrics",
 }  # fmt: skip
-"""Where each command is, in this package: only that of the command line is imported."""
+"""The module and class of each command in this package. Only the command that the user runs is imported."""
 LONGEST_LINE = 4000
 
 
@@ -61,8 +61,8 @@ class Command(ScrapyCommand):
         return "Manage crawls in Redis (scrapy_dq)"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add one parser per subcommand; Scrapy's own options come after its name."""
-        parser.prog = "scrapy dq"  # else errors begin with __main__.py, or with the whole usage line
+        """Add one parser per subcommand; Scrapy's own options come after the subcommand's name."""
+        parser.prog = "scrapy dq"  # otherwise errors begin with __main__.py, or with the whole usage line
         commands = parser.add_subparsers(
             title="Commands", metavar="<command>", dest="subcommand", prog=parser.prog
         )
@@ -83,7 +83,7 @@ class Command(ScrapyCommand):
             super().add_options(own)
             names = [*own._option_string_actions]
             own.error = partial(_error, own.error, names)  # type: ignore[method-assign]
-        # Scrapy reads these options even without a subcommand: then they have their defaults.
+        # Scrapy reads these options even without a subcommand, so they need defaults.
         defaults = argparse.ArgumentParser()
         super().add_options(defaults)
         parser.set_defaults(**vars(defaults.parse_args([])))
@@ -94,7 +94,7 @@ class Command(ScrapyCommand):
         """Put the options into the settings."""
         super().process_options(args, opts)
         if hasattr(opts, "words") and not any(word.startswith("-") for word in args):
-            # argparse takes these words in one place only.
+            # argparse accepts these words in one place only.
             opts.words += args
             args = []
         if args:
@@ -102,13 +102,13 @@ class Command(ScrapyCommand):
             parser.error(f"unrecognized arguments: {' '.join(args)}")
         assert self.settings is not None
         if not (opts.loglevel or opts.logfile):
-            # The project's level is for crawls: here its log lines would mix with the output.
+            # The project's level is for crawls. Here, log lines would mix with the output.
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
         if opts.subcommand and opts.crawl:
             self.settings.set("DQ_CRAWL", opts.crawl.replace("%", "%%"), priority="cmdline")
 
-        # Scrapy 2.13 makes a crawler process before `run`, which would open the log, and load all spiders: a
-        # broken one would abort commands that need no spider.
+        # Scrapy 2.13 makes a crawler process before `run`. That would open the log, and load all spiders: a
+        # broken spider would abort commands that need no spider.
         self._log_file = self.settings.attributes.pop("LOG_FILE")
         self._loader = self.settings.attributes[LOADER]
         self.settings.attributes[LOADER] = SettingsAttribute(NoSpiders, self._loader.priority)
@@ -121,7 +121,7 @@ class Command(ScrapyCommand):
         subcommand = self._subcommands[opts.subcommand]
         assert self.settings is not None
         self.settings.attributes |= {LOADER: self._loader, "LOG_FILE": self._log_file}
-        # Scrapy checks `requires_project` of its own commands only. Source: scrapy/cmdline.py
+        # Scrapy checks `requires_project` only for its own commands. Source: scrapy/cmdline.py
         if not inside_project() and not opts.crawl:
             self.exitcode = FAILED
             where = "run this in the folder that has scrapy.cfg"
@@ -130,7 +130,7 @@ class Command(ScrapyCommand):
             return
         with lasting_streams() as out:
             self._run(subcommand, opts)
-        # A closed pipe is not an error: its reader needs no more.
+        # A closed pipe is not an error: the reader needs no more output.
         if out and out.error and not isinstance(out.error, BrokenPipeError):
             if not subcommand.own_status:
                 self.exitcode = self.exitcode or FAILED
@@ -152,11 +152,11 @@ class Command(ScrapyCommand):
 def _begin_to_log(settings: Settings) -> None:
     """Log as the settings say, but to a file only if the command line names one.
 
-    A LOG_FILE of the project is that of its crawls: with LOG_FILE_APPEND = False, a look would empty it. The
-    handler is none of Scrapy's, which each Crawler replaces by one for its spider's settings.
+    A LOG_FILE of the project belongs to its crawls: with LOG_FILE_APPEND = False, a command would empty it.
+    This adds a separate handler, because each Crawler replaces Scrapy's by one for its spider's settings.
 
     Raises:
-        CommandError: the file cannot be opened, or another user has put it there.
+        CommandError: the file cannot be opened, or another user has created it.
     """
     if "LOG_INSTALL_ROOT_HANDLER" in settings:  # newer versions of Scrapy
         settings.set("LOG_INSTALL_ROOT_HANDLER", False, "cmdline")
@@ -186,13 +186,13 @@ def _log_file(settings: Settings) -> IO[str] | None:
 
 
 def _error(error: Callable[[str], NoReturn], names: list[str], message: str) -> NoReturn:
-    """Report a usage error; of a mistyped command or option, which one may be meant."""
+    """Report a usage error; for a mistyped command or option, suggest a similar one."""
     wrong = re.search(r"(?:unrecognized arguments: |invalid choice: ')([\w-]+)", message)
     near = difflib.get_close_matches(wrong[1], names, 1) if wrong else ()
     error(f"{message}. Did you mean {near[0]!r}?" if near else message)
 
 
 def _say(subcommand: Subcommand, text: str) -> None:
-    # It may quote a URL of a page.
+    # The text may quote a URL of a page.
     with suppress(OSError):
         print(f"scrapy dq {subcommand.name}: {printable(text, LONGEST_LINE)}", file=sys.stderr)

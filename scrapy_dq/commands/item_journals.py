@@ -1,4 +1,4 @@
-"""What `scrapy dq items` does with the journals of a crawl's items: count, export or follow them."""
+"""Run `scrapy dq items`: count, export or follow the items in a crawl's journals."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ LOOK_S = 0.5
 
 
 def run(settings: Settings, options: argparse.Namespace) -> int:
-    """Do what the command line says, and return the exit status.
+    """Follow the command line, and return the exit status.
 
     Raises:
-        CommandError, ConfigError, CrewError: it failed.
+        CommandError, ConfigError, CrewError: the command failed.
     """
     _add_format(options)
     named = set_feeds(settings, options)
@@ -93,13 +93,13 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
 
 @dataclass
 class _Counts:
-    """What the journals of one worker hold."""
+    """The content of one worker's journals, in numbers."""
 
     items: int = 0
     size: int = 0
-    """In bytes."""
+    """Bytes of the journals."""
     unexported: int = 0
-    """Items in journals of which feeds may lack some."""
+    """Items in journals that are not exported completely."""
 
 
 def _show(folder: ItemsFolder, run: Run, options: argparse.Namespace) -> None:
@@ -142,7 +142,7 @@ def _show(folder: ItemsFolder, run: Run, options: argparse.Namespace) -> None:
 
 
 def _counted(journals: Sequence[Path], bar: ProgressBar) -> Counter[Path]:
-    """Return how many items of each journal would be exported."""
+    """Return the number of items in each journal that would be exported."""
     read_bytes = 0
 
     def passed(size: int) -> None:
@@ -158,12 +158,12 @@ def _counted(journals: Sequence[Path], bar: ProgressBar) -> Counter[Path]:
 
 
 def _worker_of(journal: Path) -> int:
-    """Return the number of the worker, which is in the name of its journal."""
+    """Return the number of a worker from the name of its journal."""
     return int(journal.name.split(".")[3].partition("-")[0])
 
 
 def _collect(config: Config, folder: ItemsFolder, *, follow: Codec | None) -> None:
-    """Move the items that are in Redis into journals; *follow*: go on until Ctrl-C, and print them."""
+    """Move items from Redis into journals; with *follow*, continue until Ctrl-C, and print them."""
     with opened(config) as place, folder.held(), as_unavailable(place.target), ExitStack() as stack:
         collector = Collector(place.client, config.crawl, folder.path)
         stack.callback(collector.close)
@@ -177,10 +177,10 @@ def _collect(config: Config, folder: ItemsFolder, *, follow: Codec | None) -> No
 
 
 def _follow(folder: ItemsFolder, codec: Codec, collect: Callable[[], None]) -> None:
-    """Print the items that are written from now on, until Ctrl-C.
+    """Print new items until Ctrl-C.
 
     Args:
-        collect: brings more of them into the folder.
+        collect: brings new items into the folder.
     """
     encode = ScrapyJSONEncoder().encode
     places: dict[str, int] = {}
@@ -194,13 +194,13 @@ def _follow(folder: ItemsFolder, codec: Codec, collect: Callable[[], None]) -> N
 
 
 def _new_items(folder: ItemsFolder, places: dict[str, int]) -> Iterator[Record]:
-    """Yield the items that are not read yet.
+    """Yield the items that were not read yet.
 
     Args:
-        places: by journal, how many bytes of it were read.
+        places: bytes that were read of each journal; updated here.
     """
     for path in folder.all_journals():
-        name = path.stem  # it is renamed once its items are in all feeds
+        name = path.stem  # the journal is renamed when all feeds have its items
         with suppress(FileNotFoundError):
             for record in read(path, places.get(name, 0)):
                 places[name] = places.get(name, len(MAGIC)) + record.size
@@ -210,7 +210,7 @@ def _new_items(folder: ItemsFolder, places: dict[str, int]) -> Iterator[Record]:
 
 
 def _add_format(options: argparse.Namespace) -> None:
-    """Put -t into the feeds of -o and -O, as Scrapy takes it there."""
+    """Append -t to the feeds of -o and -O, because Scrapy expects the format there."""
     if options.format:
         for name in ("output", "overwrite_output"):
             feeds = getattr(options, name)

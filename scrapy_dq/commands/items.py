@@ -1,4 +1,4 @@
-"""`scrapy dq items`: the items that workers on this machine have in journals."""
+"""`scrapy dq items`: count, export or follow the items in journals of workers on this machine."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from scrapy_dq.commands.subcommand import CommandError, Subcommand, WrongUsage
 
 
 class Items(Subcommand):
-    """The items of a crawl: count, export or follow them.
+    """Count, export or follow items.
 
-    Counts the items that each worker on this machine has scraped in the last run. With an option, it writes
-    them to any feed of Scrapy, or prints new ones.
+    Counts the items of the last run, by worker on this machine. Options export or print them.
     """
 
     name = "items"
     arguments = "<spider>"
     flags = (
         ("--export", "write the feeds of FEEDS again"),
-        ("--follow", "print items as they arrive, one JSON object per line, until Ctrl-C"),
+        ("--follow", "print new items as JSON Lines, until Ctrl-C"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_outputs(parser)
         parser.add_argument(
             "-t", "--format", metavar="FORMAT",
-            help="the format of the feeds of -o and -O (default: the ending of FILE)",
+            help="the format of -o and -O (default: by the ending of FILE)",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:

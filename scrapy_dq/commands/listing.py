@@ -1,4 +1,4 @@
-"""`scrapy dq search`, `failed` and `dead`: one lister of stored requests, with three sources."""
+"""`scrapy dq search`, `failed` and `dead`: list stored requests from three sources."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from scrapy_dq.text import count_of, printable
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^*]+", re.IGNORECASE)
 MOST_LOOKED_AT = 1_000_000
 MOST_CAUSES = 20
-"""Rows."""
+"""Most rows of the table of causes."""
 
 
 @dataclass
@@ -49,14 +49,14 @@ class Page:
     """Causes of failures; see `entries.groups_of`."""
     after: Sequence[str] = ()
     facts: dict[str, Any] = field(default_factory=dict)
-    """What --json has beside `entries`."""
+    """Other values that --json prints besides `entries`."""
 
 
 class Lister(Subcommand):
     """Shows a page of requests, or one of them in full."""
 
     of_one: str
-    """What one of them is called."""
+    """The name of one such request."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         common.add_count(parser, 20)
@@ -88,14 +88,14 @@ class Lister(Subcommand):
         return DONE
 
     def is_second(self, word: str) -> bool:
-        """Tell whether a word can be the second one."""
+        """Return whether a word is valid after the spider."""
         return ENTRY_ID.fullmatch(word) is not None
 
     @abstractmethod
     def read(
         self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
     ) -> Page:
-        """Return what the options ask for."""
+        """Return the requests that the options select."""
 
     @abstractmethod
     def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
@@ -134,11 +134,10 @@ class Kept(Lister):
 
 
 class FailedRequests(Kept):
-    """Requests that failed for good.
+    """Failed requests.
 
-    Counts the causes of the requests that failed for good (an exception in a callback, a page that could not
-    be downloaded or ended with HTTP 500), and lists the newest of the 10,000 that are kept, each with the
-    reason and the worker.
+    Counts failed requests by cause, and lists the newest of the 10,000 that are kept. A request fails through
+    an exception in its callback, a failed download, or a status such as HTTP 500.
     """
 
     name = "failed"
@@ -148,9 +147,8 @@ class FailedRequests(Kept):
 class DeadLetters(Kept):
     """Dead letters.
 
-    Counts the causes of the dead letters of the run, and lists some: requests whose workers died too often,
-    and entries that cannot be decoded or served. They are stored in no order: if there are more than 1,000,
-    any of them are shown, the newest of these first.
+    Counts dead letters by cause, and lists up to 1,000. These are requests whose workers died too often, and
+    entries that no worker can decode or serve.
     """
 
     name = "dead"
@@ -158,15 +156,12 @@ class DeadLetters(Kept):
 
 
 class Search(Lister):
-    """The next requests, matching requests, everything about a URL.
+    """List and find requests.
 
-    Without a pattern, it lists the requests that a worker would lease next, then requests that wait because
-    of their site's limits, then requests that are not due yet. With a pattern, it lists the requests whose
-    URL contains it, wherever they are (* in it is any text). A whole URL, with a scheme and without *,
-    shows everything that the spider's crawl knows of it (as a GET without a body): whether it was seen,
-    where its requests are, and what limits its site. An id shows one request in full, as JSON. With --crawl
-    and no spider, one word is the pattern. A crawl does not keep the URLs of requests
-    that are done.
+    Without a pattern: lists the next requests, then requests that wait for their site's limits or are not due
+    yet. With a pattern: lists requests whose URL contains it; * matches any text. With a whole URL: shows
+    whether it was seen (as a GET without a body), where its requests are, and its site's limits. With an id:
+    shows the whole request as JSON. URLs of finished requests are not kept.
     """
 
     name = "search"
@@ -178,11 +173,11 @@ class Search(Lister):
         super().add_arguments(parser)
         parser.add_argument(
             "--where", choices=[each.replace(" ", "-") for each in PLACES], action="append",
-            help="only requests that are there (may be repeated)",
+            help="only requests in this place (may be repeated)",
         )  # fmt: skip
         parser.add_argument(
             "--most", type=common.whole(0, 10**11), default=MOST_LOOKED_AT, metavar="N",
-            help=f"look at no more requests (default: {MOST_LOOKED_AT:,})",
+            help=f"look at no more than N requests (default: {MOST_LOOKED_AT:,})",
         )  # fmt: skip
 
     def is_second(self, word: str) -> bool:
@@ -218,7 +213,7 @@ def _next(place: Place, skip: int, count: int) -> Page:
 def _look(
     place: Place, wanted: Callable[[Entry], bool], census: Census, count: int, *, most: int, **limits: Any
 ) -> tuple[list[Entry], Looked]:
-    """Return entries that are *wanted*, and how far they were looked for, with a progress bar."""
+    """Return *wanted* entries, and the extent of the search, with a progress bar."""
     found: list[Entry] = []
     total = census.waiting + census.delayed + census.in_flight + census.failed + census.dead
 
@@ -237,7 +232,7 @@ def _found(
     place: Place, options: argparse.Namespace, wanted: Callable[[Entry], bool],
     partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), nowhere: str = "",
 ) -> Page:  # fmt: skip
-    """Return the requests that are *wanted*; *nowhere*: the last line if there are none."""
+    """Return the *wanted* requests; without any, the last line is *nowhere*."""
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
     last = options.skip + options.count
     found, looked = _look(place, wanted, census, last, most=options.most, where=where, partitions=partitions)
@@ -255,7 +250,7 @@ def _found(
 def _known(
     place: Place, crawler: Crawler | None, options: argparse.Namespace, url: str, census: Census
 ) -> Page:
-    """Return all that is known of a URL, by the project's own fingerprinter."""
+    """Return all known facts about a URL, with the project's own fingerprinter."""
     if crawler is None:
         raise WrongUsage(
             "only a spider knows the fingerprint of a URL: name it before the URL. With a * at its end, "
@@ -292,7 +287,7 @@ def _known(
 def _canonical(url: str) -> str:
     try:
         return canonicalize_url(url)
-    except ValueError:  # something else, or http://[
+    except ValueError:  # not a URL, or http://[
         return ""
 
 

@@ -1,4 +1,4 @@
-"""What `crawl` and `items` share: the feeds that the command line names, and their export with progress."""
+"""Shared by `crawl` and `items`: feeds on the command line, and their export with a progress bar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def set_feeds(settings: Settings, options: argparse.Namespace) -> Collection[str
     if not (options.output or options.overwrite_output):
         return ()
     alone = settings.copy()
-    alone.pop("FEEDS", None)  # else they are in the result
+    alone.pop("FEEDS", None)  # otherwise the result would include them
     try:
         named, feeds = (
             feed_process_params_from_cli(
@@ -43,7 +43,7 @@ def set_feeds(settings: Settings, options: argparse.Namespace) -> Collection[str
 def export_feeds(
     exports: Exports, run: Run, stops: StopSignals, *, finished: bool, began: bool
 ) -> tuple[list[Exported], list[str]]:
-    """Export all feeds, with a progress bar; return those that are stored, and why others are not.
+    """Export all feeds, with a progress bar; return the stored feeds, and the errors of the others.
 
     Args:
         finished, began: see `Exports.run`.

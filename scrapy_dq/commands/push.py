@@ -28,17 +28,15 @@ from scrapy_dq.pushing.pusher import Pushed, Pusher
 class Push(Subcommand):
     """Put requests into a crawl.
 
-    Puts URLs, or the requests of a file, into a spider's crawl. It skips what the crawl has seen, unless
-    --dont-filter is given. Each line of the file is a URL or a JSON object, with the names of a request's
-    attributes (url, method, headers, body, cookies, meta, cb_kwargs, priority, callback, errback,
-    dont_filter, ...).
+    Puts URLs, or the requests of a file, into a crawl, except requests that it has seen. A JSON object has
+    the attributes of a request: url, method, body, meta, priority, callback, ...
     """
 
     name = "push"
     arguments = "<spider> [<URL> ...]"
     flags = (
-        ("--dont-filter", "also put what the crawl has seen; sets dont_filter"),
-        ("--no-wait", "do not wait, for about a second, until Redis has written the requests to disk"),
+        ("--dont-filter", "also push requests that the crawl has seen"),
+        ("--no-wait", "do not wait until Redis has written them to disk"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -90,7 +88,7 @@ class Push(Subcommand):
 
 
 def _wake(place: Place) -> None:
-    """Wake idle workers; without that, as in an outage, they find what was pushed somewhat later."""
+    """Wake idle workers; if that fails, as in an outage, they find the pushed requests somewhat later."""
     with suppress(FrontierError), as_unavailable():
         wake(place.client, place.crawl)
 
@@ -105,13 +103,13 @@ def _object(text: str) -> dict[str, Any]:
 def _advice(
     pushed: Pushed, before: Overview, flush_on_start: bool, options: argparse.Namespace
 ) -> Iterator[str]:
-    """Yield what the user should know, or do next."""
+    """Yield advice for the user."""
     if pushed.disturbed:
-        yield "Redis lost its newest data meanwhile, or was frozen. Run this again: requests may be missing."
+        yield "Redis lost its newest data, or was frozen. Requests may be missing: run this again."
     if pushed.run is None:
         return
     if before.phase != "open" or pushed.run != before.run:
-        yield f"Run {pushed.run} starts with them; its start() runs, too."
+        yield f"Run {pushed.run} starts with them; its start() also runs."
         yield confirm.go_on(options)
     elif not maybe_alive(before):
         yield "No worker is alive."

@@ -1,4 +1,4 @@
-"""`scrapy dq events`, `report`: what happened to a crawl, who did it, and how fast the crawl was."""
+"""`scrapy dq events`, `report`: events of a crawl with their authors, and the crawl's speed."""
 
 from __future__ import annotations
 
@@ -37,24 +37,22 @@ from scrapy_dq.text import count_of, printable
 LOOK_S = 1.0
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDEST = 60
-"""Columns of a curve."""
+"""Most columns of a curve."""
 MOST_FAILURES = 1_000
-"""Records, of each kind, that a report groups."""
+"""Most records of each kind that a report groups."""
 
 
 class Events(Subcommand):
-    """What happened to a crawl, and who did it.
+    """What happened, and who did it.
 
-    Lists the newest events of a spider's crawl: workers that joined, left or died, outages of Redis,
-    commands and who gave them, the beginning and the end of runs. At most 500 are kept. --curves also draws
-    rate, backlog, failures and memory of the last two days, a sample each minute; of the first hour, a
-    sample each 10 s.
+    Lists the newest of at most 500 events: workers that joined, left or died, outages of Redis, commands and
+    their users, starts and ends of runs.
     """
 
     name = "events"
     flags = (
-        ("--follow", "print new ones as they come (JSON: one a line)"),
-        ("--curves", "also draw rate, backlog, failures and memory (JSON: the samples)"),
+        ("--follow", "print new events until Ctrl-C"),
+        ("--curves", "also draw rate, backlog, failures and memory of two days"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -90,7 +88,7 @@ class Events(Subcommand):
             for event in events:
                 if event not in shown and not history.is_known(event, shown):
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
-            # None is forgotten: what is not read of a shard now comes back with it.
+            # Keep all events: a shard that does not answer now will return its events again.
             shown.update(events)
             time.sleep(LOOK_S)
             try:
@@ -130,9 +128,9 @@ def _print_curves(samples: Sequence[Sample]) -> None:
 
 
 def curve(values: Sequence[float | None], columns: int) -> str:
-    """Return *values* as a line of at most *columns* blocks from 0 to the largest; unknown ones are blank.
+    """Draw *values* as a line of at most *columns* blocks, from 0 to the largest value.
 
-    A block is the mean of its values.
+    A block shows the mean of its values. It is blank if they are unknown.
     """
     columns = min(columns, len(values))
     ends = [i * len(values) // columns for i in range(columns + 1)] if columns else [0]
@@ -143,12 +141,10 @@ def curve(values: Sequence[float | None], columns: int) -> str:
 
 
 class Report(Subcommand):
-    """An HTML file with the curves, totals, failures and events of a crawl.
+    """An HTML report of a crawl.
 
-    Writes an HTML page about a spider's crawl to standard output, in a terminal to a file whose name it
-    prints: totals, curves of rate, backlog, failures and memory, the largest and slowest partitions,
-    failures by cause, and events. It has no script, and needs no other file: scrapy dq report books >
-    report.html
+    Writes an HTML page without scripts to standard output, or in a terminal to a file: totals, curves,
+    partitions, failures by cause, events.
     """
 
     name = "report"
@@ -190,14 +186,14 @@ def report_file(crawl: str) -> Path:
 
 
 WIDTH, HEIGHT = 860, 120
-"""Of a curve, in units of its picture."""
+"""Size of a curve, in units of its picture."""
 MOST_ROWS = 50
 LONGEST = 200
 """Characters of a name."""
 MARKED = {
     "died": "bad", "outage": "bad", "waits": "bad", "damaged": "bad", "began": "good", "finished": "good",
 }  # fmt: skip
-"""Events that are marked in the curves, and how."""
+"""Events that the curves mark, with the style of the mark."""
 
 _STYLE = """
 :root { --ink: #1b2230; --dim: #586174; --line: #e2e5ea; --card: #fff; --ground: #f6f7f9; --accent: #2f4fc4;
@@ -231,9 +227,9 @@ def page_of(
     """Return the page.
 
     Args:
-        status: as of `Snapshot.status`.
-        samples, events: oldest first.
-        failures: as of `read_failures`, of both kinds.
+        status: result of `Snapshot.status`.
+        samples, events: ordered, oldest first.
+        failures: results of `read_failures` for both kinds.
     """
     name = _text(status["crawl"])
     body = [
@@ -320,7 +316,7 @@ def _failures(found: dict[str, Any]) -> Iterable[str]:
     name = {"failed": "Failed requests", "dead": "Dead letters"}[found["kind"]]
     yield f"<h2>{name}, by cause</h2>"
     if not found["groups"]:
-        yield f"<p>{found['total']:,}, of which none is kept.</p>" if found["total"] else "<p>None.</p>"
+        yield f"<p>{found['total']:,}, none of them is kept.</p>" if found["total"] else "<p>None.</p>"
         return
     yield f"<p>The newest {len(found['rows']):,} of {found['total']:,} are grouped.</p>"
     rows = [(group["cause"], group["host"], group["count"]) for group in found["groups"][:MOST_ROWS]]
@@ -334,7 +330,7 @@ def _events(events: Sequence[Event]) -> Iterable[str]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> str:
-    """Return a table; *numbers*: the columns that are aligned right."""
+    """Return a table; the columns in *numbers* are aligned right."""
     styles = [" class=n" if head in numbers else "" for head in heads]
 
     def row_of(tag: str, row: Sequence[object]) -> str:

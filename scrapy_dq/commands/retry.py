@@ -28,10 +28,10 @@ LONGEST_LABEL = 2000
 
 
 class Retry(Subcommand):
-    """Give failed requests and dead letters another try.
+    """Retry failed requests and dead letters.
 
-    Puts requests that failed for good, and dead letters, back into the backlog, at their old place and with
-    their attempts reset. Select them by id, URL, site, --match or --reason, or take --all.
+    Puts failed requests and dead letters back at their old place in the backlog, and resets their attempts.
+    Select some by id, URL or options, or take --all.
     """
 
     name = "retry"
@@ -40,18 +40,16 @@ class Retry(Subcommand):
     flags = (
         ("--failed", "failed requests only"),
         ("--dead", "dead letters only"),
-        ("--all", "all that are kept; shows how many, and asks"),
+        ("--all", "all that are kept, after a question"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--site", metavar="HOST", help="only requests of this site")
         parser.add_argument(
             "--match", action="append", default=[], metavar="GLOB",
-            help="those whose whole URL matches: * is anything (may be repeated)",
+            help="only whole URLs that match; * matches any text (may be repeated)",
         )  # fmt: skip
-        parser.add_argument(
-            "--reason", metavar="TEXT", help="of these, only those whose reason contains TEXT"
-        )
+        parser.add_argument("--reason", metavar="TEXT", help="only requests whose reason contains TEXT")
         confirm.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -79,7 +77,7 @@ class Retry(Subcommand):
                     dead=choice.wants if choice.of_dead else None,
                     by=own_name(),
                 )  # fmt: skip
-            working = bool(maybe_alive(place.overview()))  # again: if the run just ended, they may have left
+            working = bool(maybe_alive(place.overview()))  # read again: workers leave when a run ends
         wanted = named if options.site is None else [*named, options.site]
         missing = [name for name in wanted if name not in choice.found]
         if options.json:
@@ -89,11 +87,11 @@ class Retry(Subcommand):
             for line in _result(found, overview, working, options):
                 print(line)
             if missing:
-                # They may have been copied from a page or a log.
+                # The user may have copied them from a page or a log.
                 names = printable(" ".join(missing), sys.maxsize)
                 print(f"Not among the failed or dead: {names}", file=sys.stderr)
         if found.unreachable:
-            # Also with --json: what is there may have been chosen.
+            # Also with --json: these shards may have selected records.
             print(
                 f"scrapy dq retry: no answer from {named_shards(found.unreachable)}: what was chosen "
                 f"there may be left. Run this again later",
@@ -103,13 +101,13 @@ class Retry(Subcommand):
 
 
 class _Choice:
-    """What the command line selects."""
+    """The records that the command line selects."""
 
     def __init__(self, named: Sequence[str], options: argparse.Namespace, max_bytes: int) -> None:
         self.of_failed = options.failed or not options.dead
         self.of_dead = options.dead or not options.failed
         self.found: set[str] = set()
-        """The named ids and URLs, and the site, that were found."""
+        """Ids, URLs and site from the command line that were found."""
         self._named = frozenset(named)
         self._options = options
         self._partitions = common.spellings_of(options.site)
@@ -154,7 +152,7 @@ def _result(found: Retried, overview: Overview, working: bool, options: argparse
         yield f"Back in the backlog: {_both(found.failed, found.dead)}."
     if found.left:
         yield (
-            f"{found.left:,} were left: removed meanwhile, stored by another version, or the id of one that "
+            f"{found.left:,} were left: already removed, stored by another version, or the id of one that "
             f"was moved."
         )
     if working or not (found.failed or found.dead):

@@ -1,4 +1,4 @@
-"""`scrapy dq web` and `metrics`: serve the crawls of a Redis to browsers, or their figures to Prometheus."""
+"""`scrapy dq web` and `metrics`: serve crawls of a Redis to browsers, or their figures to Prometheus."""
 
 from __future__ import annotations
 
@@ -35,33 +35,31 @@ PORT = 6870
 LOOK_S = 0.1
 MOST_REQUESTS = 400
 GRACE_S = 3
-"""How long requests in progress may take when the server ends."""
+"""Seconds that requests in progress may take when the server ends."""
 LONGEST_S = 60.0
-"""Most time that what is printed once may take: with many crawls, each read is a part of them."""
+"""Most seconds for printing the metrics once. If there are many crawls, each read covers only some."""
 SEARCH_S = 0.5
-"""How long crawls are searched for before."""
+"""Seconds for the search for crawls before that."""
 
 
 class Web(Subcommand):
-    """A live web page of the crawls.
+    """A live web page.
 
-    Serves a web page of all crawls in the Redis of this project, or of a spider, until Ctrl-C: counts,
-    speed, workers, partitions, failed requests. It only reads, unless --allow-steering is given.
+    Serves a web page of all crawls in the Redis of the project, or of a spider, until Ctrl-C. It only reads,
+    unless --allow-steering is given.
     """
 
     name = "web"
-    flags = (
-        ("--allow-steering", "users with the token may pause, resume, drain, stop, limit, retry and forget"),
-    )
+    flags = (("--allow-steering", "let users with the token change crawls"),)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_options(
-            parser, PORT, f"the port; 0: any that is free (default: {PORT})",
-            "browsers need to read and to steer",
+            parser, PORT, f"the port; 0: any free port (default: {PORT})",
+            "browsers need",
         )  # fmt: skip
         parser.add_argument(
             "--allow-host", action="append", default=[], metavar="NAME",
-            help="a name under which browsers reach the page, such as that of a proxy (may be repeated)",
+            help="another host name of the page (may be repeated)",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -93,30 +91,30 @@ async def _serve_page(
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(LOOK_S)
-        await looks.close()  # else the server would wait for the requests that wait for a look
+        await looks.close()  # otherwise the server would wait for requests that wait for a look
         await serving
     finally:
         await looks.close()
 
 
 def _fragment(crawl: str, token: str) -> str:
-    """Return what the page finds behind #: no browser sends it, and no log has it."""
+    """Return the part of the address after #: browsers do not send it, so no log has it."""
     parts = [f"token={token}"] if token else []
     parts += [f"/crawl/{quote(crawl, safe='')}"] if crawl else []
     return "#" + "&".join(parts) if parts else ""
 
 
 class PrometheusMetrics(Subcommand):
-    """The crawls' figures for Prometheus.
+    """Metrics for Prometheus.
 
-    Prints the metrics of a spider's crawl, or of all crawls in the Redis of this project, in the text
-    format of Prometheus; with --port, serves them at /metrics, until Ctrl-C.
+    Prints the metrics of a crawl, or of all crawls in the project's Redis, for Prometheus. With --port,
+    serves them at /metrics until Ctrl-C.
     """
 
     name = "metrics"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        _add_options(parser, None, "serve them on this port; 0: any that is free", "Prometheus needs to read")
+        _add_options(parser, None, "serve them on this port; 0: any free port", "Prometheus needs")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         with _needing("metrics", "the metrics need prometheus_client"):
@@ -133,7 +131,7 @@ class PrometheusMetrics(Subcommand):
 
 
 def _print_metrics(metrics: Metrics, there: AbstractContextManager[Place], *, as_json: bool) -> None:
-    """Print them once. That Redis gives no usable answer is what a metric says: the exit status is 0."""
+    """Print the metrics once. Without an answer from Redis the exit status is 0: a metric reports that."""
     show = metrics.samples if as_json else metrics.text
     try:
         with there as place:
@@ -165,7 +163,7 @@ def _serve_metrics(
 
 
 def _add_options(parser: argparse.ArgumentParser, port: int | None, port_help: str, readers: str) -> None:
-    """Add the options for address and token; *readers*: the users of the token, and its purpose."""
+    """Add the options for address and token; *readers* are the users of the token, with a verb."""
     parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
     parser.add_argument("--port", type=common.whole(0, 65_535), default=port, help=port_help)
     parser.add_argument(
@@ -175,10 +173,10 @@ def _add_options(parser: argparse.ArgumentParser, port: int | None, port_help: s
 
 
 def _token_of(options: argparse.Namespace, what: str) -> str:
-    """Return the token that the user has given; empty: none is needed.
+    """Return the user's token; empty: there is no token, and none is needed.
 
     Args:
-        what: what the command lets others read.
+        what: the data that the command lets others read.
     Raises:
         WrongUsage: other machines could read it without a token.
         ConfigError: the token file cannot be read, or is empty.
@@ -194,10 +192,10 @@ def _token_of(options: argparse.Namespace, what: str) -> str:
 
 @contextmanager
 def _needing(extra: str, what: str) -> Iterator[None]:
-    """Name the packages to install, if one that the block imports is missing.
+    """Name the packages to install if an import in the block fails.
 
     Args:
-        what: needs them, in words.
+        what: beginning of the message: the feature and the packages that it needs.
     """
     try:
         yield
@@ -208,7 +206,7 @@ def _needing(extra: str, what: str) -> Iterator[None]:
 
 
 def _server_of(app: Any) -> Any:
-    """Return what serves an ASGI app, once it gets a socket."""
+    """Return a server for an ASGI app; it still needs a socket."""
     import uvicorn
 
     return uvicorn.Server(
@@ -221,7 +219,7 @@ def _server_of(app: Any) -> Any:
 
 
 def _announce(options: argparse.Namespace, address: str, redis: str, what: str) -> None:
-    """Print where something is served, and *what*; with `--json`, one object."""
+    """Print the address and *what* is served there; with `--json`, one object."""
     if options.json:
         print(json.dumps({"address": address, "redis": redis}), flush=True)
     else:
@@ -230,10 +228,10 @@ def _announce(options: argparse.Namespace, address: str, redis: str, what: str) 
 
 @contextmanager
 def _serving(options: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]:
-    """Yield a socket that listens, and its URL; Ctrl-C and SIGTERM end the block.
+    """Yield a listening socket and its URL; Ctrl-C and SIGTERM end the block.
 
     Raises:
-        CommandError: it cannot listen.
+        CommandError: the address cannot be listened on.
     """
     host = options.host
     try:
@@ -242,7 +240,7 @@ def _serving(options: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]
         )
         listener = socket.create_server(address[:2], family=family)
     except OSError as error:
-        # Python appends the address to some errors; the numbers of getaddrinfo are not errno.
+        # Python appends the address to some errors, and errors of getaddrinfo have no errno.
         reason = str(error.strerror or error).partition(" (while")[0]
         why = f"{host}:{options.port} cannot be listened on: {reason}"
         raise CommandError(f"{why}. --port names another port") from error
@@ -252,5 +250,5 @@ def _serving(options: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]
 
 
 def _name_of(host: str) -> str:
-    """Return the name under which others reach what listens on *host*."""
+    """Return the name under which others reach a server that listens on *host*."""
     return socket.gethostname() if host in ("0.0.0.0", "::", "") else host

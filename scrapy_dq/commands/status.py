@@ -1,4 +1,4 @@
-"""`scrapy dq status`, `workers`: a crawl now, once or repeatedly; its workers; or all crawls in its Redis."""
+"""`scrapy dq status`, `workers`: show a crawl once or repeatedly, its workers, or all crawls in its Redis."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ from scrapy_dq.text import printable
 class Status(Subcommand):
     """The progress of a crawl.
 
-    Shows phase, counts, pages per second, the largest and the slowest partitions of a spider's crawl; with
-    --watch repeatedly, until Ctrl-C. Without a spider and without --crawl: all crawls in this Redis, the
-    project's first.
+    Shows phase, counts, speed, and the largest and slowest partitions of a crawl. Without a spider or
+    --crawl, lists all crawls in this Redis.
     """
 
     name = "status"
     flags = (
-        ("--no-rate", f"do not wait {EVERY_S:g} s to measure pages per second"),
-        ("--all", "without a spider: examine all keys of this Redis, and show when each crawl finished"),
-        ("--watch", "repeat: a live view in a terminal, elsewhere a line (with --json: an object) each time"),
+        ("--no-rate", f"do not take {EVERY_S:g} s to measure the speed"),
+        ("--all", "without a spider: examine all keys, and show when crawls finished"),
+        ("--watch", "repeat until Ctrl-C: a live view in a terminal, else lines"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--every", type=common.seconds(0.1, 86_400), metavar="SECONDS",
-            help=f"with --watch: time between two updates (default: {EVERY_S:g})",
+            help=f"with --watch: time between updates (default: {EVERY_S:g})",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -69,7 +68,7 @@ class Status(Subcommand):
 
 
 def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
-    """Return the crawl of each spider, or why that is unknown; then the other crawls in the same Redis."""
+    """Return the crawl of each spider, or why it is unknown; then the other crawls in the same Redis."""
     crawls: list[dict[str, Any]] = []
     by_redis: dict[str, tuple[Config, list[dict[str, Any]]]] = {}
     for spider in spider_names(settings):
@@ -78,7 +77,7 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
         try:
             config = common.config_named(settings, argparse.Namespace(spider=spider, spargs=[]))
         except (CommandError, ConfigError) as error:
-            found["why"] = str(error)  # for example, it needs spider arguments
+            found["why"] = str(error)  # for example, the spider needs arguments
             continue
         found["crawl"] = config.crawl
         where = (config.redis_url, config.redis_host, config.redis_port, config.redis_db, config.redis_params)
@@ -111,12 +110,12 @@ def _count(found: dict[str, Any], there: Place) -> None:
 
 
 def _others(there: Place, known: Collection[str], everything: bool) -> Iterator[dict[str, Any]]:
-    """Yield the crawls whose names are not *known*, and that this user may read."""
+    """Yield readable crawls whose names are not in *known*."""
     search = CrawlSearch()
     try:
         names = search.all_names(there.nodes) if everything else search.go_on(there.nodes)
     except Exception as error:
-        reason_of_one(error, there.client)  # it raises, unless this user may not search
+        reason_of_one(error, there.client)  # raises, unless this user may not search
         return
     for name in names if everything else names[:MOST_CRAWLS]:
         found: dict[str, Any] = {"spider": None, "crawl": name, "phase": "unknown"}
@@ -154,12 +153,12 @@ def _print_crawls(crawls: list[dict[str, Any]], everything: bool) -> None:
 
 GONE = "The crawl no longer exists: its keys were deleted, or Redis was emptied"
 Show = Callable[[dict[str, Any], "dict[str, Any] | None"], None]
-"""Shows a status; if there is no newer one, its second argument says why (`error`)."""
+"""Shows a status; the second argument is set if a later read failed, and has its `error`."""
 
 
 @contextmanager
 def output(*, as_json: bool) -> Iterator[Show]:
-    """Yield what fits standard output: a live view if it is a terminal that can move its cursor."""
+    """Yield a function for standard output: a live view if that is a terminal with a movable cursor."""
     console = Console(highlight=False, markup=False)
     if as_json:
         yield lambda status, missed: print(json.dumps(missed or status), flush=True)
@@ -176,10 +175,10 @@ def _print_line(status: dict[str, Any], missed: dict[str, Any] | None) -> None:
 
 
 def watch(place: Place, every_s: float, *, as_json: bool) -> None:
-    """Show the status every *every_s* seconds, until Ctrl-C, SIGTERM, or nothing reads the output.
+    """Show the status every *every_s* seconds, until Ctrl-C, SIGTERM, or the reader of the output is gone.
 
     Raises:
-        NoSuchCrawl, FrontierError: the first attempt to read it failed.
+        NoSuchCrawl, FrontierError: the first attempt to read the status failed.
     """
     with ended_quietly(), output(as_json=as_json) as show:
         watcher = Watcher(place)
@@ -215,13 +214,12 @@ _WORKER_COLUMNS = ("host", "pid", "since", "beat", "leases", "pages/s", "state")
 class Workers(Subcommand):
     """The workers of a crawl.
 
-    Shows the workers that are registered in a spider's crawl, watched for 1 s. For those on this machine,
-    it checks whether their processes exist; for others, --wait watches their heartbeats for 2.5 s.
+    Watches the registered workers of a crawl for 1 s. On this machine, it also checks their processes.
     """
 
     name = "workers"
     flags = (
-        ("--wait", f"watch the heartbeats for {WAIT_S:g} s"),
+        ("--wait", f"watch for {WAIT_S:g} s, to find workers without a heartbeat"),
         ("--no-rate", "do not watch: no pages per second"),
     )
 

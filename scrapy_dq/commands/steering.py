@@ -28,15 +28,15 @@ class Steering(Subcommand):
     """Sends one command to all workers, and can wait until all have obeyed it."""
 
     done: str
-    """The state of the crawl after that, for people."""
+    """The state of the crawl after the command, for people."""
     awaited = "nothing is in flight"
-    """What `--wait` waits for; empty: it has no such option."""
+    """The state that `--wait` waits for; empty: no such option."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         if self.awaited:
             parser.add_argument(
                 "--wait", nargs="?", type=common.seconds(0, MOST_WAIT_S), const=math.inf, metavar="SECONDS",
-                help=f"wait until {self.awaited}, at most SECONDS (default: as long as it takes)",
+                help=f"wait until {self.awaited}, at most SECONDS (default: no limit)",
             )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ class Steering(Subcommand):
         return DONE
 
     def _needless(self, found: Overview) -> str:
-        """Return why this command has no effect now; empty: it has."""
+        """Return why this command has no effect now; empty: it has an effect."""
         if found.phase == "finished":
             needless = not (self.name == "stop" and found.members)
             return f"the run is finished: there is nothing to {self.name}." if needless else ""
@@ -86,7 +86,7 @@ class Steering(Subcommand):
         return "no start() is incomplete: nothing is missing."
 
     def _result(self, found: Overview) -> str:
-        """Return what this command has done, and to how many workers, with how many leases, for people."""
+        """Describe the effect of this command for people, with the numbers of workers and leases."""
         workers, in_flight = len(found.members), found.census.in_flight
         if self.name == "complete" and found.phase == "finished":
             return "finished without the rest."
@@ -99,24 +99,24 @@ class Steering(Subcommand):
         alive = maybe_alive(found)
         if self.name == "stop":
             return not alive
-        # Nobody knows how many leases a silent shard has.
+        # A shard that does not answer may have leases.
         return not (any(member.in_flight for member in alive) or found.unreachable)
 
 
 class Pause(Steering):
-    """Let all workers stop sending requests, until resume.
+    """Stop sending requests.
 
-    All workers release the requests in their buffers, finish the requests in progress, and wait. New workers
-    also wait. `resume` continues the crawl.
+    All workers release their buffers, finish the requests in progress, and wait. New workers also wait.
+    `resume` continues the crawl.
     """
 
     name, done = "pause", "paused"
 
 
 class Drain(Steering):
-    """Let all workers finish what they hold, and lease nothing more.
+    """Finish all leased requests.
 
-    All workers finish what they have leased, including their buffers, lease nothing more, and wait. `resume`
+    All workers finish the requests that they hold, including their buffers, lease no more, and wait. `resume`
     continues the crawl; `stop` closes the workers.
     """
 
@@ -133,31 +133,30 @@ class Resume(Steering):
 
 
 class Stop(Steering):
-    """Let all workers close gracefully.
+    """Close all workers.
 
-    Closes all workers that are registered now, as SIGTERM would: each releases its buffer at once, and what
-    is not finished after DQ_SHUTDOWN_GRACE. The crawl stays, and later workers continue it.
+    Closes all workers, as SIGTERM would. Each releases its buffer at once, and unfinished requests after
+    DQ_SHUTDOWN_GRACE. Later workers continue the crawl.
     """
 
     name, done, awaited = "stop", "stopping", "all workers are gone"
 
 
 class Complete(Steering):
-    """Let a run end although a start() is incomplete.
+    """End a run despite an incomplete start().
 
-    A run is not finished while a start() is incomplete (its worker was killed or stopped, or it raised) and
-    none with the same arguments has completed. This lets the run end without the rest.
+    Lets a run end although a start() is incomplete: its worker was killed or stopped, or it raised, and no
+    start() with the same arguments has completed.
     """
 
     name, done, awaited = "complete", "will end without the rest", ""
 
 
 class Limit(Subcommand):
-    """The delay, concurrency, budget and block of a site.
+    """The limits of a site.
 
-    Shows or changes the delay, the concurrency, the budget and the block of a site, for all workers
-    together. They apply from the next exchange of each worker on, until the run is finished, or a worker
-    with different settings joins.
+    Shows or changes the limits of a site, for all workers together. A change lasts until the run is finished,
+    or a worker with different settings joins.
     """
 
     name = "limit"
@@ -165,9 +164,7 @@ class Limit(Subcommand):
     flags = (("--default", "reset delay, concurrency and budget to the settings"),)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--site", required=True, metavar="HOST", help="the site: a partition, as `status` shows it"
-        )
+        parser.add_argument("--site", required=True, metavar="HOST", help="the site, as `status` shows it")
         parser.add_argument(
             "--delay", type=common.seconds(0, MAX_DELAY_S), metavar="S",
             help="seconds between two requests; 0: no delay",
@@ -178,7 +175,7 @@ class Limit(Subcommand):
         )  # fmt: skip
         parser.add_argument(
             "--budget", type=common.whole(0, 1_000_000_000), metavar="N",
-            help="most requests of the run, or of a day, counted from its first budget on; 0: any number",
+            help="most requests in the run, or per day; 0: no limit",
         )  # fmt: skip
         parser.add_argument(
             "--block", type=common.seconds(0.001, MAX_BLOCK_S), metavar="S",

@@ -1,4 +1,4 @@
-"""Standard streams that survive their readers; Ctrl-C as the normal end of a command."""
+"""Keep standard streams usable without a reader, and treat Ctrl-C as a normal end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LastingStream:
             return len(text)
 
     def flush(self) -> None:
-        """Write what is still buffered."""
+        """Write the buffered text."""
         try:
             self._stream.flush()
         except OSError as error:
@@ -46,7 +46,7 @@ class LastingStream:
 
     def _give_up(self, error: OSError) -> None:
         self.error = self.error or error
-        # What is still buffered would fail again when Python exits, with exit status 120.
+        # Otherwise Python writes the buffer again at its exit, fails, and exits with status 120.
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -60,7 +60,7 @@ class LastingStream:
 def lasting_streams() -> Iterator[LastingStream | None]:
     """Wrap both standard streams; yield standard output, if it is open."""
     before = sys.stdout, sys.stderr
-    lasting = [LastingStream(stream) if stream else None for stream in before]  # None: it is closed
+    lasting = [LastingStream(stream) if stream else None for stream in before]  # None: a closed stream
     sys.stdout, sys.stderr = cast("list[TextIO]", lasting)
     try:
         yield lasting[0]

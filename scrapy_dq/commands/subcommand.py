@@ -9,7 +9,7 @@ from typing import ClassVar
 from scrapy.settings import Settings
 
 DONE, FAILED, USAGE = 0, 1, 2
-"""Exit status: it was done; it failed, and standard error says why; the command line is invalid."""
+"""Exit status: success; failure, with the reason on standard error; invalid command line."""
 
 
 class CommandError(Exception):
@@ -19,7 +19,7 @@ class CommandError(Exception):
 
 
 class WrongUsage(CommandError):
-    """The command line is invalid, whatever the state of the crawl."""
+    """The command line is invalid in any state of the crawl."""
 
     status = USAGE
 
@@ -29,14 +29,14 @@ class Subcommand(ABC):
 
     name: str
     arguments: ClassVar[str] = "[<spider>]"
-    """For the usage line."""
+    """The arguments in the usage line."""
     what: ClassVar[str] = ""
-    """The meaning of the words after the spider, for `--help`; empty: it takes no other words."""
+    """The meaning of the words after the spider, for `--help`; empty: there are no other words."""
     flags: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Its options without a value, each with its help."""
+    """Options without a value, each with its help."""
 
     own_status: ClassVar[bool] = False
-    """Whether its exit status ignores that its output could not be printed."""
+    """Whether the exit status ignores a failure to print the output."""
 
     @property
     def summary(self) -> str:
@@ -46,11 +46,11 @@ class Subcommand(ABC):
 
     @property
     def description(self) -> str:
-        """The rest, for `--help` and docs/cli.md, which have its options from the parser."""
+        """The rest of the docstring, for `--help` and docs/cli.md, which get the options from the parser."""
         return " ".join((self.__doc__ or "").partition("\n")[2].split())
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add its arguments and options; `group.py` adds Scrapy's options and `--crawl`."""
+        """Add the command's arguments and options; `group.py` adds Scrapy's options and `--crawl`."""
         about = "the name of the spider"
         if self.what:
             parser.add_argument("words", nargs="*", metavar="<spider>", help=f"{about}; then {self.what}")
@@ -68,12 +68,12 @@ class Subcommand(ABC):
             parser.add_argument(name, action="store_true", help=about)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: B027 - some have none
-        """Add its further arguments, and its options that take a value."""
+        """Add further arguments, and options that take a value."""
 
     @abstractmethod
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         """Run the command and return the exit status.
 
         Raises:
-            CommandError, ConfigError, CrewError, FrontierError: it failed.
+            CommandError, ConfigError, CrewError, FrontierError: the command failed.
         """

@@ -1,4 +1,4 @@
-"""`scrapy dq export`, `import`, `move`: a whole crawl as a file, or in another Redis or form."""
+"""`scrapy dq export`, `import`, `move`: export a crawl to a file, import one, or move or convert a crawl."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PLACE_SETTINGS = ("REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS")
 
 
 class _Written(NamedTuple):
-    """The numbers of written entries and fingerprints; *missing*: the crawl counts so many more requests."""
+    """The numbers of written entries and fingerprints, and of counted requests that are *missing*."""
 
     entries: int
     tokens: int
@@ -59,9 +59,8 @@ class _Written(NamedTuple):
 class ExportCrawl(Subcommand):
     """Write a crawl into a file.
 
-    Writes a crawl into a file, as JSON Lines: waiting and delayed requests, failed ones and dead letters,
-    what was seen, limits. `scrapy dq import` makes a crawl of it, in another Redis, order, kind of seen or
-    number of shards. The crawl must be paused, or have no live worker; it is not changed.
+    Writes a crawl as JSON Lines: waiting, delayed and failed requests, dead letters, seen fingerprints,
+    limits. The crawl must be paused, or have no live worker; it does not change.
     """
 
     name = "export"
@@ -69,7 +68,7 @@ class ExportCrawl(Subcommand):
     what = "the file: - for standard output; .zst at its end: compressed"
     flags = (
         ("--seen-only", "only the fingerprints, for a new crawl of other pages"),
-        ("--urls", "only the URLs of all requests, one per line, for people; not to be imported"),
+        ("--urls", "only the URLs, one per line; they cannot be imported"),
     )
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -130,8 +129,8 @@ async def _export(
                 bar.advance(len(part.items))
         if await standing(frontiers) != before:
             raise CommandError(
-                f"crawl {place.crawl!r} has changed meanwhile: nothing was written. If it is on hold, wait "
-                "until its workers have ended what they had begun: `scrapy dq pause --wait`"
+                f"crawl {place.crawl!r} has changed during the export: nothing was written. If it is on "
+                "hold, wait until its workers have finished their pages: `scrapy dq pause --wait`"
             )
         writer.end()
     return _Written(writer.entries, writer.tokens, header.entries - writer.entries)
@@ -143,7 +142,7 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
     with created(name) as file:
         async for part in dump(frontiers, header, parts.ENTRIES):
             urls = [title_of(shown(each.payload, place.config.max_entry_bytes)) for each in part.items]
-            # Printable: any feeder of start payloads can choose these URLs.
+            # Printable: anyone who feeds start payloads can choose these URLs.
             lines = (f"{printable(url, LONGEST_URL)}\n" for url in urls)
             file.write("".join(lines).encode("ascii", "backslashreplace"))
             count += len(urls)
@@ -152,11 +151,10 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
 
 
 class ImportCrawl(Subcommand):
-    """Make a crawl of such a file.
+    """Make a crawl from such a file.
 
-    Makes a crawl of a file that `scrapy dq export` has written: with the DQ_ORDER, DQ_SEEN and DQ_SHARDS of
-    the settings. There must be no such crawl. Nothing is lost or doubled if it is interrupted or killed:
-    the same command continues, and until it is complete no worker can join.
+    Makes a new crawl from a file of `scrapy dq export`, with the DQ_ORDER, DQ_SEEN and DQ_SHARDS of the
+    settings. If the import is interrupted, run it again: no worker can join before it is complete.
     """
 
     name = "import"
@@ -190,7 +188,10 @@ class ImportCrawl(Subcommand):
 
 
 def _refuse_other(header: parts.Header, config: Config, crawler: Crawler | None) -> None:
-    """Refuse what workers would not join, or would not find seen; no *crawler*: only the crawl is named."""
+    """Refuse a crawl that workers could not join, or whose fingerprints they would not find.
+
+    *crawler* is None if the command line names only the crawl.
+    """
     fingerprinter = crawler and global_object_name(type(common.fingerprinter_of(crawler)))
     spider = crawler and global_object_name(type(crawler.spider))
     for setting, there, here in (
@@ -215,12 +216,11 @@ def _advice_after_import(file: ExportFile, config: Config, done: Loaded) -> Iter
 
 
 class Move(Subcommand):
-    """Move a crawl into another Redis, DQ_SHARDS, DQ_SEEN or DQ_ORDER.
+    """Move a crawl, or change its storage.
 
-    Moves a crawl into another Redis (--to), or gives it another number of shards, kind of seen or order:
-    from the options, or else from the settings. Needs memory for a second copy of it. Refuses while a worker
-    is alive. If it is interrupted or killed, it loses and doubles nothing: the same command completes it, and
-    no worker can join before that.
+    Moves a crawl into another Redis, or gives it another number of shards, kind of seen or order. No worker
+    may be alive, and Redis needs memory for a second copy. If the move is interrupted, run it again: nothing
+    is lost, and no worker can join before it is complete.
     """
 
     name = "move"
@@ -233,11 +233,11 @@ class Move(Subcommand):
         )  # fmt: skip
         parser.add_argument(
             "--seen", choices=[kind.value for kind in Seen],
-            help="how to store what was seen (default: by DQ_SEEN and DQ_SEEN_TTL)",
+            help="how to store seen requests (default: by DQ_SEEN and DQ_SEEN_TTL)",
         )  # fmt: skip
         parser.add_argument(
             "--order", choices=[order.value for order in Order],
-            help="the order in which requests are served (default: DQ_ORDER)",
+            help="the order of requests (default: DQ_ORDER)",
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -315,7 +315,7 @@ def _advice_after_move(done: Moved, wanted: parts.Shape, config: Config, target:
 
 
 def _file_named(options: argparse.Namespace) -> str:
-    """Set `spider`, and return the file that is named after it."""
+    """Set `spider`, and return the file name after it."""
     if not (names := common.words_after_spider(options, "a file")):
         raise WrongUsage("name a file after the spider")
     return names[0]

@@ -2,13 +2,13 @@
 
 With `dq crawl` it is a process that exports a feed: `feeds/export.py`.
 
-The folder stands first in `sys.path`, as it does in the command that starts the worker.
+The folder stands first in `sys.path`, as in the command that starts the worker.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.argv.pop(1)  # before anything is imported: it was the folder of this file
+    sys.path[0] = sys.argv.pop(1)  # before all imports: Python has put the folder of this file there
 
 from scrapy.cmdline import execute
 from scrapy.utils.project import get_project_settings
@@ -18,6 +18,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "dq":
         install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")  # before a spider does
     settings = get_project_settings()
-    # Not EXTENSIONS: a spider that has its own replaces the project's.
+    # Not EXTENSIONS: a spider's own EXTENSIONS replace the project's.
     settings["EXTENSIONS_BASE"].set("scrapy_dq.crew.worker_agent.WorkerAgent", 0, "default")
     execute(settings=settings)

@@ -1,4 +1,4 @@
-"""How a worker of a crew is started: its command line and its log file."""
+"""How `scrapy dq crawl` starts a worker: the worker's command line and log file."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from scrapy_dq.crew.errors import CrewError, NoLogs
 from scrapy_dq.crew.own_files import make_private, open_own
 
 MOST_LOGS = 10_000
-"""Of all crews that use one folder."""
+"""Maximum number of logs, for all crews that use one folder."""
 
 
 def command_of(
     spider: str, options: Any, settings: Mapping[str, Any], words: Sequence[str] = ("crawl",)
 ) -> list[str]:
-    """Return the command line of a worker: those options of `scrapy dq crawl` that `scrapy crawl` has.
+    """Return the command line of a worker: the options of `scrapy dq crawl` that `scrapy crawl` also has.
 
     Args:
-        words: the command of Scrapy.
-        options: of the command line.
-        settings: more settings, as `-s`; they override those of the command line.
+        words: Scrapy's command.
+        options: the parsed command line.
+        settings: more settings, as `-s`; they override the command line.
     """
-    # Not -m: it puts the current folder before all others, where another user may have put modules.
+    # Not -m: it puts the current folder before all others, and another user may have put modules there.
     program = str(Path(__file__).with_name("__main__.py"))
     return [sys.executable, program, sys.path[0], *words, spider, *_passed_on(options), *_set(settings)]
 
@@ -56,15 +56,15 @@ def _set(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def log_paths(count: int, log_dir: Path | None, log_file: str | None, crawl: str, home: Path) -> list[Path]:
-    """Return one log per worker; their folders are created.
+    """Return one log per worker, and create their folders.
 
     Args:
-        log_dir: for logs if there is no *log_file*; the logs of the last crew are kept next to the new ones.
-        log_file: LOG_FILE; the name of each worker's log is this with its number.
-        home: the data directory, which also has a folder for logs: no other user may replace it.
+        log_dir: the folder for logs without *log_file*. The last crew's logs stay next to the new ones.
+        log_file: LOG_FILE. The name of each worker's log is this with its number.
+        home: the data directory, by default with the folder for logs. No other user may replace it.
     Raises:
         NoLogs: they cannot be written.
-        CrewError: others could write to the folder, or use all of it.
+        CrewError: other users can write to the folder, or another process locks all of it.
     """
     try:
         if log_file:
@@ -88,7 +88,7 @@ def log_paths(count: int, log_dir: Path | None, log_file: str | None, crawl: str
 
 def _taken(folder: Path, count: int) -> list[Path]:
     """Return *count* logs that no other crew uses, and lock them for the life of this process."""
-    # Each byte of this file is the lock of a log: the kernel releases them if this process dies.
+    # Each byte of this file is the lock of one log. The kernel releases the locks of a process that dies.
     lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     logs: list[Path] = []
     for number in range(1, MOST_LOGS + 1):
@@ -96,10 +96,10 @@ def _taken(folder: Path, count: int) -> list[Path]:
             return logs
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-        except (BlockingIOError, PermissionError):  # POSIX lets a system choose between the two
+        except (BlockingIOError, PermissionError):  # POSIX allows both errors
             continue
         logs.append(folder / f"worker-{number}.log")
         with suppress(FileNotFoundError):
             logs[-1].replace(logs[-1].with_suffix(".log.1"))
-    # Whoever can read the file can lock all of it.
+    # Any process that can read the file can lock all of it.
     raise CrewError(f"{folder / 'in-use.lock'} is locked by another process: choose another --log-dir")

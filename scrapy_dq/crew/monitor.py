@@ -1,4 +1,4 @@
-"""The crawl as a crew sees it: its Redis, which is kept running, and snapshots, taken in a thread."""
+"""A crew's view of its crawl: it keeps Redis running, and takes snapshots in a thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def opened(config: Config, data_dir: Path) -> Iterator[Place]:
     """Yield the crawl, with a blocking client. An embedded Redis runs until the end of the block.
 
     Raises:
-        FrontierRefused: it cannot be reached, or would lose the crawl.
+        FrontierRefused: Redis cannot be reached, or would lose the crawl.
     """
     connection = Connection(config, data_dir)
     try:
@@ -39,21 +39,21 @@ def opened(config: Config, data_dir: Path) -> Iterator[Place]:
 
 
 async def _prepare(connection: Connection, config: Config) -> None:
-    """Check Redis, and flush the crawl if that is configured: each worker would flush that of the others."""
+    """Check Redis, and flush the crawl if configured: each worker would delete the others' crawl."""
     try:
         await connection.open()
         if config.flush_on_start:
             await flush_crawl(config, connection)
     finally:
-        await connection.disconnect()  # a client of an event loop that has ended cannot be closed
+        await connection.disconnect()  # a client cannot be closed after the end of its event loop
 
 
 def run_name_for(client: Any, config: Config) -> str:
     """Return the DQ_RUN_NAME for the workers, if the settings have none.
 
-    With a name, a worker that joins late, or is restarted when the run ends, finds the run finished and does
-    not start the next one. A run that is continued keeps its name, if it has one. Crews that begin at once
-    get the same: it says which run of the crawl theirs will be.
+    A worker may join late, or be restarted when the run ends. With a name, it finds the run finished and does
+    not start the next one. A continued run keeps its name, if it has one. Crews that begin at the same time
+    get the same name, which contains the number of the run that they will join.
 
     Raises:
         FrontierUnavailable, FrontierRefused: Redis does not answer, or refuses.
@@ -73,7 +73,7 @@ class Monitor:
 
     def __init__(self, place: Place) -> None:
         self.problem = ""
-        """Why the last attempt to take a snapshot failed; empty: it did not."""
+        """Why the last snapshot failed; empty if it did not."""
         self.overview: Overview | None = None
         """The counts; None before the first snapshot."""
         self.turn: Entry | None = None

@@ -1,4 +1,4 @@
-"""Files and folders that only this user decides about, although others may have been there first."""
+"""Files and folders that only this user may control, although another user may have created them first."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from scrapy_dq.crew.errors import CrewError
 
 
 def real_path(target: Path) -> Path:
-    """Return where *target* leads.
+    """Return the path that *target* leads to.
 
     Raises:
-        CrewError: it is a link of another user, and may lead to any file of this one.
+        CrewError: *target* is a link of another user, and may lead to any file of this user.
     """
     if target.is_symlink() and hasattr(os, "geteuid") and target.lstat().st_uid not in (0, os.geteuid()):
         raise CrewError(
@@ -24,11 +24,11 @@ def real_path(target: Path) -> Path:
 
 
 def open_own(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, as an *opener*, but through no link of another user.
+    """Open a file, as an *opener*, but never through a link of another user.
 
     Raises:
-        CrewError: it is one.
-        OSError: it cannot be opened; or it became a link just now.
+        CrewError: *path* is such a link.
+        OSError: the file cannot be opened, or has become a link since the check.
     """
     was_link = os.path.islink(path)
     real_path(Path(path))
@@ -38,16 +38,16 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
 def make_private(folder: Path, *, may_be_link: bool = False) -> None:
     """Create *folder* and its parents, or refuse an existing one that other users can write to.
 
-    Another user could have created it first, with links in it to files of ours. Parents have the mode of the
-    umask: if others could then replace *folder*, make the parent private first.
+    Another user could have created it first, with links to our files in it. The umask decides the mode of the
+    parents: if other users could then replace *folder*, make the parent private first.
 
     Args:
-        may_be_link: it is the data directory, which somebody may have moved to another disk.
+        may_be_link: it is the data directory, which the user may have moved to another disk.
     Raises:
         CrewError: the folder is a link, belongs to another user, or others can write to it.
         OSError: it cannot be created.
     """
-    if not hasattr(os, "getuid"):  # Windows, where no folder is shared in this way
+    if not hasattr(os, "getuid"):  # Windows has no such shared folders
         folder.mkdir(parents=True, exist_ok=True)
         return
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What `scrapy dq crawl` and the processes that it starts tell each other: by a variable, and pipes."""
+"""Messages between `scrapy dq crawl` and the processes that it starts: one variable, and pipes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ VARIABLE = "SCRAPY_DQ_CREW"
 
 
 class Handshake(NamedTuple):
-    """A worker's number, its ends of two pipes, and where its items go."""
+    """A worker's number, its ends of two pipes, and the place for its items."""
 
     number: int
     lifeline: int
-    """Ends (EOF) with the parent."""
+    """The worker's end of a pipe that ends (EOF) with the parent."""
     reports: int
-    """The worker writes its reports to it."""
+    """The pipe for the worker's reports."""
     journals: str
-    """The folder for its journal; empty: it writes none."""
+    """The folder for the worker's journal; empty if it writes none."""
     feeds: Sequence[str]
-    """URIs, as FEEDS has them, of those that are exported from the journals."""
+    """The URIs, as in FEEDS, of the feeds that are exported from the journals."""
 
     @classmethod
     def take(cls) -> Handshake | None:
-        """Return the handshake of this process, once; its children inherit neither variable nor pipes."""
+        """Return the handshake of this process, once. Its children inherit neither variable nor pipes."""
         text = os.environ.pop(VARIABLE, "")
         if not text:
             return None
@@ -43,8 +43,8 @@ MAX_BYTES = 4096
 
 
 def send(descriptor: int, report: dict[str, Any]) -> bool:
-    """Write *report* if the pipe has room, without blocking; False: it is dropped."""
-    # Not in ASCII, in which an emoji takes twelve bytes.
+    """Write *report* without blocking; return False and drop it if the pipe has no room for it."""
+    # Not ASCII: an emoji would take twelve bytes.
     line = json.dumps(report, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
     with suppress(OSError):
         return len(line) <= MAX_BYTES and os.write(descriptor, line) == len(line)
@@ -72,7 +72,7 @@ class Reader:
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process that sends reports. Its own session lets Ctrl-C in the terminal reach only this process."""
+    """A process that sends reports. It has its own session, so the terminal's Ctrl-C does not reach it."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class Child(subprocess.Popen[bytes]):
     ) -> None:
         """
         Args:
-            environ: takes the descriptor for reports; returns what is added to the environment.
-            passed: a descriptor that the process also gets.
+            environ: takes the descriptor for reports; returns additions to the environment.
+            passed: a descriptor that the child also gets.
             options: more arguments of Popen.
         Raises:
-            OSError: it cannot be started.
+            OSError: the process cannot be started.
         """
         ours, theirs = os.pipe()
         self.reader = Reader(ours)

@@ -23,20 +23,20 @@ _HEAD = struct.Struct(">II")
 
 
 class Kind(IntEnum):
-    """What a record is."""
+    """The kind of a record."""
 
     PACKED = 1
     """An item, packed by the codec."""
     PICKLED = 2
-    """An item that the codec does not take."""
+    """An item that the codec cannot pack."""
     END = 3
-    """Redis has confirmed the ack of an entry: all its items are above."""
+    """Redis has confirmed the ack of an entry. All its items are in earlier records."""
     VOID = 4
-    """An entry has ended otherwise: if it runs again, its items come again."""
+    """An entry has ended in another way. If it runs again, its items come again."""
     MODULE = 5
-    """The module with the class of a later item: it is imported before that is read."""
+    """The module with the class of a later item. It is imported before that item is read."""
     MESSAGE = 6
-    """The records before it, up to the last of its kind, came through Redis, in a message of this number."""
+    """The number of a message from Redis. The message's records follow the previous record of this kind."""
 
 
 class Record(NamedTuple):
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
     kind: int
     entry_id: bytes
-    """Of the request that an item came from; empty: of none that can run again."""
+    """The entry of the request that an item came from; empty if that request cannot run again."""
     data: bytes
 
     @property
@@ -53,12 +53,12 @@ class Record(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In the file, in bytes."""
+        """Its size in the file, in bytes."""
         return _HEAD.size + 2 + len(self.entry_id) + len(self.data)
 
     def item(self, codec: Codec) -> Any:
-        """Return the item that is in it."""
-        # The journal is in a folder that only this user can write to.
+        """Return the item in the record."""
+        # Only this user can write to the journal's folder.
         return codec.value(self.data) if self.kind == Kind.PACKED else pickle.loads(self.data)
 
 
@@ -66,22 +66,22 @@ class Packer:
     """Makes the records of one process.
 
     Args:
-        private: only this user can write where they are stored: they may run code of the project.
+        private: only this user can write to the place of the records: they may run code of the project.
     """
 
     def __init__(self, codec: Codec, *, private: bool) -> None:
         self._codec = codec
         self._private = private
         self._modules: set[str] = set()
-        """Those that are stored."""
+        """Modules whose records are stored."""
         self._open: set[bytes] = set()
-        """Entries with items that have not ended."""
+        """Entries that have items and have not ended."""
 
     def item(self, entry_id: bytes, item: Any) -> bytes:
         """Return the records of an item; the caller stores them, and then calls `stored`.
 
         Raises:
-            CrewError: neither the codec nor, if it may, pickle can store it.
+            CrewError: neither the codec nor, if allowed, pickle can store it.
         """
         record = self._packed(entry_id, item)
         module = type(item).__module__
@@ -96,7 +96,7 @@ class Packer:
             self._open.add(entry_id)
 
     def ends(self, done: Iterable[bytes], others: Iterable[bytes]) -> bytes:
-        """Return records of the ends of leases, for entries with items; *done* ones were acked."""
+        """Return records for the ends of leases of entries with items; *done* leases were acked."""
         ends = [(Kind.END, each) for each in done] + [(Kind.VOID, each) for each in others]
         ends = [(kind, each) for kind, each in ends if each in self._open]
         self._open.difference_update(each for _, each in ends)
@@ -110,7 +110,7 @@ class Packer:
                 raise _cannot_store(item, error, "DQ_TYPES allows more classes") from error
         try:
             return _record(Kind.PICKLED, entry_id, pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
-        except Exception as error:  # of the classes of the project
+        except Exception as error:  # the project's classes may raise anything
             raise _cannot_store(item, error, "make the class one that pickle can store") from error
 
 
@@ -131,12 +131,12 @@ def message(number: int, records: bytes) -> bytes:
 
 
 def read(path: Path, begin: int = 0) -> Iterator[Record]:
-    """Yield the records of a journal, up to one that is torn.
+    """Yield the records of a journal, up to a torn one.
 
     Args:
-        begin: the position of the first one; 0: that after the head of the file.
+        begin: the position of the first record; 0 means after the head of the file.
     Raises:
-        CrewError: another version has written it.
+        CrewError: another version has written the journal.
     """
     with path.open("rb") as file:
         magic = file.read(len(MAGIC))
@@ -147,7 +147,7 @@ def read(path: Path, begin: int = 0) -> Iterator[Record]:
 
 
 def records_in(file: IO[bytes]) -> Iterator[Record]:
-    """Yield the records from the present position on, up to one that is torn."""
+    """Yield the records from the current position, up to a torn one."""
     while len(head := file.read(_HEAD.size)) == _HEAD.size:
         length, checksum = _HEAD.unpack(head)
         body = file.read(length)

@@ -1,4 +1,4 @@
-"""The parent of a crew: starts the workers, restarts those that die, and forwards requests to stop."""
+"""The parent of a crew: it starts workers, restarts dead ones, and forwards requests to stop."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Counts signals; they interrupt nothing."""
+    """Counts signals, which interrupt nothing."""
 
     count = 0
     most = math.inf
     """If `count` exceeds this, the signal ends the process."""
 
     def listen(self) -> None:
-        """Count these signals from now on, in place of their default action.
+        """Count these signals from now on, instead of their default action.
 
-        Until the process exits: a signal that arrives at its end must not change its exit status.
+        This lasts until the process exits: a signal at its end must not change its exit status.
         """
         for number in SIGNALS:
             signal.signal(number, self._count)
-        # After this, Python itself would replace handlers that are functions by the default action.
+        # Later in its exit, Python would replace handlers that are functions by the default action.
         atexit.register(_ignore)
 
     def _count(self, number: int, frame: object) -> None:
@@ -52,9 +52,9 @@ def _ignore() -> None:
 
 TICK_S = 0.1
 BETWEEN_SIGNALS_S = 0.5
-"""Two pending signals of the same kind are delivered as one: they are sent this far apart."""
+"""Seconds. The system delivers two pending signals of one kind as one, so they are sent this far apart."""
 MOST_TOLD = 10_000
-"""How many errors are remembered: most have a URL, and a crawl may last for weeks."""
+"""Maximum number of errors to remember: most have a URL, and a crawl may last for weeks."""
 
 
 class View(Protocol):
@@ -68,10 +68,10 @@ class Supervisor:
     """The workers of one crawl in this crew.
 
     Args:
-        command: of a worker.
-        logs: one file per worker; None: this process's standard error.
+        command: the command line of a worker.
+        logs: one file per worker; None means this process's standard error.
         items: the folder for journals, and the URIs of the feeds that are exported from them.
-        restarts: maximum number of restarts, all workers together, while nothing of the run gets done.
+        restarts: maximum number of restarts of all workers together while the run makes no progress.
         grace_s: DQ_SHUTDOWN_GRACE.
     """
 
@@ -97,9 +97,9 @@ class Supervisor:
         self.began_run = False
         """Nothing was crawled in the run when a worker joined it."""
         self._in_vain = 0
-        """How many restarts there were since something of the run was done."""
+        """Number of restarts since the run's last progress."""
         self._done: tuple[str, int, int] | None = None
-        """What was done at the last death: epoch, run, requests."""
+        """The progress at the last death: epoch, run, ended requests."""
         self._command = command
         self._items = items
         self._restarts = restarts
@@ -116,7 +116,7 @@ class Supervisor:
         self._calm_at = 0.0
         """When the state was last read without a new `scrapy dq stop`."""
         self._called_off = False
-        # Only this process has the write end: if it dies, the kernel closes it, and the workers notice.
+        # Only this process has the write end. If it dies, the kernel closes it, and the workers notice.
         self._lifeline, self._life = os.pipe()
 
     @property
@@ -144,7 +144,7 @@ class Supervisor:
                 self._forward_stops(stops.count)
                 self._view.show(self)
                 time.sleep(TICK_S)
-        finally:  # after an unexpected error, workers that still run stop: they see that the pipe has ended
+        finally:  # after an unexpected error, live workers see the end of the pipe and stop
             os.close(self._life)
             os.close(self._lifeline)
         self.took_s = time.monotonic() - self.began
@@ -168,7 +168,7 @@ class Supervisor:
             if slot.due and time.monotonic() >= slot.due:
                 self._start_again(slot)
             return
-        # In this order: after its end, all its reports can be read.
+        # Poll first: once the process has ended, all its reports can be read.
         status = process.poll()
         for kind, text in process.read():
             if text not in self._told:
@@ -213,7 +213,7 @@ class Supervisor:
             slot.state = f"{slot.state}; restart in {pause_s:g} s"
 
     def _may_restart(self) -> bool:
-        """Count one more restart, and tell whether there may be one: a run that advances may lose workers."""
+        """Count one more restart, and tell whether it is allowed: a run that advances may lose workers."""
         seen = self.monitor.overview
         done = (seen.epoch, seen.run, seen.census.done + seen.census.failed) if seen else None
         if done != self._done:
@@ -248,7 +248,7 @@ class Supervisor:
         self._signal(late, signal.SIGTERM)
 
     def _forward_stops(self, stops: int) -> None:
-        """Forward requests to stop to the workers; kill those that do not end."""
+        """Forward requests to stop to the workers, and kill workers that do not end."""
         now = time.monotonic()
         processes = [slot.process for slot in self.slots if slot.process]
         if stops > self._forwarded and self._forwarded < 2 and now >= self._forwarded_at + BETWEEN_SIGNALS_S:

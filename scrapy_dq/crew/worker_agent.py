@@ -37,9 +37,9 @@ REPORT_EVERY_S = 0.5
 ERRORS_A_SECOND = 5
 LONGEST_ERROR = 300
 THRESHOLDS = (10_000, 20, 50)
-"""Of the garbage collector: a crawl makes few cycles, and Python's own thresholds an eighth of its time."""
+"""The garbage collector's thresholds. A crawl makes few cycles; the defaults take an eighth of its time."""
 AFTER_GRACE_S = 3.0
-"""Seconds after its grace period after which a worker that still runs gets a second SIGTERM, then SIGKILL."""
+"""Seconds from the end of the grace period to a second SIGTERM, and from there to SIGKILL."""
 
 
 class WorkerAgent:
@@ -59,7 +59,7 @@ class WorkerAgent:
         """Scrapy's hook.
 
         Raises:
-            NotConfigured: this process is in no crew, or the crew's crawl is another one in this process.
+            NotConfigured: this process is in no crew, or an earlier crawl in it has taken the handshake.
         """
         handshake = Handshake.take()
         if handshake is None:
@@ -70,12 +70,12 @@ class WorkerAgent:
         return agent
 
     def enter(self, grace_s: float, tune_gc: bool) -> None:
-        """Start to watch the parent and to send reports; on the event loop."""
+        """Start to watch the parent and to send reports. Call it on the event loop."""
         self._grace_s = grace_s
         self._relay = Relay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
-        # Feeds are stored when the spider is closed, and may take their time.
+        # Scrapy stores feeds after the spider is closed, and that may take long.
         self._crawler.signals.connect(self._send, signals.engine_stopped)
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
         self._report()
@@ -97,7 +97,7 @@ class WorkerAgent:
         self._send()
 
     def _keep_items(self, exporter: FeedExporter, entry_of: Callable[[Response | None], bytes]) -> None:
-        """Have items in a journal, from which feeds are exported, instead of in these feeds."""
+        """Write items to a journal instead of the feeds that are exported from it."""
         crawler, handshake = self._crawler, self._handshake
         run = Run(self._joined["epoch"], self._joined["run"])
         for uri in handshake.feeds:
@@ -111,13 +111,13 @@ class WorkerAgent:
             except (OSError, CrewError) as error:
                 crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
                 logger.error("An item cannot be written to the journal of this worker: %s", error)
-                # Its request has failed then: a retry brings the item once more.
+                # Its request then fails, and a retry brings the item again.
                 failure = Failure(error)  # type: ignore[no-untyped-call]
                 crawler.signals.send_catch_log(
                     signals.item_error, item=item, response=response, spider=spider, failure=failure
                 )
 
-        # Scrapy waits for it before the request is done.
+        # Scrapy waits for this handler before the request is done.
         crawler.signals.connect(keep, signals.item_scraped, weak=False)
         crawler.signals.connect(journal.ended, leases_ended, weak=False)
         crawler.signals.connect(journal.close, signals.engine_stopped, weak=False)
@@ -135,14 +135,14 @@ class WorkerAgent:
             "done": count(stats.ACKED, 0),  # requests; Redis has confirmed it
             "failed": count(stats.FAILED, 0),  # requests
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
-            "unwritten": count(stats.FEED_WRITES_FAILED, 0),  # items that no feed and no journal has
+            "unwritten": count(stats.FEED_WRITES_FAILED, 0),  # items in no feed and no journal
             "unstored": self._unstored(),  # feeds
         }
         report = {"counts": counts, "outage": _first_line(self._outage()), "reason": self._reason}
         pipes.send(self._handshake.reports, report | self._joined)
 
     def _unstored(self) -> int:
-        """Return how many feeds, or batches of one, could not be stored at their end."""
+        """Return how many feeds, or batches of a feed, could not be stored at their end."""
         assert self._crawler.stats is not None
         # Source: scrapy/extensions/feedexport.py::FeedExporter._close_slot
         failed = "feedexport/failed_count/"
@@ -155,7 +155,7 @@ class WorkerAgent:
         self._send()
 
     def _watch_parent(self) -> None:
-        # A parent that is killed cannot stop its workers, but the kernel closes its end of the pipe.
+        # A killed parent cannot stop its workers, but the kernel closes its end of the pipe.
         with suppress(OSError):
             while os.read(self._handshake.lifeline, 1):
                 pass
@@ -167,9 +167,9 @@ class WorkerAgent:
 
 
 class Relay(logging.Handler):
-    """Sends the first line of each error, with the exception, to the parent; at most 5 per second.
+    """Sends the parent the first line of each error, with the exception; at most 5 per second.
 
-    And those warnings that concern the whole crew.
+    It also sends the warnings that concern the whole crew.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -202,5 +202,5 @@ def _first_line(text: str) -> str:
 
 
 def _named(error: BaseException) -> str:
-    """Return an exception as the last line of its traceback shows it."""
+    """Return an exception in the form of a traceback's last line."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""One worker of a crew: its process, whose reports are read, and the slot, which outlasts a restart."""
+"""One worker of a crew: its process, and the slot that outlasts a restart."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class WorkerProcess(Child):
     """A `scrapy crawl`.
 
     Attributes:
-        counts: as of its last report; see `WorkerAgent._send`.
-        run: None until it has joined.
+        counts: from its last report; see `WorkerAgent._send`.
+        run: its run; None before it has joined.
         over: the run was finished before this worker joined.
         new: nothing was crawled in the run when this worker joined.
-        joined_at: when it reported that it has joined (monotonic); inf before.
-        outage: why Redis gives it no usable answer, as of its last report; "": it does.
+        joined_at: when it reported its join (monotonic); inf before.
+        outage: why Redis gave it no usable answer at its last report; "" if Redis did.
         reason: why its spider closed; "" before.
     """
 
@@ -65,7 +65,7 @@ class WorkerProcess(Child):
             )  # fmt: skip
 
     def read(self) -> list[tuple[str, str]]:
-        """Process its new reports; return each `error` and `warning` that it has logged, with this word."""
+        """Process its new reports; return its logged errors and warnings, each after `error` or `warning`."""
         logged: list[tuple[str, str]] = []
         for report in self.reader.read():
             if "epoch" not in report:
@@ -81,7 +81,7 @@ class WorkerProcess(Child):
         return logged
 
     def last_words(self) -> list[str]:
-        """Return the end of what it has logged."""
+        """Return the last lines of its log."""
         if self._log is None:
             return []
         with suppress(OSError), self._log.open("rb") as log:
@@ -92,7 +92,7 @@ class WorkerProcess(Child):
 
 
 def how_it_ended(status: int) -> str:
-    """Return what an exit status means, for people."""
+    """Return the meaning of an exit status, for people."""
     if status >= 0:
         return f"exit status {status}"
     with suppress(ValueError):
@@ -104,11 +104,11 @@ RATE_OVER_S = 5.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 LIVED_S = 60.0
-"""After so many seconds, a death is considered unrelated to the previous one."""
+"""Seconds after which a death counts as unrelated to the previous one."""
 
 
 class WorkerSlot:
-    """A number, a log, and the process that runs now, if any."""
+    """A worker's number, its log, and its current process, if any."""
 
     def __init__(self, number: int, log: Path | None) -> None:
         self.number = number
@@ -116,9 +116,9 @@ class WorkerSlot:
         self.log = log
         self.process: WorkerProcess | None = None
         self.due = 0.0
-        """When it is restarted (monotonic); 0: it is not."""
+        """When the worker is restarted (monotonic); 0 if it is not."""
         self.state = ""
-        """How it ended."""
+        """How the last process ended."""
         self.restarts = 0
         self._before = Counter[str]()
         self._deaths = 0
@@ -126,12 +126,12 @@ class WorkerSlot:
 
     @property
     def counts(self) -> Counter[str]:
-        """What all its processes have reported."""
+        """The counts of all its processes."""
         return self._before + self.process.counts if self.process else self._before
 
     @property
     def rate(self) -> float:
-        """Pages per second, of the last seconds."""
+        """Pages per second, in the last seconds."""
         (since, before), (now, pages) = self._samples[0], self._samples[-1]
         return (pages - before) / (now - since) if now > since else 0.0
 
@@ -143,13 +143,13 @@ class WorkerSlot:
             self._samples.popleft()
 
     def take_leave(self, process: WorkerProcess) -> None:
-        """Detach its process, which has ended, and keep its counts."""
+        """Detach the ended process and keep its counts."""
         self._before = self.counts
         self.process = None
         process.reader.close()
 
     def pause(self, process: WorkerProcess) -> float:
-        """Return the seconds to wait before it is restarted: twice as many each time it dies soon."""
+        """Return the seconds before a restart. They double each time the process dies soon."""
         self._deaths = 1 if time.monotonic() - process.began > LIVED_S else self._deaths + 1
         self.restarts += 1
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self._deaths - 1))

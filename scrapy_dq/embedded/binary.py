@@ -1,4 +1,4 @@
-"""Chooses the redis-server for a directory: one that this machine has and that can read the stored AOF.
+"""Chooses the redis-server for a directory: one on this machine that can read the stored AOF.
 
 An older Redis does not always report an error for newer files: 6.2 does not look into the `appendonlydir/`
 of 7.0 and silently starts empty. So the version that wrote the files is recorded beside them, and a binary
@@ -27,7 +27,7 @@ _VERSION = re.compile(r"\b(redis|valkey) (?:server v=)?((\d+)\.(\d+)\.\d+)", re.
 
 
 class EmbeddedError(Exception):
-    """The embedded Redis cannot be used; the message says what is wrong, where, and what to do."""
+    """The embedded Redis cannot be used; the message has the reason, the place and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Version:
         return cls(found[1].lower(), found[2], (int(found[3]), int(found[4])))
 
     def reads(self, stored: Version) -> bool:
-        """Tell whether this version loads all that *stored* wrote.
+        """Tell whether this version loads all files that *stored* wrote.
 
         Valkey forked from Redis 7.2 and reads its files and older ones; Redis 7.4 has a format that Valkey
         refuses, and Redis gives no guarantee for Valkey's files.
@@ -57,7 +57,7 @@ class Version:
 
     @property
     def compresses(self) -> bool:
-        """An older Redis may die when a compressed list grows: https://github.com/redis/redis/pull/9849"""
+        """Whether it survives the growth of a compressed list: https://github.com/redis/redis/pull/9849"""
         return self.minor >= (7, 0)
 
     def __str__(self) -> str:
@@ -95,10 +95,10 @@ def record_version(directory: Path, version: Version) -> None:
 
 
 def find_binary(directory: Path) -> tuple[str, Version]:
-    """Return path and version of the first binary that can serve *directory*: on the PATH, or of a package.
+    """Return path and version of the first binary, on the PATH or of a package, that can serve *directory*.
 
     Raises:
-        EmbeddedError: there is none; the message lists the binaries, why each was skipped, and what to do.
+        EmbeddedError: no binary can. The message lists the binaries, why each was skipped, and the remedies.
     """
     stored = stored_version(directory)
     skipped = []
@@ -112,13 +112,13 @@ def find_binary(directory: Path) -> tuple[str, Version]:
 
 def _candidates() -> Iterator[str]:
     # Absolute, because the server is started from within its own directory.
-    # All of them: that of an activated venv comes before the system's, which may have written the files.
+    # All of them: an activated venv's server comes before the system's, which may have written the files.
     for name in ("valkey-server", "redis-server"):
         for folder in dict.fromkeys(os.get_exec_path()):
             found = shutil.which(name, path=folder)
             if found is not None:
                 yield os.path.abspath(found)
-    # To import them would load clients and settings; only the file beside each is wanted.
+    # An import would load clients and settings; only the file beside each package is needed.
     for name, where in _BUNDLED.items():
         package = importlib.util.find_spec(name)
         for folder in (package.submodule_search_locations or ()) if package else ():
@@ -128,7 +128,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _examine(path: str, directory: Path, stored: Version | None) -> Version | str:
-    """Ask the binary itself; return its version, or why it cannot serve *directory*."""
+    """Ask the binary for its version; return that, or why it cannot serve *directory*."""
     # The output goes to a file, not a pipe: a wrapper's grandchild could keep a pipe open past the timeout.
     # In the directory: a container may have no folder for temporary files.
     with tempfile.TemporaryFile(dir=directory) as output:

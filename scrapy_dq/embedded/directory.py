@@ -1,13 +1,13 @@
-"""The directory of the embedded Redis: who uses it, whether its server is alive, and the path of its socket.
+"""The directory of the embedded Redis: its users, whether its server is alive, and the path of its socket.
 
-Three lock files decide everything. The kernel releases each when its holder dies, kill -9 included, so that
-no decision depends on a pid or on a stale file:
+Three lock files decide everything. The kernel releases each when its holder dies, also after kill -9. So no
+decision depends on a pid or on a stale file:
 
     start.lock   exclusive, while a process joins, starts or stops the server
-    users.lock   shared, held by each user as long as it uses the server; without a holder: stop the server
+    users.lock   shared, held by each user of the server; without a holder, the server is stopped
     server.lock  exclusive, inherited by redis-server itself: held as long as it lives
 
-They are taken in this order, users.lock and server.lock only under start.lock (except by `server_lives`).
+Processes take them in this order, users.lock and server.lock only under start.lock (except `server_lives`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scrapy_dq.embedded.binary import EmbeddedError
 
 try:
     import fcntl
-except ImportError:  # Windows: the module can be imported, prepare() says what to do
+except ImportError:  # Windows can import this module; prepare() explains what to do
     fcntl = None  # type: ignore[assignment]
 
 START_LOCK, USERS_LOCK, SERVER_LOCK = "start.lock", "users.lock", "server.lock"
@@ -41,12 +41,12 @@ class RedisDirectory:
         self._use: int | None = None
         self._use_pid = 0
         self._folder: int | None = None
-        """A descriptor that leads to the socket if its path is long."""
+        """A descriptor of the directory, which leads to the socket if the path is long."""
 
     def prepare(self) -> None:
         """Make the directory, for the owner only, if it does not exist; refuse one that others could change.
 
-        Anybody who can create files in it can put the socket of another server there.
+        Any user who can create files in it can put the socket of another server there.
         """
         if fcntl is None:
             raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
@@ -62,7 +62,7 @@ class RedisDirectory:
 
     @contextmanager
     def start_lock(self, deadline: float) -> Iterator[None]:
-        """Keep all others from joining, starting and stopping; wait for that until *deadline* (monotonic)."""
+        """Keep other processes from joining, starting and stopping. Wait until *deadline* (monotonic)."""
         with self._opened(START_LOCK) as lock:
             while not _lock(lock, exclusive=True):
                 if time.monotonic() > deadline:
@@ -74,21 +74,21 @@ class RedisDirectory:
             try:
                 yield
             finally:
-                # Closing alone is not enough: a child forked meanwhile has a copy of the descriptor.
+                # Closing alone is not enough: a child that was forked inside the block has a copy of it.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
     @property
     def in_use(self) -> bool:
-        """Whether this object is a user. In a forked child it is not: only its parent is."""
+        """Whether this object is a user. In a forked child it is not; its parent is."""
         return self._use is not None and self._use_pid == os.getpid()
 
     def hold(self) -> None:
-        """Become a user; under start.lock."""
+        """Become a user. Call it under start.lock."""
         if self.in_use and self.use_is_current():
             return
         self.drop()
         self._use, self._use_pid = self._open(USERS_LOCK), os.getpid()
-        # Only under start.lock is it held exclusively, so there is nothing to wait for.
+        # Other processes hold it exclusively only under start.lock, so there is nothing to wait for.
         fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def drop(self) -> None:
@@ -104,16 +104,16 @@ class RedisDirectory:
             os.close(folder)
 
     def use_is_current(self) -> bool:
-        """Tell whether others see our use: the directory may have been deleted since."""
+        """Tell whether other processes see our use: the directory may have been deleted since."""
         if self._use is not None:
             with suppress(OSError):
                 return os.path.samestat(os.fstat(self._use), os.stat(self.path / USERS_LOCK))
         return False
 
     def is_last_user(self) -> bool:
-        """Tell whether nobody else uses it; under start.lock, and only to drop the use afterwards.
+        """Tell whether it has no other user. Call it under start.lock, and only to drop the use afterwards.
 
-        Nobody becomes a user without start.lock, so the answer stays true while that is held.
+        No process becomes a user without start.lock, so the answer stays true as long as that is held.
         """
         return self._use is not None and self.use_is_current() and _lock(self._use, exclusive=True)
 
@@ -124,13 +124,13 @@ class RedisDirectory:
             yield lock if _lock(lock, exclusive=True) else None
 
     def server_lives(self) -> bool:
-        """Tell whether a server lives; on another host, too, if the file system carries flock there."""
-        # A shared lock, so that two processes that check at once do not mistake each other for the server.
+        """Tell whether a server lives, also on another host if the file system carries flock there."""
+        # A shared lock: two processes that check at the same time must not take each other for the server.
         with self._opened(SERVER_LOCK) as lock:
             return not _lock(lock, exclusive=False)
 
     def socket(self) -> Path:
-        """Return a path to the socket that fits into sun_path; a long one is for this process only."""
+        """Return a path to the socket that fits into sun_path. A shortened one works only in this process."""
         path = self.path / SOCKET
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
             return path
@@ -167,7 +167,7 @@ class RedisDirectory:
 
 
 def _lock(descriptor: int, *, exclusive: bool) -> bool:
-    """Take or change a lock without waiting; False if another process holds it."""
+    """Take or change a lock without waiting; return False if another process holds it."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:

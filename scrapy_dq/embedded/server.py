@@ -1,8 +1,8 @@
 """The embedded Redis: one redis-server in one directory, shared by all workers of a project on this machine.
 
-The server is a daemon in a session of its own. It works in that directory and names files relative to it: no
-path is too long for it, and no character in one needs quoting. Only locks show who uses it and whether it is
-alive: `directory.py`. Which binary may be started: `binary.py`.
+The server is a daemon in its own session. It works in that directory and names files relative to it: no path
+is too long for it, and no character in a path needs quoting. Only locks show who uses it and whether it is
+alive: `directory.py`. `binary.py` decides which binary may be started.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scrapy_dq.embedded.directory import LOG, PID, POLL_S, SOCKET, RedisDirector
 
 logger = logging.getLogger(__name__)
 
-# Redis 6.2 supports all of them. `dir` is not needed: it is the working directory.
+# Redis 6.2 supports all of them. `dir` is not needed: the server starts in that directory.
 OPTIONS = (
     *("--daemonize", "yes", "--pidfile", PID, "--logfile", LOG, "--loglevel", "notice"),
     *("--port", "0", "--unixsocket", SOCKET, "--unixsocketperm", "700"),
@@ -43,11 +43,11 @@ class EmbeddedRedis:
 
     Args:
         directory: where the server's files are; made with mode 0700 if it does not exist.
-        start_timeout_s: how long it may not respond; the time to load its AOF does not count.
+        start_timeout_s: seconds for which it may not respond; the time to load its AOF does not count.
 
     Attributes:
-        pid: of the server, as it reports it; None before the first `acquire`.
-        version: of the server, as in "Redis 6.2.14"; "" before the first `acquire`.
+        pid: the server's pid, as it reports it; None before the first `acquire`.
+        version: the server's version, as in "Redis 6.2.14"; "" before the first `acquire`.
     """
 
     def __init__(self, directory: Path, *, start_timeout_s: float = 20.0) -> None:
@@ -65,7 +65,7 @@ class EmbeddedRedis:
         """Become a user, start the server if none lives, and return the path of its unix socket.
 
         Raises:
-            EmbeddedError: it is not available; this object is a user only if it was one before.
+            EmbeddedError: the server is not available. This object is a user only if it was one before.
         """
         with self._mutex:
             was_user = self._directory.in_use
@@ -80,7 +80,7 @@ class EmbeddedRedis:
         """Start the server again if it is gone. Only a user may call this.
 
         Raises:
-            EmbeddedError: it is not available; this object stays a user and may try again.
+            EmbeddedError: the server is not available. This object stays a user and may try again.
         """
         with self._mutex:
             if not self._directory.in_use:
@@ -151,26 +151,26 @@ class EmbeddedRedis:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(server_lock,),  # and nothing else: start.lock and users.lock stay with us
+                pass_fds=(server_lock,),  # only this one: start.lock and users.lock stay with us
                 start_new_session=True,
                 umask=0o077,
             )
         finally:
             os.close(log)
         try:
-            # It forks the daemon and ends. The daemon is not our child: it leaves no zombie.
+            # The launcher forks the daemon and ends. The daemon is not our child: it leaves no zombie.
             status = launcher.wait(self._start_timeout_s)
         except subprocess.TimeoutExpired:
             raise self._failure(f"did not become a daemon ({binary})") from None
         finally:
             if launcher.poll() is None:
-                os.killpg(launcher.pid, signal.SIGKILL)  # its own session: a wrapper script and what it runs
+                os.killpg(launcher.pid, signal.SIGKILL)  # its own session: a wrapper script and its children
                 launcher.wait()
         if status != 0:
             raise self._failure(f"did not start ({binary}, exit status {status})")
 
     def _await_ready(self) -> bool:
-        """Wait until it has loaded its AOF, as long as it reports that; False if it ended."""
+        """Wait until the server has loaded its AOF, as long as it reports that; return False if it ended."""
         logged = False
         deadline = time.monotonic() + self._start_timeout_s
         while True:
@@ -187,7 +187,7 @@ class EmbeddedRedis:
                 if not self._directory.server_lives():
                     return False
                 if time.monotonic() > deadline:
-                    # It still runs, so it is not replaced: two servers would corrupt one AOF.
+                    # The server still runs, so it is not replaced: two servers would corrupt one AOF.
                     raise self._failure(
                         f"lives, but gave no answer for {self._start_timeout_s:g} s ({error}). "
                         f"{self._directory.path / PID} names its pid"
@@ -197,7 +197,7 @@ class EmbeddedRedis:
             time.sleep(POLL_S)
 
     def _note(self, started: bool) -> None:
-        """Record the version that serves the directory; log which server is used from now on."""
+        """Record the version that serves the directory; log the server that is used from now on."""
         try:
             with self._client() as client:
                 info = client.info("server")
@@ -213,7 +213,7 @@ class EmbeddedRedis:
             logger.info("Embedded Redis: %s %s, pid %s, at %s", verb, version, self.pid, self._socket)
 
     def _stop(self) -> None:
-        """End the server and wait for its end; under start.lock, as its last user."""
+        """End the server and wait for its end. Call it under start.lock, as its last user."""
         if not self._directory.server_lives():
             return
         who = f"{self.version or 'a server'}, pid {self.pid}, in {self._directory.path}"
@@ -224,7 +224,7 @@ class EmbeddedRedis:
                 return
             try:
                 with self._client() as client:
-                    # NOSAVE spares the RDB only: the AOF is written and fsynced. It also ends a stuck script.
+                    # NOSAVE skips only the RDB: the AOF is written and fsynced. It also ends a stuck script.
                     client.shutdown(nosave=True)
             except RedisError as error:
                 why = str(error)

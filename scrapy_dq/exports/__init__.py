@@ -1,1 +1,1 @@
-"""Exports: whole crawls as files, of JSON Lines."""
+"""Exports: whole crawls as files of JSON Lines."""

@@ -1,6 +1,7 @@
-"""Files of exports: written so that a whole one is known from a cut one, and read only if they are whole.
+"""Files of exports. The last line shows that a file is whole, and only whole files are read.
 
-The last line counts those before it and has their SHA-256. A name that ends in `.zst` is compressed.
+The last line has the number of lines before it and their SHA-256. A file whose name ends in `.zst` is
+compressed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from scrapy_dq.frontier.model import FrontierError
 
 STANDARD_OUTPUT = "-"
 _END = b'{"end"'
-"""How the last line begins."""
+"""The beginning of the last line."""
 _MOST_LINE = 64 * 1024 * 1024
-"""Bytes; shorter lines are read. A part has some MB of entries, of which one may have as much."""
+"""Bytes; only shorter lines are read. A part has some MB of entries, and a single entry may have as much."""
 
 
 class BadExport(FrontierError):
@@ -35,12 +36,12 @@ class BadExport(FrontierError):
 
 @contextmanager
 def created(name: str) -> Iterator[IO[bytes]]:
-    """Yield a new file, which has its name only when all is written and on disk.
+    """Yield a new file, which gets its name only after all of it is written and on disk.
 
     Args:
-        name: or STANDARD_OUTPUT.
+        name: the file's name, or STANDARD_OUTPUT.
     Raises:
-        BadExport: it exists, or cannot be written.
+        BadExport: the file exists, or cannot be written.
     """
     if name == STANDARD_OUTPUT:
         yield sys.stdout.buffer
@@ -49,7 +50,7 @@ def created(name: str) -> Iterator[IO[bytes]]:
     if path.exists():
         raise BadExport(f"{name!r} exists: choose another name, or delete it first")
     try:
-        # Nobody else may read it: requests may hold cookies and logins.
+        # No other user may read it: requests may hold cookies and logins.
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as raw:
             with _compressed(raw, name, "wb") as file:
@@ -81,7 +82,7 @@ class ExportWriter:
             self.tokens += len(part.items)
 
     def end(self) -> None:
-        """Write the last line, without which the file is cut."""
+        """Write the last line. Without it the file counts as cut."""
         said = {"lines": self.lines, "sha256": self._digest.hexdigest()}
         self._file.write(json.dumps({"end": said}).encode() + b"\n")
 
@@ -93,12 +94,12 @@ class ExportWriter:
 
 
 class ExportFile:
-    """An export in a file, all of which was read once: it is whole."""
+    """An export in a file, which was read once and is whole."""
 
     def __init__(self, name: str) -> None:
         """
         Raises:
-            BadExport: it is not one, is cut or was edited, or is of a later version.
+            BadExport: the file is not an export, is cut or was edited, or has a later version.
         """
         self.name = name
         if os.path.exists(name) and not os.path.isfile(name):
@@ -126,7 +127,7 @@ class ExportFile:
                 except BadLine as error:
                     raise BadExport(f"line {number + 1:,} of {self.name!r}: {error}") from None
         if line != self._end:
-            raise BadExport(f"{self.name!r} has changed meanwhile: import it again")
+            raise BadExport(f"{self.name!r} has changed since this import began: import it again")
 
     def _whole(self) -> Iterator[bytes]:
         """Yield all lines, and raise BadExport at the end if their digest or number is wrong."""

@@ -1,8 +1,8 @@
-"""A header and parts of a crawl <-> lines of JSON.
+"""Converts the header and the parts of a crawl to lines of JSON, and back.
 
-The first line is the header. Each further one is a part: its kind with its items; its shard, where that is
-not 0; and its partition, if it has one. Bytes are base64. Names of partitions and reasons are text, in which
-bytes that are not UTF-8 are lone surrogates.
+The first line is the header. Each further line is a part: its kind with its items; its shard, unless that is
+0; and its partition, if it has one. Bytes are base64. Names of partitions and reasons are text, with lone
+surrogates for bytes that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMAT = "scrapy_dq_export"
 
 
 class BadLine(ValueError):
-    """It is not a line of an export; the message says why."""
+    """The line does not belong to an export; the message says why."""
 
 
 def _packed(value: bytes) -> str:
@@ -48,7 +48,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-# What writes a value of a column, and what reads it.
+# The functions that write and read a value of a column.
 _Column = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 _BYTES: _Column = _packed, _unpacked
 _TEXT: _Column = _text, _of_text
@@ -60,7 +60,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     DELAYED: ("due_ms", "rank", "partition", "entry_id", "payload"),
     FAILED: ("entry_id", "label", *_ENDED), DEAD: ("entry_id", *_ENDED),
 }  # fmt: skip
-"""The fields of an entry in a line. All waiting entries of a line have the partition of the line."""
+"""The fields of an entry in a line. All waiting entries of a line share the line's partition."""
 _OF_FIELD = {"entry_id": _BYTES, "payload": _BYTES, "partition": _TEXT}
 _COLUMNS: dict[str, tuple[_Column, ...]] = {
     **dict.fromkeys((parts.SEEDS, parts.ADMITTED, parts.ADOPTED), (_BYTES,)),
@@ -79,10 +79,10 @@ def _columns(kind: str, seen: Seen) -> tuple[_Column, ...]:
 
 
 def part_line(part: Part, seen: Seen) -> str:
-    """Return the line of a part, without its end.
+    """Return the line of a part, without a line end.
 
     Args:
-        seen: the kind of the crawl's.
+        seen: the kind of the crawl's `seen`.
     """
     rows = map(attrgetter(*_FIELDS[part.kind]), part.items) if part.kind in _FIELDS else part.items
     # By columns, which is faster than by rows.
@@ -100,7 +100,7 @@ def part_of(line: dict[str, Any], header: Header) -> Part:
     """Return the part in a line.
 
     Raises:
-        BadLine
+        BadLine: the line is not a part.
     """
     try:
         kind, given = next(iter(line.items()))
@@ -121,10 +121,10 @@ def part_of(line: dict[str, Any], header: Header) -> Part:
 
 
 def header_line(header: Header, version: str) -> str:
-    """Return the first line of an export, without its end.
+    """Return the first line of an export, without a line end.
 
     Args:
-        version: of scrapy_dq, for people.
+        version: the version of scrapy_dq, for people.
     """
     said = vars(header) | {
         "order": header.order.value, "seen": header.seen.value,
@@ -134,10 +134,10 @@ def header_line(header: Header, version: str) -> str:
 
 
 def header_of(line: Any) -> Header:
-    """Return what is in the first line.
+    """Return the header in the first line.
 
     Raises:
-        BadLine: it begins no export, or one that only a later version reads.
+        BadLine: the line does not begin an export, or only a later version reads this export.
     """
     if type(line) is not dict or _FORMAT not in line:
         raise BadLine(f"its first line has no {_FORMAT!r}: it is not an export of scrapy_dq")

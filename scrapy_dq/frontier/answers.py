@@ -21,7 +21,7 @@ class Receipt:
     next_due_s: float | None = field(default=None, compare=False)
     """Seconds until the next entry is due or a partition's wait ends; None: there is neither."""
     blocked: tuple[bytes, ...] = ()
-    """Those partitions of `Terms.here` that are blocked."""
+    """The blocked partitions among `Terms.here`."""
     wrong_key: str = field(default="", compare=False)
     """A message about a start key of another type, from which nothing is read; empty: none."""
     refused: tuple[int, ...] = ()
@@ -43,18 +43,18 @@ class Joined:
     census: Census
     spider_args: str
     limits_before: Limits | None = None
-    """The limits of the run that this worker's have replaced; None: they are the same."""
+    """The previous limits of the run, if this worker's limits have replaced them; None: they are the same."""
     adopted: bool = False
     """Fingerprints of another scheduler were adopted: `Put.known_as` is looked up."""
     commands: Commands = Commands()
     ended_s: float | None = None
-    """FINISHED, for a restarted worker: seconds since the end of the run; None: the run's name matched, or it
-    has ended while this worker joined it."""
+    """FINISHED, for a restarted worker: seconds since the end of the run; None: the run's name matched, or
+    the run ended while this worker joined it."""
     crawled: bool = False
     """Another worker with a start() has taken part in this run: its items may exist elsewhere."""
     forgotten: int = field(default=0, compare=False)
-    """How many requests of the run before had failed, or were dead letters: they are still seen, and this
-    join, which has begun a run, has deleted their records."""
+    """How many requests of the previous run had failed or were dead letters. They are still seen, but this
+    join has begun a run and deleted their records."""
     registered: int = field(default=0, compare=False)
     """Passed to every exchange of this worker."""
     shards_exist: bool = False
@@ -84,7 +84,8 @@ class Rejoined:
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
     """The last exchange under the old id that Redis has stored. None: Redis has no record of any id.
-    Negative: it knows a former id; -2 - n is the last one under the oldest, as far as it is needed."""
+    Negative, -2 - n: Redis knows only a former id; n is the last exchange under the oldest former id, or
+    2^52 if Redis knows a newer one."""
     commands: Commands | None = field(default=None, compare=False)
     """None: not read."""
     registered: int = field(default=0, compare=False)
@@ -97,7 +98,7 @@ class Notices(NamedTuple):
     run: int
     census: Census
     kinds: list[str]
-    """Of finished, dead (there are dead letters), deaths (the third worker died), outage (of a minute)."""
+    """Any of finished, dead (there are dead letters), deaths (a third worker died), outage (of a minute)."""
 
 
 class Flushed(NamedTuple):
@@ -107,9 +108,9 @@ class Flushed(NamedTuple):
     """Id of a live worker: the flush was refused, and nothing was deleted; else empty."""
     deleted: Census
     left: bool = False
-    """Some of the seen set is left: the exchanges of the next run delete it, or `scrapy dq clear --all`."""
+    """Part of the seen set is left: the exchanges of the next run, or `scrapy dq clear --all`, delete it."""
     shards: int = 1
-    """How many the crawl had, as it was stored at home."""
+    """How many shards the crawl had, according to home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +143,18 @@ class Figures:
     """The counts of a worker for the history of its crawl (lua/lib/samples.lua)."""
 
     exchanges: int = 0
-    """Exchanges, and rejoins, that were answered."""
+    """Answered exchanges and rejoins."""
     exchange_s: float = 0.0
     """Time until their answers."""
     errors: int = 0
     """Calls without a usable answer."""
     outage_s: float = 0.0
-    """Time without a usable answer; of outages that have ended."""
+    """Time without a usable answer, in outages that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A registered worker, as others see it."""
+    """A registered worker, as other processes see it."""
 
     worker_id: str
     identity: dict[str, Any]
@@ -166,9 +167,9 @@ class Member:
     done: int = 0
     """Requests of this run that it has completed, including failed ones."""
     waits_since: float = 0.0
-    """Since when it has had no usable answer to its exchanges, as `since`; 0: it has."""
+    """When the present outage of its exchanges began, in the unit of `since`; 0: they get answers."""
     waits_for: str = ""
-    """Why."""
+    """The reason of this outage."""
 
 
 class Standing(NamedTuple):

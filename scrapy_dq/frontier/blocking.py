@@ -1,4 +1,4 @@
-"""One style of I/O: each step is a coroutine, and a blocking client runs it to its end at once."""
+"""One style of I/O: each step is a coroutine; with a blocking client, it runs to its end at once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 async def reply_of(called: Any) -> Any:
-    """Return what a method of a client has returned: `redis` returns it, `redis.asyncio` has it awaited."""
+    """Return a client's reply: methods of `redis` return it, methods of `redis.asyncio` an awaitable."""
     return await called if isawaitable(called) else called
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that uses a blocking client: it waits for Redis, but for no loop."""
+    """Return the result of a coroutine with a blocking client: it never waits for an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -26,7 +26,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def blocking(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
-    """Return a function that does at once what the coroutines of *function* do."""
+    """Return a blocking function in place of *function*, whose coroutines use a blocking client."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> T:

@@ -1,4 +1,4 @@
-"""Runs the scripts of one crawl, and says in our own errors what Redis answers."""
+"""Runs the scripts of one crawl, and turns errors of Redis into our own."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Caller:
         self._start_keys = start_keys.keys if start_keys else ()
         self._start_kind = start_keys.kind if start_keys else ""
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
-        """Of other transitions: `_keys`. A join uses no start key, but is refused if its user may not:
-        otherwise the worker would never get a start request."""
+        """Other transitions have `_keys`. A join reads no start key, but Redis refuses it to a user who may
+        not read them: otherwise the worker would join, and never get a start request."""
         self._scripts: dict[str, Script] = {"exchange": Function("exchange")}
         self._denied = False
-        """Redis has refused a command: all commands are probed before the next script."""
+        """Redis has refused a command: the next call probes all commands first."""
 
     def on(self, client: Any) -> Self:
         """Return a copy of this frontier behind another client."""

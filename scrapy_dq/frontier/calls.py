@@ -42,11 +42,11 @@ class Exchange(NamedTuple):
     terms: bytes = NO_TERMS
     """From `pack_terms`."""
     registered: int = 0
-    """The answer to join or rejoin has it; 0: any. A late copy fits no later registration of the id."""
+    """From the answer to join or rejoin; 0: any. A late copy does not match a later registration."""
 
 
 class Composed(NamedTuple):
-    """An exchange, and what is needed to read its answer."""
+    """An exchange, and the data for reading its answer."""
 
     call: Exchange
     prefix: list[Move]
@@ -76,7 +76,7 @@ class Rejoin(NamedTuple):
     seeding: Seeding
     """ACTIVE or AGAIN."""
     registered: int = 0
-    """The answer under *old_id* has it; 0: any."""
+    """From the answer under *old_id*; 0: any."""
     former_ids: tuple[str, ...] = ()
-    """Its ids before *old_id*, newest first: Redis may know only one of these. Only under the last one have
-    puts retired from its log."""
+    """Its ids before *old_id*, newest first; Redis may know only one of them. Puts have retired from its log
+    only under the last one."""

@@ -1,4 +1,4 @@
-"""What an error from Redis means, and what to do about it: each is an outage, none ends the crawl."""
+"""Explains the errors of Redis, and how to fix them: each is an outage, none ends the crawl."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, FrontierUntrusted
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-# (parts of its text or of its type's name, what it means). redis-py removes the code from some texts, and
-# Redis 6.2 wraps them in "Error running script".
+# (parts of an error's text or of its type's name, its meaning). redis-py removes the code from some texts,
+# and Redis 6.2 wraps them in "Error running script".
 _CAUSES = (
     ((_UNTRUSTED,), "the certificate of Redis is not accepted: renew it, or correct ssl_ca_certs"),
     (("OOM ", "OutOfMemory", "used memory > 'maxmemory'"),
@@ -40,7 +40,7 @@ _CAUSES = (
      "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
 
-# Around an error in a script: it differs between workers for one cause, and people look at causes.
+# The text around an error in a script. It differs between workers although the cause is the same.
 _PLACE_IN_SCRIPT = re.compile(
     r"^Error running script \(call to \w+\): (@user_script: ?\d+: )*-?|\.? script: \w+, on @user_script:\d+$"
 )
@@ -56,7 +56,7 @@ def describe(error: BaseException) -> str:
 
 
 def explain(error: BaseException) -> str:
-    """Return one sentence without a full stop: what *error* means, and the error itself."""
+    """Return one sentence without a full stop: the meaning of *error*, and the error itself."""
     text = f"{type(error).__name__} {error}"
     for marks, meaning in _CAUSES:
         if any(mark in text for mark in marks):
@@ -69,15 +69,15 @@ def explain(error: BaseException) -> str:
 
 
 def unavailable(error: BaseException) -> FrontierUnavailable:
-    """Return what a worker waits for, with an explanation; each type of it is logged for itself."""
+    """Return *error* as an outage, with an explanation; the worker logs each type of outage separately."""
     return (FrontierUntrusted if _UNTRUSTED in str(error) else FrontierUnavailable)(explain(error))
 
 
 def moved_to(error: BaseException) -> tuple[str, int] | None:
-    """Return host and port of the node that has the keys, as MOVED of a Redis Cluster names it.
+    """Return host and port of the node that has the keys, from MOVED of a Redis Cluster.
 
-    None: it is another error. An empty host is that of the node that has answered. (redis-py before 6 has
-    an exception for it in clients of clusters only.)
+    None: it is another error. An empty host means the host of the node that has answered. (Before version 6,
+    redis-py has an exception for MOVED only in clients of clusters.)
     """
     named = isinstance(error, MovedError) or str(error).startswith("MOVED ")
     found = re.fullmatch(r"(?:MOVED )?[0-9]+ (.*):([0-9]{1,5})", str(error)) if named else None
@@ -93,13 +93,13 @@ def passes(error: BaseException) -> bool:
 
 
 def is_answer(error: BaseException | None) -> bool:
-    """Tell whether Redis has answered, with a refusal: of a key that has another type, or may not be read."""
+    """Tell whether Redis has answered with a refusal: a key has another type, or may not be read."""
     refused = isinstance(error, (ResponseError, FrontierRefused, AuthenticationError, AuthorizationError))
     return error is not None and refused and not passes(error)
 
 
 def refuses(error: BaseException) -> bool:
-    """Tell whether Redis has answered, and would refuse the same of each worker: it is full, or denies it."""
+    """Tell whether Redis has answered with a refusal that every worker would get: it is full, or denies."""
     text = f"{type(error).__name__} {error}"
     is_full = isinstance(error, ResponseError) and any(mark in text for mark in _FULL)
     return is_full or is_answer(error)
@@ -114,7 +114,7 @@ def denies(error: BaseException) -> bool:
     """Tell whether Redis denies its user a command or a key, inside or outside a script."""
     if isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError)):
         return True
-    # Each version words it in another way for a command in a script.
+    # For a command in a script, each version has another message.
     return isinstance(error, ResponseError) and any(mark in str(error) for mark in _DENIED_IN_A_SCRIPT)
 
 

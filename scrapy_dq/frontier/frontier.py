@@ -45,7 +45,7 @@ SWEEP_STEP = 1_000
 SWEEP_S = 1.0
 """The longest time for which a leaving worker sweeps discarded keys."""
 FLUSH_SWEEP_S = 10.0
-"""How long a flush deletes: enough for some 50 million fingerprints."""
+"""The longest time for which a flush deletes: enough for about 50 million fingerprints."""
 
 
 class Frontier(Caller):
@@ -56,8 +56,8 @@ class Frontier(Caller):
     """
 
     keep_failed = 10_000
-    """Of the requests that failed, the newest are kept, to be shown and retried: at some 250 bytes each, they
-    take 2.5 MB of Redis. Somebody who has more of them needs their causes and a new run, not a list."""
+    """How many of the newest failed requests are kept, to show and retry them. At about 250 bytes each, they
+    take 2.5 MB of Redis. A user with more failures needs their causes and a new run, not a list."""
 
     def __init__(
         self,
@@ -108,20 +108,20 @@ class Frontier(Caller):
         return reply
 
     async def standing(self) -> Standing:
-        """Return what is stored of the run."""
+        """Return the stored state of the run."""
         with as_unavailable():
             epoch, run, phase = await self.client.hmget(keys.meta(self.name), "epoch", "run", "phase")
         return Standing(wire.parse_epoch(epoch or b""), wire.number_of(run or b""), phase != b"finished")
 
     async def note_shards(self, epoch: str, run: int) -> None:
-        """Note, at home, that all other shards exist; without effect if the run is over, or home another one.
+        """Note, at home, that all other shards exist; do nothing if the run is over or home was replaced.
 
         Source: transitions/shards.lua
         """
         await self._call("shards", epoch, run)
 
     async def rejoin(self, call: Rejoin, identity: dict[str, Any], crawl: Identity) -> Rejoined:
-        """Register a live worker again; it keeps those of its leases that are still in flight.
+        """Register a live worker again; it keeps its leases that are still in flight.
 
         Source: transitions/rejoin.lua
         """
@@ -150,13 +150,13 @@ class Frontier(Caller):
         return wire.parse_receipt(reply, time.monotonic())
 
     async def _replicated(self, worker_id: str, epoch: str) -> None:
-        """Wait until enough replicas have all that was applied so far.
+        """Wait until enough replicas have everything that was applied so far.
 
         Raises:
-            FrontierUnavailable: fewer have it: the exchange, which the master has applied, does not count.
+            FrontierUnavailable: too few have it. The master has applied the exchange, but it does not count.
         """
         async with self.on_one_connection() as (alone, client):
-            # WAIT is about the last write of its own connection, and a repeated exchange writes nothing.
+            # WAIT refers to the last write on the same connection, and a repeated exchange writes nothing.
             await alone.beats(worker_id, epoch)
             with as_unavailable():
                 reached = await client.execute_command("WAIT", self._wait_replicas, ms(self._wait_s))
@@ -179,9 +179,9 @@ class Frontier(Caller):
 
         Args:
             worker_id: the member that makes the call.
-            number: of this call, from 1 on; a repeat has the same number.
+            number: the number of this call, from 1 on; a repeat has the same number.
             fingerprints: at most 1,000; 20 bytes each if they are scrapy-redis's.
-            scrapys: they are those that the fingerprinter of this crawl gives, and count as seen.
+            scrapys: this crawl's fingerprinter makes the same fingerprints: they count as seen.
         Returns:
             the number of new fingerprints; False if Redis was rolled back and has lost earlier calls.
         Raises:
@@ -196,15 +196,15 @@ class Frontier(Caller):
     async def fence(
         self, worker_id: str, epoch: str, run: int, gone: bool = False, by: str = ""
     ) -> tuple[str, str]:
-        """Fence a worker that is dead.
+        """Fence a dead worker.
 
         Args:
-            gone: its process has ended; else it may come back, and what a rejoin needs is kept.
-            by: the worker that fences it, if its own start() has not started yet: that start() then counts as
-                the later one.
+            gone: its process has ended; else it may come back, and Redis keeps the data for its rejoin.
+            by: the calling worker, if it has not begun its start() yet: its start() then counts as the later
+                one.
         Returns:
-            OK, ABSENT, LOST, RESYNC or FINISHED; the name of its start() (`Identity.starts`) if that is
-            incomplete now, else "".
+            OK, ABSENT, LOST, RESYNC or FINISHED; the name (`Identity.starts`) of the dead worker's start() if
+            that is incomplete now, else "".
         Source: transitions/fence.lua
         """
         reply = await self._call("fence", worker_id, epoch, run, int(gone), by)
@@ -234,10 +234,11 @@ class Frontier(Caller):
         """Release all leases and unregister; return (number of released leases, whether no member is left).
 
         Args:
-            version: of another shard than home, when home had finished the run; -1: it has not.
-            kept: another shard has failed requests or dead letters: what a retry needs stays.
+            version: the version of this shard when home had finished the run; -1: the run is not over, or
+                this is home.
+            kept: another shard has failed requests or dead letters: keep the data for a retry.
             began: its start() may have begun.
-            why: the reason for which the worker closes, for the journal.
+            why: why the worker closes, for the journal.
         Source: transitions/leave.lua
         """
         reply = await self._call(
@@ -262,7 +263,7 @@ class Frontier(Caller):
         """Rebuild derived keys from *lists* (rank, partition, ...) and *worker_ids*.
 
         Args:
-            last: no more parts follow: compare the counts, and record what is gone.
+            last: no more parts follow: compare the counts, and record losses.
             repair: False: only report.
         Raises:
             FrontierRefused: the run is over, or the frontier is a different one.
@@ -274,7 +275,7 @@ class Frontier(Caller):
         return Audited(bands, unled, partitions, members, gone, bool(seen_gone))
 
     async def epoch(self) -> bytes:
-        """Return the epoch that is stored; empty: none that can be read."""
+        """Return the stored epoch; empty: there is no readable one."""
         try:
             return await self.client.hget(keys.meta(self.name), "epoch") or b""
         except (RedisError, OSError, TimeoutError) as error:
@@ -283,32 +284,32 @@ class Frontier(Caller):
             return b""
 
     async def flush(self, dead: Sequence[str], force: bool = False, epoch: bytes | None = None) -> Flushed:
-        """Delete the crawl, whatever is stored, unless a member is not among *dead*.
+        """Delete the crawl, even if its data is invalid, unless a member is not among *dead*.
 
         Args:
-            force: even if workers are live.
-            epoch: of the crawl; None: of the present one.
+            force: delete it even if workers are live.
+            epoch: the epoch of the crawl to delete; None: the present one.
         Raises:
-            BegunAnew: meanwhile it was deleted, and begun anew; nothing was deleted by this call.
+            BegunAnew: the crawl was deleted, and another one has begun; this call deleted nothing.
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
         epoch = await self.epoch() if epoch is None else epoch
         reply = await self._call("flush", packed, int(force), epoch)
         if reply[0] == b"CHANGED":
-            raise BegunAnew(f"crawl {self.crawl!r} was begun anew meanwhile. Nothing was deleted")
+            raise BegunAnew(f"crawl {self.crawl!r} has just begun again. Nothing was deleted")
         if reply[0] == b"LIVE":
             return Flushed(wire.id_text(reply[1]), Census())
         left = False
         if reply[4]:
-            # The exchanges of the next run sweep what is left.
+            # The exchanges of the next run sweep the rest.
             left = await self.sweep(FLUSH_SWEEP_S)
         return Flushed("", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3]), left, reply[5])
 
     async def purge(self, found: Found) -> int:
-        """Unlink those of *found* that nothing leads to, and return how many.
+        """Unlink the keys in *found* that no index names, and return how many.
 
-        Only for a crawl that was flushed: in another one, an audit rebuilds what led to them.
+        Only for a flushed crawl: in any other crawl, an audit rebuilds the indexes.
 
         Source: transitions/purge.lua
         """
@@ -342,13 +343,13 @@ class Frontier(Caller):
         return str(reply[0].decode())
 
     async def notices(self, dead: int = 0, outage_s: float = 0.0) -> Notices | None:
-        """Return what has happened in the run that nobody was told of, each kind once; None: no crawl.
+        """Return the events of the run that were not reported yet, each kind once; None: no crawl.
 
         Args:
             dead: the number of dead letters in the other shards.
-            outage_s: how long the longest outage of these has lasted.
+            outage_s: seconds of the longest outage of the other shards.
         Raises:
-            FrontierUnavailable: what it would have returned may be lost.
+            FrontierUnavailable: these events may be lost.
         Source: transitions/notices.lua
         """
         status, *found = await self._call("notices", dead, ms(outage_s))
@@ -358,7 +359,7 @@ class Frontier(Caller):
         return Notices(run, Census(*counts), [kind.decode() for kind in kinds])
 
     async def interrupted_starts(self) -> list[str]:
-        """Return the name (`Identity.starts`) of each start() that is interrupted; "?": it is not known."""
+        """Return the name (`Identity.starts`) of each interrupted start(); "?": the name is not known."""
         with as_unavailable():
             stored = await self.client.hget(self._keys[0], "starts")
         starts = msgpack.unpackb(stored, raw=True) if stored else {}
@@ -369,7 +370,7 @@ class Frontier(Caller):
         return wire.parse_members((await self._call("overview", ""))[4])
 
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
-        """As `beat`, without the words."""
+        """Return only the heartbeats from `beat`."""
         return (await self.beat(worker_id, epoch))[0]
 
     async def beat(self, worker_id: str, epoch: str, looks: bool = True) -> tuple[dict[str, int], int]:
@@ -378,7 +379,7 @@ class Frontier(Caller):
         No heartbeats are returned if the frontier is LOST.
 
         Args:
-            looks: False: return no heartbeats, which costs Redis the less the more workers there are.
+            looks: False: return no heartbeats: with many workers, this saves Redis time.
         Source: transitions/beat.lua
         """
         return wire.parse_beats(await self._call("beat", worker_id, epoch, int(looks)))
@@ -387,14 +388,14 @@ class Frontier(Caller):
         self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float,
         waited_s: float = 0.0, why: str = "",
     ) -> tuple[dict[str, int], int]:  # fmt: skip
-        """As `beat`; also add what this worker has *counted* since its last report.
+        """Beat as in `beat`, and add the figures that this worker has *counted* since its last report.
 
         Args:
-            ended_s: how long the longest outage lasted that has ended since; 0: none worth noting.
-            waited_s: for how long this worker has waited in an outage that is under way; 0: it does not.
-            why: the reason of that outage.
+            ended_s: seconds of the longest outage that has ended since then; 0: none worth noting.
+            waited_s: seconds since the present outage began; 0: there is no outage.
+            why: the reason of the present outage.
         Raises:
-            FrontierUnavailable: it may be counted twice if it is reported again.
+            FrontierUnavailable: a second report may count the figures twice.
         Source: transitions/report.lua
         """
         figures = counted.exchanges, ms(counted.exchange_s), counted.errors, ms(counted.outage_s)

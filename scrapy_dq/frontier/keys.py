@@ -8,7 +8,7 @@ from zlib import crc32
 
 PREFIX = "dq:"
 HOME = 0
-"""The number of the shard that has what is of the whole crawl."""
+"""The number of the shard that stores the data of the whole crawl."""
 
 
 class Key(NamedTuple):
@@ -31,8 +31,8 @@ KEYS = (
     ),
     Key("discarded", "hash", "while buckets of a `seen` that was dropped are not unlinked yet"),
     Key("adopted", "set", "as `seen`; fingerprints that another scheduler has seen, in its format"),
-    Key("seeds", "set", "the run; longer for a retry of what failed"),
-    Key("admitted", "set", "the run; longer for a retry of what failed"),
+    Key("seeds", "set", "the run; longer if failed requests may be retried"),
+    Key("admitted", "set", "the run; longer if failed requests may be retried"),
     Key("messages", "hash", "while something that came from a stream is not done"),
     Key("bands", "hash", "while something waits"),
     Key("more_bands", "zset", "while something of several ranks waits in one partition"),
@@ -75,7 +75,7 @@ SCHEMA = "7"
 
 
 class Shard(NamedTuple):
-    """One of the shards of a crawl. Number 0 is home; where a shard is meant, the crawl's name means home."""
+    """A shard of a crawl. Number 0 is home; as an argument, the crawl's name alone means home."""
 
     crawl: str
     number: int
@@ -91,15 +91,15 @@ class Shard(NamedTuple):
 
 
 def schema_of(shards: int) -> str:
-    """Return the stored version: workers that know no shards would take part at home alone."""
+    """Return the stored version; it shuts out workers without shards, which would use home alone."""
     return SCHEMA if shards == 1 else f"{SCHEMA}-shards"
 
 
 def prefix(of: str | Shard) -> str:
     """Return the common prefix of all keys of a shard.
 
-    The name is percent-encoded, braces, colons, slashes and stars too, so that no two shards share a key and
-    the hash tag is the whole name: one shard lies in one slot of a Redis Cluster.
+    The name is percent-encoded, including braces, colons, slashes and stars. So no two shards share a key,
+    and the hash tag is the whole name: a shard lies in one slot of a Redis Cluster.
     """
     crawl, number = (of, 0) if isinstance(of, str) else of
     name = quote(crawl, safe="")
@@ -107,13 +107,13 @@ def prefix(of: str | Shard) -> str:
 
 
 def prefixes(crawl: str, shards: int) -> list[str]:
-    """Return what the keys of all shards of a crawl begin with, as patterns of Redis."""
+    """Return the prefixes of the keys of all shards of a crawl, as patterns of Redis."""
     home = prefix(crawl)
     return [home] if shards == 1 else [home, home.replace("}:", "/*}:")]
 
 
 def meta(of: str | Shard) -> str:
-    """Return the name of the hash that says what the crawl is, and where it stands."""
+    """Return the name of the hash that describes the crawl and its state."""
     return prefix(of) + "meta"
 
 
@@ -123,7 +123,7 @@ def rank_of(band: bytes) -> int:
 
 
 def fixed(of: str | Shard) -> tuple[str, ...]:
-    """Return what every script declares as its KEYS: all names but those that are made from data."""
+    """Return the KEYS of every script: all names that are not made from data."""
     return tuple(prefix(of) + name for name in FIXED)
 
 

@@ -1,4 +1,4 @@
-"""The message of a stream that an entry was made from, in its stored payload. Source: lua/lib/messages.lua"""
+"""The message of a stream in the stored payload of an entry made from it. Source: lua/lib/messages.lua"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class FrontierUnavailable(FrontierError):
 
 
 class FrontierUntrusted(FrontierUnavailable):
-    """What answers has no certificate that is accepted: nothing was sent."""
+    """The certificate of the server is not accepted: nothing was sent."""
 
 
 class FrontierRefused(FrontierError):
@@ -34,7 +34,7 @@ class FrontierRefused(FrontierError):
 
 
 class BegunAnew(FrontierRefused):
-    """It is another crawl by now."""
+    """The crawl was deleted, and another one has begun."""
 
 
 class RunOver(FrontierRefused):
@@ -50,7 +50,7 @@ class FrontierLost(FrontierError):
 
 
 class Order(str, Enum):
-    """How the backlog is served. `lua/lib/orders.lua` says the same to Redis."""
+    """The order in which the backlog is served. `lua/lib/orders.lua` has the same rules."""
 
     PRIORITY_LIFO = "priority-lifo"
     PRIORITY_FIFO = "priority-fifo"
@@ -71,11 +71,11 @@ class Order(str, Enum):
 
 
 class Seen(str, Enum):
-    """How the fingerprints of what was admitted are kept."""
+    """How the fingerprints of admitted requests are stored."""
 
     EXACT = "exact"
     EXPIRING = "expiring"
-    """With the time of admission: a later run ignores the older ones."""
+    """With their times of admission: a later run ignores old fingerprints."""
     COMPACT = "compact"
     """Truncated to 74 bits each, and packed."""
 
@@ -95,7 +95,7 @@ class Admission(IntEnum):
     SEEN = 1
     """By fingerprint, for the whole crawl."""
     SEED = 2
-    """By fingerprint and occurrence, once per run: what `start()` yields on every worker."""
+    """By fingerprint and occurrence, once per run, because `start()` yields the same on every worker."""
     ID = 3
     """By entry id: equal `dont_filter` requests stay separate, and a repeated put is stored once."""
 
@@ -104,7 +104,7 @@ class StartQueue(IntEnum):
     """How start requests are served among requests of the same priority, in an order with priorities."""
 
     SHARED = 0
-    """Like all others. Requests that no `start()` has yielded have this value, too."""
+    """Like all others. Requests that no `start()` has yielded also have this value."""
     FIFO = 1
     """After all others, the oldest first."""
     LIFO = 2
@@ -133,7 +133,7 @@ class Parentless(IntEnum):
     WAITING = 1
     """Not confirmed yet: only this worker has them, or its `start()` has yet to yield them."""
     LOGGED = 2
-    """Confirmed: a Redis that was rolled back may have lost them, and that they opened the run."""
+    """Confirmed: a roll-back of Redis may have lost them, and the fact that they opened the run."""
 
 
 def fits_a_partition(name: str) -> bool:
@@ -159,12 +159,12 @@ class Lease:
     payload: bytes
     partition: bytes = b""
     send_at: float | None = field(default=None, compare=False)
-    """Earliest time for sending, in seconds of this process's monotonic clock; the sending is reported by
-    `Worker.sent`. None: no delay."""
+    """Earliest time for sending, in seconds of this process's monotonic clock; `Worker.sent` reports the
+    sending. None: no delay."""
     place: bytes = field(default=b"", compare=False)
-    """Sorts in the order of serving; empty: unknown."""
+    """Places sort in the order of serving; empty: unknown."""
     suspect: bool = field(default=False, compare=False)
-    """A worker died while it held it; a worker holds one such lease at a time."""
+    """A worker died while it held this entry; a worker holds one such lease at a time."""
     message: bytes = field(default=b"", compare=False)
     """See `Put.message`."""
     was_declined: bool = False
@@ -184,7 +184,7 @@ class Limits:
     budget: int = 0
     """Most requests of a partition that are done in a run, or on a day; 0: any number."""
     daily: bool = False
-    """Budgets are of a day, by UTC; else of the run."""
+    """Budgets are for a day, by UTC; else for the run."""
     own_budgets: Mapping[str, int] = field(default_factory=dict)
     """By partition: its own budget; 0: any number."""
 
@@ -196,7 +196,7 @@ class Sent:
     partition: bytes
     entry_id: bytes
     at: float | None
-    """Seconds of this process's monotonic clock; None: it will never be, and the next one may go at once."""
+    """Seconds of this process's monotonic clock; None: never sent, so the next one may be sent at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Gone:
 
     shard: int
     count: int
-    """All of this shard, as far as the worker knows; of a roll-back beyond the log, 1."""
+    """All losses of this shard, as far as the worker knows; 1 for a roll-back beyond the log."""
 
 
 Note = Sent | Block | Gone
@@ -229,7 +229,7 @@ class StartKeys:
     keys: tuple[str, ...]
     """In order of priority."""
     mark: bytes
-    """First bytes of an entry's payload that was claimed from a start key."""
+    """First bytes of the payload of an entry that was claimed from a start key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Claim:
     kind: str
     mark: bytes
     id_stem: bytes
-    """8 random bytes, of which and of its payload each new id is made."""
+    """8 random bytes. Each new id is made from these and from the payload."""
 
 
 UNFINISHED, ELSEWHERE = -1, -2
@@ -248,12 +248,12 @@ UNFINISHED, ELSEWHERE = -1, -2
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a worker sends with an exchange besides its moves: its capacity, notes, and what to forget."""
+    """The other contents of an exchange besides moves: the worker's capacity, notes, and tokens to forget."""
 
     ahead_s: float = 0.0
-    """How long before its time an entry may be leased, so that the round trip to Redis costs no time."""
+    """Seconds before its time at which an entry may be leased, so that the round trip costs no time."""
     most: int = MAX_LEASES
-    """Most leases of one partition of which the worker holds none."""
+    """Most leases of a partition if the worker holds none of it."""
     here: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
     """By partition: how many leases the worker holds, and how many more it could take."""
     notes: Sequence[Note] = ()
@@ -261,13 +261,13 @@ class Terms:
     forget: bytes = b""
     """Joined ids of entries whose puts will never be repeated."""
     no_suspects: bool = False
-    """Lease no suspect: the worker holds one of another shard, or has asked for one."""
+    """Lease no suspect: the worker holds one from another shard, or has asked there for one."""
     max_pages: int | None = None
-    """Lease no more than so many entries of the run, with those that are in flight, and `Census.pages`."""
+    """Most entries of the run: new leases, leases in flight and `Census.pages` together; None: any number."""
     busy_elsewhere: bool = False
     """Other shards have something left, as far as the worker knows."""
     finish_at: int | None = None
-    """Of a crawl with several shards, at home: the version with which the run may finish; UNFINISHED: none.
+    """With several shards, at home: the version with which the run may finish; UNFINISHED: it may not.
     ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""
 
 
@@ -290,14 +290,14 @@ class Census:
     gone: int = 0
     """Requests of this run, and keys, that were deleted or evicted while it ran; see `worker/audit.py`."""
     incomplete: int = 0
-    """`start()` methods that were interrupted and that no other worker has completed; counted only while
-    nothing waits. The run cannot finish while there are any."""
+    """Interrupted `start()` methods that no other worker has completed; counted only while nothing waits. The
+    run cannot finish while there are any."""
     version: int = field(default=0, compare=False)
-    """Of the shard: larger after each new entry, and, in a crawl of several, after each raised level of
-    seeding."""
+    """The version of the shard. It grows with each new entry and, with several shards, with each raised level
+    of seeding."""
     only_over_budget: int = field(default=0, compare=False)
-    """1: all that waits, if anything, is over the budgets of the run, and nothing is left that could bring
-    more: no lease, nothing delayed, no worker that seeds or listens. Known only from an exchange."""
+    """1: every waiting entry, if there is one, is over a budget of the run, and nothing could add others: no
+    lease, nothing delayed, no worker that seeds or listens. Known only from an exchange."""
     never_sent: int = field(default=0, compare=False)
     """Done and failed requests that were not sent to any site."""
     declined: int = 0
@@ -316,12 +316,12 @@ class Census:
         return not (self.waiting or self.in_flight or self.seeding or self.delayed)
 
     def __add__(self, shard: Census) -> Census:
-        """Return the counts of the whole crawl: this is home, whose workers are those of all shards."""
+        """Return the counts of the whole crawl: *self* is home, where all workers are registered."""
         return Census(
             self.waiting + shard.waiting, self.in_flight + shard.in_flight, self.done + shard.done,
             self.dead + shard.dead, self.seen + shard.seen, self.workers, self.seeding,
             self.failed + shard.failed, self.delayed + shard.delayed,
-            max(self.gone, shard.gone),  # workers tell home, which has the sum (`Gone`)
+            max(self.gone, shard.gone),  # home has the sum: workers report losses to it (`Gone`)
             self.incomplete,
             never_sent=self.never_sent + shard.never_sent,
             declined=self.declined + shard.declined,
@@ -355,35 +355,35 @@ class Commands:
     count: int = 0
     """All of them; a heartbeat also returns this count."""
     stops: int = 0
-    """To close, for the workers that were members at the time."""
+    """Orders to close, for the workers that were members at the time."""
     forgets: int = 0
-    """Fingerprints were removed from the seen set."""
+    """Removals of fingerprints from the seen set."""
     limit_changes: int = 0
-    """The limits of a partition have changed."""
+    """Changes of the limits of a partition."""
     hold: Hold = Hold.NONE
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What must agree between all workers of a crawl."""
+    """The properties in which all workers of a crawl must agree."""
 
     fingerprinter: str
     spider: str
     spider_args: str
     run_name: str = ""
     keep_seen: bool | None = False
-    """None: keep the value that a spider's worker has stored."""
+    """None: keep the value that a worker with a spider has stored."""
     partition_by: str = "none"
     seen_ttl_s: float = 0.0
     """Age at which a new run ignores fingerprints, if the kind of seen has times; 0: they never expire."""
     limits: Limits | None = field(default_factory=Limits)
     """None: unchanged."""
     starts: str = ""
-    """The name of this worker's start(), made from its arguments: workers with the same name yield the same
-    requests, unless the name begins with a star; empty: no start() (lib/starts.lua)."""
+    """The name of this worker's start(), made from its arguments; empty: no start() (lib/starts.lua). Workers
+    with the same name yield the same requests, unless the name begins with a star."""
     restart_window_s: float = 0.0
-    """For this many seconds after the end of a run of several hosts, this worker counts as one of its
-    workers, restarted."""
+    """For this many seconds after the end of a run of several hosts, this worker counts as a restarted worker
+    of that run."""
     shards: int = 1
     order_given: bool = True
     seen_given: bool = True

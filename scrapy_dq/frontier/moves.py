@@ -1,6 +1,6 @@
 """The moves of an exchange, and their fields as they are written to disk.
 
-wire.py makes of them what lua/moves/endings.lua reads.
+wire.py encodes them for lua/moves/endings.lua.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ class Put:
     most: int = 0
     """It is refused if at least this many entries wait in the crawl; only with Admission.ID. 0: no limit."""
     message: bytes = b""
-    """Of a stream, if it was made from one: `<stream> 0 <id>`. It is acknowledged when all of it is done."""
+    """The message of a stream from which it was made: `<stream> 0 <id>`; empty: none. The message is
+    acknowledged when all its entries are done."""
     once: bool = field(default=False, compare=False)
     """Only this worker's replay log can repeat it: its id is random, or its parent's lease ends with it. Its
-    token is forgotten once the log has retired it; if the lease is of another shard and ends later, once that
-    is certain (`worker/child_tokens.py`). Only with Admission.ID."""
+    token is forgotten when the log has retired it; if the lease is in another shard and ends later, when that
+    end is certain (`worker/child_tokens.py`). Only with Admission.ID."""
     number: int = field(default=0, compare=False)
     """Its place among the puts of this worker for the same shard, from 1 on; 0: not appended yet."""
     reference: int = field(default=0, compare=False)
@@ -68,7 +69,7 @@ class Ack:
 
     entry_id: bytes
     never_sent: bool = False
-    """Its request was not sent to any site: it counts against no budget, nor as a page."""
+    """Its request was not sent to any site: it counts neither against a budget nor as a page."""
     size: ClassVar[int] = ENTRY_ID_BYTES
 
 
@@ -99,9 +100,9 @@ class Fail:
     entry_id: bytes
     reason: str
     label: str
-    """Shown where payloads cannot be read: the URL."""
+    """The URL, shown where payloads cannot be read."""
     never_sent: bool = False
-    """As of `Ack`."""
+    """See `Ack`."""
 
     @property
     def size(self) -> int:
@@ -110,23 +111,23 @@ class Fail:
 
 @dataclass(slots=True)
 class Again:
-    """The work is done, and is to be done again: the entry waits in `delayed`, under another id.
+    """The work is done and will be repeated: the entry waits in `delayed`, under another id.
 
-    Under the same one, a worker that was taken for dead, and still has the work before, would end this, too.
+    A worker that was taken for dead may still do the present work: with the same id, it would end the next.
     """
 
     entry_id: bytes
     next_id: bytes
-    """Made of `entry_id` alone: whoever does the work once more, after a loss, uses the same."""
+    """Made from `entry_id` alone, so that a worker that repeats the work after a loss uses the same id."""
     payload: bytes
-    """What is leased then."""
+    """The payload of the next lease."""
     priority: int
     start: int
     """A StartQueue."""
     due_at: float
     """Earliest time of the next lease, in seconds of this process's monotonic clock."""
     never_sent: bool = False
-    """As of `Ack`."""
+    """See `Ack`."""
 
     @property
     def size(self) -> int:
@@ -135,12 +136,12 @@ class Again:
 
 @dataclass(slots=True)
 class Decline:
-    """The code of this worker cannot serve the entry: the other workers are offered it."""
+    """The code of this worker cannot serve the entry: Redis offers it to the other workers."""
 
     entry_id: bytes
     reason: str
     fingerprint: bytes = b""
-    """If no worker serves the request, it is removed from the seen set. Empty: there is none."""
+    """Removed from the seen set if no worker can serve the request; empty: it has no fingerprint."""
 
     @property
     def size(self) -> int:
@@ -149,14 +150,14 @@ class Decline:
 
 @dataclass(slots=True)
 class Defer:
-    """The work is done; what ends the lease follows when its puts in other shards are certain."""
+    """The work is done; the end of the lease follows when its puts in other shards are certain."""
 
     entry_id: bytes
     size: ClassVar[int] = ENTRY_ID_BYTES
 
 
 Ending = Ack | Fail | Bury | Again
-"""A move with which the work of a lease is over."""
+"""A move that ends a lease whose work is over."""
 Return = Release | Decline
 """A move that gives a lease back: its work is not done."""
 Move = Put | Return | Defer | Ending
@@ -179,8 +180,8 @@ _NAMES = {kind: [f.name for f in fields(kind) if f.name not in ("source", "refer
 
 
 def fields_of(move: Move) -> tuple[Any, ...]:
-    """Return the number of the kind of *move*, and all its fields but these two, as msgpack values."""
-    # Those of most moves of a crawl are spelled out: reading the fields by name is slower.
+    """Return the number of *move*'s kind and its fields, except `source` and `reference`, for msgpack."""
+    # The most frequent kinds are spelled out: reading the fields by name is slower.
     if isinstance(move, Put):
         return (
             0, move.entry_id, int(move.admission), move.token, clamped(move.priority), int(move.start),
@@ -199,7 +200,7 @@ def fields_of(move: Move) -> tuple[Any, ...]:
 
 
 def next_id(entry_id: bytes) -> bytes:
-    """Return the id of an entry whose work is to be done again (`Again.next_id`)."""
+    """Return the next id of an entry whose work will be repeated (`Again.next_id`)."""
     return blake2b(b"again" + entry_id, digest_size=ENTRY_ID_BYTES).digest()
 
 
@@ -207,7 +208,7 @@ def move_of(fields: Sequence[Any]) -> Move:
     """Return the move that `fields_of` wrote; its `source` is lost.
 
     Raises:
-        IndexError, ValueError: *fields* are not those of a move.
+        IndexError, ValueError: *fields* are not the fields of a move.
     """
     kind = _KINDS[fields[0]]
     values = dict(zip(_NAMES[kind], fields[1:], strict=True))

@@ -1,6 +1,6 @@
 """Pages through the keys of a shard, at a measured pace. Changes nothing, and reads no key as a whole.
 
-What others do meanwhile may hide an entry that moves, or show it twice. What is at rest is read once, in the
+An entry that moves during the reading may be missing, or appear twice. Entries at rest appear once, in the
 same order each time.
 """
 
@@ -24,20 +24,20 @@ _PART = 1_000
 _ELEMENTS = 500
 """Most elements of a list."""
 _MOST_LISTS = 200
-"""So many heads are read in one call: there may be a million lists of one element."""
+"""Lists whose heads are read in one call: there may be a million lists of one element."""
 _HEAD = 8
-"""Elements of a list that are read with those of others."""
+"""Elements in the head of a list: one call reads the heads of many lists."""
 _OFFSET = 7
-"""In the counts of a shard. Source: lua/lib/state.lua"""
+"""Its index in the counts of a shard. Source: lua/lib/state.lua"""
 _SCANS = {"hash": "hscan", "set": "sscan", "zset": "zscan"}
 _TYPES = {key.name: key.type for key in keys.KEYS}
 
 
 class ReadPace:
-    """Computes how many records to read next: about MAX_EXCHANGE_BYTES, judging by the last ones.
+    """Computes how many records to read next: about MAX_EXCHANGE_BYTES, estimated from the last ones.
 
-    A record may have megabytes: a fixed number of them would not fit into a time-out, or into memory. The
-    first read is a small one.
+    A record may have megabytes: a fixed number of records could exceed a time-out or the memory. The first
+    read is small.
 
     Args:
         most: most records at once.
@@ -54,7 +54,7 @@ class ReadPace:
 
 
 class Backlog(NamedTuple):
-    """A list of entries that wait. They compare in the order in which a dump reads them."""
+    """A list of waiting entries. Lists sort in the order in which a dump reads them."""
 
     partition: bytes
     rank: int
@@ -68,7 +68,7 @@ Pages = AsyncIterator[list[bytes]]
 
 
 class Reader:
-    """Reads one shard. With a blocking client nothing in it waits: see `drained`."""
+    """Reads one shard. With a blocking client, no coroutine waits for an event loop: see `drained`."""
 
     def __init__(self, client: Any, shard: str | Shard) -> None:
         """
@@ -81,15 +81,15 @@ class Reader:
         """Return the result of a command for the key *name*.
 
         Raises:
-            FrontierUnavailable: no usable reply; of a blocking client redis.exceptions.RedisError.
+            FrontierUnavailable: no usable reply. A blocking client raises redis.exceptions.RedisError.
         """
         return await _awaited(getattr(self.client, command)(self._prefix + name, *args, **options))
 
     async def pages(self, name: bytes, type_: str = "") -> AsyncIterator[list[Any]]:
-        """Yield what a key holds: fields and values, members and scores, or members.
+        """Yield the contents of a key: fields and values, members and scores, or members.
 
         Args:
-            type_: of a key whose name does not tell: hash, set or zset.
+            type_: hash, set or zset, if `keys.KEYS` does not tell it.
         """
         scan = _SCANS[type_ or _TYPES[name.decode()]]
         cursor, pace = -1, ReadPace(_PART)
@@ -108,7 +108,7 @@ class Reader:
 
         Args:
             head: the first ones, from `heads`; None: not read yet.
-            beside: so many lists are read at once: each page is smaller.
+            beside: the number of lists that are read at once: it divides the size of a page.
         """
         if head:
             yield head
@@ -121,7 +121,7 @@ class Reader:
             pace.saw(found)
 
     async def offset(self) -> int:
-        """Return what to subtract from a time that is stored here for one since 1970, in ms."""
+        """Return the ms by which times in this shard are larger than times since 1970."""
         counts = await self.ask("hget", b"meta", "counts")
         return int(counts.split()[_OFFSET]) if counts else 0
 
@@ -131,7 +131,7 @@ class Reader:
         """Yield the entries of one of `records.PLACES`.
 
         Args:
-            partitions: of WAITING, read only these; None: all.
+            partitions: for WAITING, read only these; None: all.
         """
         if where == IN_FLIGHT:
             for worker_id in await self.ask("smembers", b"members"):
@@ -173,7 +173,7 @@ class Reader:
                     at += len(page)
 
     async def lists(self, partitions: Collection[bytes] | None = None) -> AsyncIterator[list[Backlog]]:
-        """Yield the lists that the index names, of some *partitions* or all; while it changes, some twice."""
+        """Yield the lists in the index, for some *partitions* or all; if it changes, some may come twice."""
         for partition in partitions or ():
             band = await self.ask("hget", b"bands", partition)
             first, last = b"[%s\0" % partition, b"(%s\1" % partition
@@ -210,7 +210,7 @@ async def _awaited(reply: Any) -> Any:
 
 
 def drained(pages: AsyncIterator[T]) -> Iterator[T]:
-    """Yield what a `Reader` with a blocking client yields."""
+    """Yield the pages of a `Reader` with a blocking client."""
     while True:
         try:
             page: T = at_once(anext(pages))  # type: ignore[arg-type]

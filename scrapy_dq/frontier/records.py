@@ -1,11 +1,11 @@
-"""The stored form of each entry <-> an `Entry`: no other file in Python knows these bytes.
+"""Converts stored entries to `Entry` and back: no other file in Python knows these bytes.
 
 | where | key | stored | written by |
 |---|---|---|---|
 | waiting | `backlog:<rank>:<partition>` | turn(8) id(12) payload | moves/put.lua |
 | returned | `returned` | partition 0 rank(8) turn(8) id(12) attempts(1) payload | moves/endings.lua |
 | quarantine | `quarantine` | the same | transitions/drain.lua |
-| declined | `declined` | the same; attempts + 128 of a suspect | moves/endings.lua |
+| declined | `declined` | the same; attempts + 128 for a suspect | moves/endings.lua |
 | delayed | `delayed` | id(12) rank(8) partition 0 payload; score: when it is due | moves/put.lua |
 | in flight | `in-flight:<worker>` | rank(8) flags(1) partition 0 turn(8) id(12) payload | moves/lease.lua |
 | failed | `failed` | msgpack: id, URL, and the fields of a dead letter | moves/endings.lua |
@@ -27,23 +27,23 @@ from scrapy_dq.frontier.model import Order
 IN_FLIGHT, RETURNED, QUARANTINE, DECLINED = "in flight", "returned", "quarantine", "declined"
 WAITING, DELAYED, FAILED, DEAD = "waiting", "delayed", "failed", "dead"
 PLACES = (IN_FLIGHT, RETURNED, QUARANTINE, DECLINED, WAITING, DELAYED, FAILED, DEAD)
-"""Where an entry can be, in the order of looking."""
+"""Where an entry can be, in the order of a search."""
 CLAIMED = b"\1"
-"""The partition of start payloads that were claimed. Source: lua/lib/state.lua"""
+"""The partition of claimed start payloads. Source: lua/lib/state.lua"""
 _DEFERRED = b"\2"
-"""Begins the partition of a lease whose work is done. Source: lua/lib/politeness.lua"""
+"""First byte of the partition of a lease whose work is done. Source: lua/lib/politeness.lua"""
 _BIAS = 2**52
 _NEWEST_FIRST = 2**51
 """A turn from here on is _BIAS minus a sequence."""
 _SUSPECT = 128
-"""What is added to the attempts of an entry that comes from quarantine."""
+"""Added to the attempts of an entry that comes from quarantine."""
 
 
 class Entry(NamedTuple):
-    """A stored request, and what is known of it: of one that waits, that failed, of a dead letter."""
+    """A stored request and its data: it waits, is in flight, has failed, or is a dead letter."""
 
     where: str
-    """One of PLACES; of the next requests: rotation, suspects, resting, saturated or delayed."""
+    """One of PLACES; for the next requests: rotation, suspects, resting, saturated or delayed."""
     entry_id: bytes
     partition: bytes
     payload: bytes
@@ -54,24 +54,24 @@ class Entry(NamedTuple):
     due_ms: int = 0
     """DELAYED: when it is due, in ms since 1970 by the clock of Redis."""
     at_ms: int = 0
-    """FAILED, DEAD: since when, as `due_ms`."""
+    """FAILED, DEAD: when it ended, in ms since 1970 by the clock of Redis."""
     worker_id: str = ""
-    """IN_FLIGHT: whose lease it is; FAILED, DEAD: whose it was; empty: no worker has leased it."""
+    """IN_FLIGHT: the owner of the lease; FAILED, DEAD: its last owner; empty: no worker has leased it."""
     reason: str = ""
     label: str = ""
     """FAILED: its URL."""
     suspect: bool = False
     """IN_FLIGHT: it was leased from quarantine."""
     done: bool = False
-    """IN_FLIGHT: its work is done, and what it led to in other shards is not certain yet."""
+    """IN_FLIGHT: its work is done, but its puts in other shards are not certain yet."""
     ahead: int | None = None
-    """WAITING: how many of its priority and partition are served before it."""
+    """WAITING: how many entries of its priority and partition are served before it."""
     wait_s: float | None = None
     """Seconds until it is due, or may be leased; None: unknown."""
 
     @property
     def at(self) -> float:
-        """FAILED, DEAD: since when, in seconds since 1970 by the clock of Redis."""
+        """FAILED, DEAD: when it ended, in seconds since 1970 by the clock of Redis."""
         return self.at_ms / 1000
 
 
@@ -131,11 +131,11 @@ def _ended(where: str, entry_id: bytes, fields: Sequence[Any], label: bytes = b"
 
 
 def stored(where: str, entry: Entry, order: Order) -> list[Any]:
-    """Return what transitions/load.lua takes to store an entry.
+    """Return an entry in the form in which transitions/load.lua stores it.
 
     Args:
-        where: any but IN_FLIGHT and DECLINED.
-        order: of the crawl.
+        where: one of PLACES, except IN_FLIGHT and DECLINED.
+        order: the order of the crawl.
     """
     turn = _turn_bytes(order, entry.rank, entry.sequence)
     if where == WAITING:

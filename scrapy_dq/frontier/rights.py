@@ -1,4 +1,4 @@
-"""The least rights of a user of Redis, by role: of `scrapy dq doctor --acl`, and of errors that name them."""
+"""The least rights of a user of Redis, by role, for `scrapy dq doctor --acl` and for error messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scrapy_dq.frontier import keys
 
 
 class Role(NamedTuple):
-    """What a user is for."""
+    """A role of a user of Redis, and its rights."""
 
     who: str
     commands: str
@@ -26,7 +26,7 @@ ROLES = {
         "commands that only look",
         "+@connection +@read -@dangerous +eval +evalsha +time +info +cluster|slots",
     ),
-    "feeder": Role("whoever pushes start requests of a RedisSpider", "+@connection -@dangerous"),
+    "feeder": Role("programs that push start requests of a RedisSpider", "+@connection -@dangerous"),
 }
 ALL_CRAWLS = f"{keys.PREFIX}*"
 _PUSHES = {"list": "+rpush +lpush", "set": "+sadd", "zset": "+zadd", "stream": "+xadd"}
@@ -45,11 +45,11 @@ def acl_of(
 
     Args:
         crawl: the only crawl; empty: all of them.
-        start_keys: those of its spider; a feeder needs one.
-        kind: what the start keys are: list, set, zset or stream.
-        others: patterns of more keys that a crawler uses, such as those of its items.
+        start_keys: the start keys of its spider; a feeder needs one.
+        kind: the type of the start keys: list, set, zset or stream.
+        others: patterns of other keys that a crawler uses, such as keys for its items.
         db: the number of the database.
-        shards: how many the crawl has.
+        shards: the number of shards of the crawl.
     """
     fed = [literal(name) for name in start_keys]
     own = [f"{each}*" for each in keys.prefixes(crawl, shards)] if crawl else [ALL_CRAWLS]
@@ -61,6 +61,6 @@ def acl_of(
 def literal(name: str) -> str:
     """Return a pattern that matches the key *name*.
 
-    A pattern cannot have blanks, and redis-cli would read quotes: in their place it matches any character.
+    A pattern cannot have blanks, and redis-cli would interpret quotes: `?`, for any character, replaces both.
     """
     return re.sub(r"[\s\"']", "?", re.sub(r"([\\*?\[\]])", r"\\\1", name))

@@ -16,25 +16,25 @@ class Found(NamedTuple):
     """Some of the keys that exist, without their prefix."""
 
     lists: list[bytes]
-    """Of `backlog:<rank>:<partition>`: rank, partition, ..."""
+    """Rank, partition, ... from `backlog:<rank>:<partition>`."""
     workers: list[bytes]
-    """Of `worker:<id>` and `in-flight:<id>`: the ids."""
+    """The ids from `worker:<id>` and `in-flight:<id>`."""
     buckets: list[bytes]
-    """Of `seen:<generation>:<n>`: generation, n, ..."""
+    """Generation, n, ... from `seen:<generation>:<n>`."""
 
 
 async def scan(client: Any, shards: Sequence[keys.Shard]) -> AsyncIterator[dict[keys.Shard, Found]]:
-    """Yield the lists, workers and buckets of shards of one crawl, in parts; one may come twice, or be gone.
+    """Yield lists, workers and buckets of one crawl's shards, in parts; one may come twice, or be gone.
 
     Yields a part after each SCAN, even if it is empty.
 
     Args:
-        client: of `redis.asyncio`, for the node of these shards.
+        client: a `redis.asyncio` client for the node of these shards.
     Raises:
         FrontierUnavailable: Redis is not available; the rest is unknown.
     """
     known, cursor = {keys.prefix(shard).encode(): shard for shard in shards}, -1
-    # Crawls whose names begin as this one's match, too.
+    # The pattern also matches crawls whose names begin like this one's.
     pattern = keys.prefix(shards[0] if len(shards) == 1 else shards[0].crawl).removesuffix("}:") + "*"
     while cursor:
         with as_unavailable():

@@ -1,10 +1,10 @@
 """Loads the Lua: one script per file in lua/transitions/, built from the files that it includes.
 
-A line `-- @include keys state` in a Lua file says that it uses what the top level of these files defines. A
-script contains each file once, after those that it includes. The name of a file is unique in all folders.
+With the line `-- @include keys state`, a Lua file uses the top-level names of these two files. A script
+contains each file once, after the files that it includes. The name of a file is unique in all folders.
 
 The same text serves as a script and, where Redis has functions (since 7; Valkey), as a function. A function
-keeps the locals of a file from one call to the next, so a file sets those that change in
+keeps the locals of a file from one call to the next, so a file sets changing locals in
 `each_call(function() ... end)`.
 """
 
@@ -31,7 +31,7 @@ UNDECLARED_KEYS = "--!df flags=allow-undeclared-keys"
 For Redis it is a comment.
 """
 _OUTER = "base"
-"""What this file includes is in an outer scope.
+"""The files that this one includes are in an outer scope.
 
 To create a closure, Lua searches all captured locals of the enclosing function. Two scopes save a tenth of
 the time of an exchange.
@@ -77,7 +77,7 @@ end)
 
 @cache
 def lua_files(folder: str = "") -> dict[str, str]:
-    """Return the text of every Lua file, or of those in one folder of lua/, by its name without `.lua`."""
+    """Return the text of each Lua file in all folders of lua/, or in one, by its name without `.lua`."""
     names = ",\n".join(f"{name} = KEYS[{number}]" for number, name in enumerate(FIXED, 1))
     return {
         file.name.removesuffix(".lua"): file.read_text("utf-8")
@@ -91,7 +91,7 @@ def lua_files(folder: str = "") -> dict[str, str]:
 
 @cache
 def parts(name: str) -> tuple[str, ...]:
-    """Return the names of a Lua file and of all that it includes, each once, after those that it needs."""
+    """Return the names of a Lua file and of all included files, each once, after the files that it needs."""
     included = re.search("^-- @include (.*)$", lua_files()[name], re.MULTILINE)
     found = [part for each in (included[1].split() if included else ()) for part in parts(each)]
     return (*dict.fromkeys(found), name)
@@ -114,10 +114,10 @@ def source(transition: str) -> str:
 
 @cache
 def library(transition: str) -> tuple[str, str]:
-    """Return the name of a library with one function, which has the same name, and its source.
+    """Return the name and the source of a library with one function of the same name.
 
-    The function does what the script does that `source` returns. It creates all Lua functions in its first
-    call, and keeps them.
+    The function does the same as the script from `source`. It creates all Lua functions in its first call,
+    and keeps them.
     """
     name = f"dq_{transition}_{sha1(_fill(_LIBRARY, transition, first='', name='').encode()).hexdigest()[:16]}"
     return name, _fill(_LIBRARY, transition, first=f"#!lua name={name}", name=name)
@@ -126,7 +126,7 @@ def library(transition: str) -> tuple[str, str]:
 class Script:
     """One transition, called by its digest; its source is sent only if Redis does not have it yet.
 
-    Its keys are those of `keys.fixed`; a join and an exchange have start keys after them.
+    Its keys come from `keys.fixed`; a join and an exchange have start keys after them.
     """
 
     def __init__(self, transition: str) -> None:
@@ -165,13 +165,13 @@ class Function(Script):
         try:
             return await self._call_function(client, keys, args)
         except OutOfMemoryError:
-            # A function is refused as a whole, a script only at a command that needs memory.
+            # Redis refuses a whole function, but a script only at a command that needs memory.
             return await super()._run(client, keys, args)
         except ResponseError as error:
             if passes(error) or "on @user_function:" in str(error):  # an outage, or an error inside it
                 raise
-        # Redis has no functions, or refuses them to this user: each version and service words that in another
-        # way. If it is anything else, the script meets it, too.
+        # Redis has no functions, or refuses them to this user: each version and service has another message.
+        # Any other error will also occur in the script.
         reply = await super()._run(client, keys, args)
         self._refused = True
         return reply
@@ -191,9 +191,9 @@ class Function(Script):
 
 
 async def at_node(client: Any, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the result of *call*; repeat it while the node that it has asked names another one by MOVED.
+    """Return the result of *call*; repeat it while the asked node answers with MOVED.
 
-    The route of the client then leads there (backend/cluster.py).
+    The client's route then leads to the node that MOVED names (backend/cluster.py).
     """
     for _ in range(_MOST_MOVES):
         try:

@@ -42,8 +42,8 @@ def pack_moves(moves: Sequence[Move], now: float = 0.0) -> bytes:
     """Return *moves* as transitions/exchange.lua reads them; a repeat sends the same bytes.
 
     Args:
-        now: by the clock of `Put.due_at`; the same for all moves, so that their order does not depend on
-            delays in between.
+        now: the time by the clock of `Put.due_at`. It is the same for all moves, so that their order does not
+            depend on delays in between.
     """
     return msgpack.packb([_packed(move, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
@@ -109,7 +109,7 @@ def pack_limits(limits: Limits) -> bytes:
 
 
 def unpack_limits(packed: bytes) -> Limits:
-    """Return what `pack_limits` has packed."""
+    """Return the limits that `pack_limits` has packed."""
     delay_ms, concurrency, own, *more = msgpack.unpackb(packed, use_list=False)
     budget, period, own_budgets = more or (0, 1, {})
     return Limits(
@@ -137,7 +137,7 @@ def pack_identity(crawl: Identity, order: Order, seen: Seen) -> tuple[Any, ...]:
 
 
 def kept_as(keep_seen: bool | None) -> int | str:
-    """Return the argument for whether the fingerprints of a run are kept; None: as stored."""
+    """Return the argument that tells whether a run keeps its fingerprints; None: as stored."""
     return "" if keep_seen is None else int(keep_seen)
 
 
@@ -149,7 +149,7 @@ def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
 
 
 def by_bytes(by: str) -> bytes:
-    """Return who sends a command, as the journal keeps it: lua/lib/journal.lua cuts what is longer."""
+    """Return the sender of a command for the journal; lua/lib/journal.lua would cut a longer name."""
     return by.encode("utf-8", "replace")[:MAX_BY_BYTES]
 
 
@@ -329,18 +329,19 @@ def refuse(reply: Any) -> None:
 
 
 def answer_of(reply: list[Any]) -> list[Any]:
-    """Return what follows OK.
+    """Return the answer after OK.
 
     Raises:
         FrontierRefused: the run is over, or the frontier is a different one.
     """
     if reply[0] != b"OK":
-        raise FrontierRefused(f"the crawl has changed meanwhile ({reply[0].decode()}): start again")
+        answer = reply[0].decode()
+        raise FrontierRefused(f"the crawl has changed since this command read it ({answer}): start again")
     return reply[1:]
 
 
 def refuse_other_schema(crawl: str, stored: bytes | None) -> None:
-    """Raise FrontierRefused if what is stored of a crawl has another layout than this version reads."""
+    """Raise FrontierRefused if a crawl is stored in a layout that this version does not read."""
     if stored and stored.decode() not in (keys.schema_of(1), keys.schema_of(2)):
         raise FrontierRefused(
             f"crawl {crawl!r} was stored by another version of scrapy_dq (schema {stored.decode()}, this one "
@@ -349,7 +350,7 @@ def refuse_other_schema(crawl: str, stored: bytes | None) -> None:
 
 
 def half_moved(shards: bytes) -> str:
-    """Return the message about a crawl whose import, or move, is not complete; *shards*: `meta.shards`."""
+    """Return the message about a crawl with an incomplete import or move; *shards*: `meta.shards`."""
     if shards.startswith(b"0>"):
         return (
             "the crawl is half imported: `scrapy dq import` with the same file, or the same `scrapy dq move` "

@@ -1,1 +1,1 @@
-"""What commands and the web page read of a crawl, and the words in which they say it."""
+"""Reads a crawl for commands and the web page, and puts the results into words."""

@@ -1,4 +1,4 @@
-"""All crawls of a Redis: found and looked at a bounded part at a time, however many keys it has."""
+"""Find and read all crawls of a Redis, a bounded part at a time, however many keys it has."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from scrapy_dq.text import printable
 
 MOST_CRAWLS = 500
 PART = 15
-"""Crawls that one look reads at most: a crawl takes 0.16 ms of Redis, and 0.008 ms for each worker."""
+"""Most crawls that one look reads. A crawl costs Redis 0.16 ms, and 0.008 ms for each worker."""
 LONGEST_S = 3.0
-"""No look begins to read a further crawl after so long: in a cluster, some nodes may not answer."""
+"""A look reads no further crawl after this time: in a cluster, some nodes may not answer."""
 FINISHED_LATER_S = 60.0
-"""A finished crawl is read that much later than its turn, if not all are read each time."""
+"""If a look cannot read all crawls, the turn of a finished crawl comes this much later."""
 SEARCH_S = 0.01
-"""How long a look searches for further crawls."""
+"""Seconds for which a look searches for further crawls."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,21 @@ class Row:
 
     crawl: str
     asked_at: float = 0.0
-    """When it was read last, by this process's monotonic clock; 0: it was not read so far."""
+    """Time of the last read, by this process's monotonic clock; 0: never read."""
     snapshot: Snapshot | None = None
-    """With totals; None: it cannot be read."""
+    """Includes totals; None: the crawl cannot be read."""
     error: str = ""
-    """Why it cannot be read."""
+    """Why the crawl cannot be read."""
 
 
 @dataclass(frozen=True)
 class Crawls:
-    """The crawls that were found so far, and what is known of their Redis."""
+    """The crawls that were found so far, and INFO of their Redis."""
 
     rows: Sequence[Row]
-    """By name."""
+    """Sorted by name."""
     searched: bool
-    """All keys were examined."""
+    """Whether all keys were examined."""
     info: dict[str, Any] | None
     """INFO of Redis; None: this user may not read it."""
 
@@ -61,18 +61,18 @@ class Crawls:
 
     @property
     def writable(self) -> bool | None:
-        """False: Redis refuses writes, as far as its INFO says; None: unknown."""
+        """Whether Redis accepts writes, according to its INFO; None: unknown."""
         return None if self.info is None else not refusals(self.info)
 
 
 class CrawlList:
     """Watches the crawls of a Redis, for the page and the metrics, in any thread; one look at a time.
 
-    A look costs Redis a bounded time: it reads the crawls that were not read for longest.
+    A look costs Redis a bounded time: it reads the crawls whose last read is the oldest.
     """
 
     def __init__(self, only: str = "") -> None:
-        """*only*: the name of the only crawl; empty: all."""
+        """Watch only the crawl *only*; empty: all crawls."""
         self._only = only
         self._listed: dict[str, _Listed] = {}
         self._search = CrawlSearch()
@@ -81,10 +81,10 @@ class CrawlList:
         self._lock = threading.Lock()
 
     def look(self, place: Place) -> Crawls:
-        """Return the crawls; a caller within EVERY_S of a look gets the same.
+        """Return the crawls; a call within EVERY_S of a look gets the same result.
 
         Args:
-            place: of any crawl in this Redis.
+            place: any crawl in this Redis.
         Raises:
             FrontierUnavailable: no usable answer.
         """
@@ -103,11 +103,11 @@ class CrawlList:
 
     @property
     def complete(self) -> bool:
-        """Whether each crawl that was found has been read, and its workers for long enough to be judged."""
+        """Whether each found crawl was read, and its workers were watched long enough."""
         return all(each.complete for each in self._listed.values())
 
     def find(self, place: Place, budget_s: float = SEARCH_S) -> None:
-        """Search for crawls, at most for *budget_s* seconds.
+        """Search for crawls, for at most *budget_s* seconds.
 
         Raises:
             redis.exceptions.RedisError: no reply.
@@ -139,7 +139,7 @@ class _Listed:
         self._first_at = 0.0
 
     def look(self, *, only: bool) -> bool:
-        """Read it; return whether it exists; *only*: it is the only crawl: without an answer, raise."""
+        """Read the crawl; return whether it exists. Without an answer, raise if it is the *only* one."""
         self.due = at = time.monotonic()
         self._first_at = self._first_at or at
         try:
@@ -162,9 +162,9 @@ class _Listed:
 
 
 def finished_before(place: Place, age_s: float) -> Iterator[tuple[Place, Overview]]:
-    """Yield the crawls that have been finished for at least *age_s* seconds, and that this user may read.
+    """Yield readable crawls that finished at least *age_s* seconds ago.
 
-    All keys of the Redis are examined. A crawl that a `retry` has opened again is not finished.
+    All keys of the Redis are examined. After a `retry`, a crawl is open, not finished.
     """
     latest = place.now() - age_s
     for name in CrawlSearch().all_names(place.nodes):
@@ -179,9 +179,9 @@ def finished_before(place: Place, age_s: float) -> Iterator[tuple[Place, Overvie
 
 
 def reason_of_one(error: Exception, client: Any) -> str:
-    """Return why one crawl cannot be read, for people; raise *error* if none can be."""
+    """Explain to people why one crawl cannot be read; raise *error* if no crawl can be read."""
     if is_answer(error):
         return printable(describe(error))
     if not (in_cluster(client) and is_no_answer(error)):
         raise error
-    return printable(explain(error))  # the nodes of the others may answer
+    return printable(explain(error))  # the nodes of other crawls may answer

@@ -1,4 +1,4 @@
-"""Entries of a crawl, for people and programs: without logins, bounded; what failed is grouped by cause."""
+"""Show entries of a crawl, bounded and without logins; failed requests are grouped by cause."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from scrapy_dq.inspection.words import span, unanswered, when
 from scrapy_dq.text import printable, prose_without_logins
 
 LONGEST_REASON = 2_000
-"""Characters; those of this package have at most some 500."""
+"""Characters. Reasons that this package writes have at most about 500."""
 LONGEST_CAUSE = 200
 LONGEST_HOST = 255
 LONGEST_SHOWN = 500
 """Characters of a URL or a reason in a list."""
 MOST_BYTES = 16_777_216
-"""That a list reads: records may have megabytes."""
+"""Most bytes that a list reads: records may have megabytes."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://\S{1,2000}", re.IGNORECASE)
-# Not the status of a response, which is a cause: HTTP 404, status 404.
+# The status of a response stays, because it is a cause: HTTP 404, status 404.
 _NUMBER = re.compile(
     r"""\b(?: 0x[0-9a-f]{1,32}
             | (?!(?:(?<=\bHTTP[ ]) | (?<=\bstatus[ ])) [1-9][0-9]{2}(?!\.?\w)) [0-9]{1,40}(?:\.[0-9]{1,40})*
         )\b""",
     re.IGNORECASE | re.VERBOSE,
 )
-# At the end of a reason: see scheduling/own_code.py.
+# scheduling/own_code.py writes this at the end of a reason.
 _PLACE = re.compile(r"\([^()]{1,100}:[0-9]{1,7} in [^()]{1,40}\)\Z")
 
 
 def record_of(entry: Entry, place: Place) -> dict[str, Any]:
-    """Return all that is known of an entry, with its `request` in full; None or empty: not known."""
+    """Return all known facts about an entry, with its full `request`; None or empty: unknown."""
     return summary_of(entry, place, LONGEST_REASON) | {
         "where": entry.where,
         "at": entry.at or None,
@@ -51,9 +51,9 @@ def record_of(entry: Entry, place: Place) -> dict[str, Any]:
 
 
 def details_of(record: dict[str, Any]) -> str:
-    """Return what is known of a record besides its URL and its reason, in a few words."""
+    """Describe a record in a few words, without its URL and reason."""
     where = record["where"]
-    # A worker may lease a request of the rotation now.
+    # A request in the rotation waits for nothing: a worker may lease it now.
     said = [] if where == "rotation" else ["waits for a lease or budget" if where == "saturated" else where]
     if record["ahead"] is not None:
         said.append("next" if not record["ahead"] else f"behind {record['ahead']:,}")
@@ -72,7 +72,7 @@ def details_of(record: dict[str, Any]) -> str:
 
 
 def matches(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a URL has *pattern* in it; `*` in that is any text."""
+    """Return a function that looks for *pattern* in a URL; `*` stands for any text."""
     wanted = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
     return lambda url: wanted.search(url) is not None
 
@@ -83,13 +83,13 @@ def title(entry: Entry, place: Place) -> str:
 
 
 def summary_of(found: Entry, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
-    """Return what a list says of an entry: above all of a failed request or dead letter.
+    """Return an entry's line in a list, mainly for failed requests and dead letters.
 
-    Its reason has at most *longest* characters: the time grows with the square of that, if it is one word.
+    The reason has at most *longest* characters: a reason of one word takes quadratic time.
     """
     most = place.config.max_entry_bytes
     url = without_logins(found.label) or title(found, place)
-    # An earlier version may have stored it with a login.
+    # An earlier version may have stored a reason with a login.
     reason = prose_without_logins(found.reason[:longest], url_of(found.payload, most), limit=longest)
     return {
         "id": found.entry_id.hex(),
@@ -116,13 +116,13 @@ def title_of(request: dict[str, Any]) -> str:
 
 
 def by_whom(record: dict[str, Any]) -> str:
-    """Return which worker had it, and after how many crashes."""
+    """Return the worker that had the entry, and the number of crashes before that."""
     times = f", after {record['attempts']} crashes" if record["attempts"] else ""
     return f"{record['worker'] or 'before any worker leased it'}{times}"
 
 
 def cause_of(reason: str) -> str:
-    """Return a *reason* without what differs from request to request: URLs, numbers.
+    """Return a *reason* without URLs and numbers, which differ between requests.
 
     The place in the project's code stays: its line is a part of the cause.
     """
@@ -133,7 +133,7 @@ def cause_of(reason: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL; "": it has none."""
+    """Return the host of a URL; "" if it has no host."""
     try:
         return printable(urlsplit(url).hostname or "", LONGEST_HOST)
     except ValueError:  # http://[
@@ -141,7 +141,7 @@ def host_of(url: str) -> str:
 
 
 def group_of(record: dict[str, Any]) -> tuple[str, str]:
-    """Return cause and host of a record: those with the same ones are one group."""
+    """Return cause and host of a record. Records with the same cause and host form a group."""
     return record["cause"], record["host"]
 
 
@@ -157,12 +157,13 @@ def groups_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
-    """Return the *kind* failed or dead: their groups, the largest first, and the newest *most* of them.
+    """Return at most *most* failed requests (the newest) or dead letters (any), and their groups.
 
-    At most MOST_BYTES are read. Texts are printable. `missing` tells which shards did not answer.
+    The largest group is first. At most MOST_BYTES are read. Texts are printable. `missing` names the shards
+    that did not answer.
 
     Raises:
-        NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: it cannot be read.
+        NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: the crawl cannot be read.
     """
     census = place.overview(hint=False, most_members=0).census
     rows = []
@@ -182,7 +183,7 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
 
 
 def read_failure(place: Place, kind: str, entry_id: bytes) -> dict[str, Any] | None:
-    """Return one of them in full; None: it is not among those that are kept.
+    """Return one failed request or dead letter in full; None: it is no longer stored.
 
     Raises:
         redis.exceptions.RedisError: no reply.

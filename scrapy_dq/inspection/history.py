@@ -1,4 +1,4 @@
-"""The history of a crawl: samples of its counts, the curves that they make, and events."""
+"""Read the history of a crawl: samples of its counts, curves from them, and events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 MOST_EVENTS = 500
 MOST_SAMPLES = 1_080
 MOST_MINUTES = 2_880
-"""How many of each are kept: lua/lib/journal.lua, lua/lib/samples.lua."""
+"""Numbers of stored records. Source: lua/lib/journal.lua, lua/lib/samples.lua"""
 MOST_TEXT = 80
 MOST_POINTS = 360
 CURVES = ("at", "pages_per_s", "left", "failed", "memory_bytes", "workers")
@@ -33,7 +33,7 @@ CURVES = ("at", "pages_per_s", "left", "failed", "memory_bytes", "workers")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The counts of a crawl at one moment. The last four are sums of all workers since the run began."""
+    """The counts of a crawl at one moment. The last four are sums over all workers since the run began."""
 
     at: float
     """Seconds since 1970 by the clock of Redis."""
@@ -50,7 +50,7 @@ class Sample:
     """Used memory of the whole Redis; 0: unknown."""
     exchanges: int
     exchange_s: float
-    """Time until the answers to them."""
+    """Time from the exchanges until their answers."""
     errors: int
     """Calls without a usable answer."""
     outage_s: float
@@ -61,17 +61,17 @@ _SUMMED = (
     "done", "failed", "dead", "waiting", "delayed", "in_flight", "seen", "exchanges", "exchange_s", "errors",
     "outage_s",
 )  # fmt: skip
-"""What adds up over shards: the workers are the same, and the memory that of home's Redis."""
+"""Counts that are added over shards. All shards have the same workers, and the memory is of home's Redis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a crawl was between two samples; None: it is unknown, because they are of two runs."""
+    """Speed of a crawl between two samples; None: unknown, because the samples belong to two runs."""
 
     pages_per_s: float | None = None
     failed_per_s: float | None = None
     exchange_ms: float | None = None
-    """Mean time of an exchange; None also if there was none."""
+    """Mean time of an exchange; also None if there was no exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +79,27 @@ class Event:
     """Something that happened to a crawl."""
 
     at: float
-    """Seconds since 1970 by the clock of Redis; of a repeated event: the last time."""
+    """Seconds since 1970 by the clock of Redis; the last time of a repeated event."""
     run: int
     kind: str
-    """What happened: see `said`. Other versions may write others."""
+    """Kind of event: see `said`. Other versions may write other kinds."""
     who: str
-    """The id of a worker, or who gave a command, as `user@host`; empty: unknown."""
+    """The id of a worker, or `user@host` of the user who gave a command; empty: unknown."""
     count: int
-    """Leases, requests, or milliseconds of an outage; else how often it happened."""
+    """Leases, requests or milliseconds of an outage; for other kinds, how often the event happened."""
     about: str
     shards: tuple[int, ...] = (HOME,)
-    """Which have noted it."""
+    """Shards that have noted the event."""
 
 
 def read_samples(client: Any, crawl: str, *, minutes: bool = False) -> list[Sample]:
-    """Return the samples of home, oldest first, with the sums over all shards; blocking.
+    """Return the samples of home, oldest first, with sums over all shards; blocking.
 
-    Each sums up what the shards had at about that time.
+    Each sum adds the shards' samples of about the same time.
 
     Args:
         client: a `redis` client that decodes nothing.
-        minutes: one a minute, of two days; else one each 10 s, of three hours.
+        minutes: return one sample per minute, for two days; else one per 10 s, for three hours.
     Raises:
         redis.exceptions.RedisError: no reply, or another type of key.
     """
@@ -122,7 +122,7 @@ def read_samples(client: Any, crawl: str, *, minutes: bool = False) -> list[Samp
 
 
 def whole_history(client: Any, crawl: str) -> list[Sample]:
-    """Return samples of all that is kept: one a minute; of a crawl younger than an hour, one each 10 s.
+    """Return all stored samples, one per minute; for a crawl younger than an hour, one per 10 s.
 
     Raises:
         As `read_samples`.
@@ -132,10 +132,10 @@ def whole_history(client: Any, crawl: str) -> list[Sample]:
 
 
 def read_curves(place: Place, *, minutes: bool) -> dict[str, Any]:
-    """Return points of the samples that are kept, oldest first, and the events, newest first.
+    """Return points of the stored samples, oldest first, and the events, newest first.
 
     Args:
-        minutes: of two days; else of three hours.
+        minutes: cover two days; else three hours.
     Raises:
         As `read_samples`.
     """
@@ -155,7 +155,7 @@ def read_curves(place: Place, *, minutes: bool) -> dict[str, Any]:
 
 
 def _points(samples: Sequence[Sample]) -> Iterator[list[float | None]]:
-    """Yield at most MOST_POINTS: of some samples beside each other, the mean rate, and the last counts."""
+    """Yield at most MOST_POINTS, each with the mean rate and the last counts of some adjacent samples."""
     found = list(zip(samples, paces(samples), strict=True))
     step = -(-len(found) // MOST_POINTS) or 1
     for begin in range(0, len(found), step):
@@ -168,13 +168,13 @@ def _points(samples: Sequence[Sample]) -> Iterator[list[float | None]]:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are known; None: none is."""
+    """Return the mean of the known values; None: all are unknown."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def read_events(client: Any, crawl: str) -> list[Event]:
-    """Return the events that are kept, oldest first, each fact once; blocking.
+    """Return the stored events, oldest first, each fact once; blocking.
 
     Raises:
         As `read_samples`.
@@ -187,23 +187,23 @@ def read_events(client: Any, crawl: str) -> list[Event]:
 
 
 def events_in_shard(client: Any, shard: Shard) -> list[Event]:
-    """Return those that a shard has noted; see `read_events`."""
+    """Return the events that one shard has noted; see `read_events`."""
     found = _read(client, keys.prefix(shard) + "journal", MOST_EVENTS, _event)
     return [replace(event, shards=(shard.number,)) for event in found]
 
 
 _OF_HOME = ("began", "finished", "joined", "left", "limits", "waits")
-"""What a worker does in each shard, or the run: home has it, too."""
+"""Events of a worker in each shard, and events of the run. Home has noted them all."""
 _OF_SHARDS = ("died", "returned", "outage", "damaged")
-"""What may happen in some shards only."""
+"""Events that may happen in some shards only."""
 _MEMBER = re.compile(r"(.*)-[0-9a-f]{12}")
-"""The id of a worker: of the same process, in each shard another one. Source: frontier/worker/identity.py"""
+"""The id of a worker. A process has another ending in each shard. Source: frontier/worker/identity.py"""
 _SAME_FACT_S = 60.0
-"""Within so long of each other, all shards note a fact that concerns all: a worker is missed in each."""
+"""All shards note a common fact, such as the death of a worker, within this time."""
 
 
 def _each_fact_once(events: Iterable[Event]) -> list[Event]:
-    """Return *events*, oldest first, with one in place of what several shards have noted of a fact."""
+    """Merge events that several shards have noted of one fact; *events* are ordered, oldest first."""
     groups: list[list[Event]] = []
     newest: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
@@ -223,7 +223,7 @@ def _merged(first: Event, *others: Event) -> Event:
 
 
 def is_known(event: Event, known: Iterable[Event]) -> bool:
-    """Tell whether *event* is *known*, even if more or fewer shards have noted it."""
+    """Return whether *event* is among *known*, even if more or fewer shards have noted it."""
     return any(
         _is_near(before, event)
         and {*before.shards} != {*event.shards}
@@ -233,7 +233,7 @@ def is_known(event: Event, known: Iterable[Event]) -> bool:
 
 
 def _fact_of(event: Event) -> tuple[Any, ...]:
-    # Of an outage, each shard has noted which worker was back first.
+    # Each shard notes the worker that was back first after an outage: it may be another one.
     process = "" if event.kind == "outage" else _MEMBER.sub(r"\1", event.who)
     return event.run, event.kind, process, "" if event.kind == "returned" else event.about
 
@@ -243,8 +243,8 @@ def _is_near(one: Event, other: Event) -> bool:
 
 
 def paces(samples: Sequence[Sample]) -> Iterator[Pace]:
-    """Yield for each of *samples* how fast the crawl was since the one before it."""
-    # The first sample has no predecessor: it is compared with itself, and no time has passed.
+    """Yield the speed of the crawl between each sample and the previous one."""
+    # The first sample is compared with itself: no time has passed.
     return map(_pace, [*samples[:1], *samples], samples)
 
 
@@ -252,7 +252,7 @@ def _pace(before: Sample, now: Sample) -> Pace:
     passed = now.at - before.at
     if before.run != now.run or passed <= 0:
         return Pace()
-    # Fewer than before: Redis was rolled back, or failed requests were retried.
+    # A count may fall: after a roll-back of Redis, or a retry of failed requests.
     done, failed = (max(0, getattr(now, name) - getattr(before, name)) for name in ("done", "failed"))
     exchanges = now.exchanges - before.exchanges
     mean_ms = max(0.0, now.exchange_s - before.exchange_s) * 1000 / exchanges if exchanges > 0 else None
@@ -260,11 +260,11 @@ def _pace(before: Sample, now: Sample) -> Pace:
 
 
 Curve = tuple[list["float | None"], Callable[[float], str]]
-"""A value for each sample, None if it is unknown; and what turns a value into text."""
+"""A value for each sample, None if unknown; and a function that turns a value into text."""
 
 
 def curves_of(samples: Sequence[Sample]) -> dict[str, Curve]:
-    """Return the curves that a terminal and a report show, by name, except curves without a known value."""
+    """Return the curves for terminals and reports by name, except curves without a known value."""
     rates = list(paces(samples))
     found: dict[str, Curve] = {
         "pages/s": ([pace.pages_per_s for pace in rates], lambda value: f"{value:,.1f}"),
@@ -284,7 +284,7 @@ def extent(curve: Curve) -> str:
 
 
 def said(event: Event) -> str:
-    """Return what happened, for people, without a full stop; and where, if it was not in home."""
+    """Describe an event for people, without a full stop; name its shards if home is not among them."""
     in_others = event.kind in _OF_SHARDS and HOME not in event.shards
     return _words_of(event) + (f" ({named(event.shards)})" if in_others else "")
 
@@ -321,13 +321,13 @@ def _words_of(event: Event) -> str:
 def _read(client: Any, name: str, most: int, parse: Callable[[bytes], T]) -> list[T]:
     found = []
     for record in client.lrange(name, -most, -1):
-        with suppress(ValueError):  # a later version writes others
+        with suppress(ValueError):  # a later version may write other records
             found.append(parse(record))
     return found
 
 
 def _varints(packed: bytes) -> Iterator[int]:
-    """Yield the numbers that pack_numbers of lua/lib/samples.lua has written."""
+    """Yield the numbers that pack_numbers in lua/lib/samples.lua wrote."""
     number = shift = 0
     for byte in packed:
         number += (byte & 127) << shift
@@ -341,7 +341,7 @@ def parse_sample(record: bytes) -> Sample:
     """Decode a record of lua/lib/samples.lua.
 
     Raises:
-        ValueError: a later version has written it.
+        ValueError: a later version wrote the record.
     """
     if record[:1] != b"\1":
         raise ValueError("no sample of this version")

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: the figures of all crawls of a Redis, or of one, by one reader."""
+"""Metrics for Prometheus: figures of all crawls of a Redis, or of one crawl, from one reader."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     "dq_outage_seconds": ("Their time without Redis, in outages that are over", lambda each: each.outage_s),
 }
 _WORKER_STATES = ("alive", "running", "unknown", "silent", "stalled", "dead", "fenced")
-"""All that inspection/snapshot.py has."""
+"""All states in inspection/snapshot.py."""
 _BY_STATE: dict[str, tuple[str, Callable[[Snapshot, Totals], Mapping[str, float]]]] = {
     "dq_requests": (
         "Requests that are not settled",
@@ -83,7 +83,7 @@ class Metrics:
         """Return the metrics in the text format of Prometheus, of type CONTENT_TYPE; blocking.
 
         Args:
-            place: any crawl of the Redis; None: it is not usable.
+            place: any crawl of the Redis; None: Redis is not usable.
         """
         return generate_latest(_Families(self._families(place)))
 
@@ -96,7 +96,7 @@ class Metrics:
         ]
 
     def _families(self, place: Place | None) -> list[core.Metric]:
-        """Return all metrics; without an answer of Redis, only dq_up and dq_scrape_seconds."""
+        """Return all metrics; without an answer from Redis, only dq_up and dq_scrape_seconds."""
         began = time.monotonic()
         try:
             found = self.crawls.look(place) if place else None
@@ -163,7 +163,7 @@ def _of_crawls(rows: Sequence[Row]) -> Iterator[core.Metric]:
     times = [(label, totals.exchanges, totals.exchange_s) for label, _, totals in read]
     yield _family(core.SummaryMetricFamily, "dq_exchange_duration_seconds", about, times)
     infos = [(label, _info(crawl, totals)) for label, crawl, totals in read]
-    yield _family(core.InfoMetricFamily, "dq_run", "What the run was begun with", infos)
+    yield _family(core.InfoMetricFamily, "dq_run", "The settings with which the run began", infos)
 
 
 def _family(kind: Any, name: str, about: str, series: Sequence[tuple[Any, ...]], *labels: str) -> Any:
@@ -183,7 +183,7 @@ def _info(crawl: Snapshot, totals: Totals) -> dict[str, str]:
 
 
 def label_of(crawl: str) -> str:
-    """Return a printable, short name of a crawl; one that is not the name itself ends with a hash of it."""
+    """Return a short, printable name of a crawl; a changed name ends with a hash of the original."""
     shown = printable(crawl, LONGEST_LABEL)
     if shown == crawl:
         return shown

@@ -1,4 +1,4 @@
-"""The crawl that is looked at, and a blocking client of its Redis."""
+"""Find the crawl that a command or page reads, and a blocking client of its Redis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
     """A crawl, whether it exists or not, and a blocking client of its Redis."""
 
     client: Any
-    """For the keys of its home shard."""
+    """Reaches the keys of the home shard."""
     target: str
     config: Config
     connect: Callable[[int], Any]
@@ -47,9 +47,9 @@ class Place:
 
     @cached_property
     def shards(self) -> Shards:
-        """Its shards, for the functions of `frontier.admin`. As the crawl has them, else DQ_SHARDS.
+        """Shards of the crawl, for the functions of `frontier.admin`; DQ_SHARDS of them for a new crawl.
 
-        What they return has nothing of a shard that does not answer: its `unreachable` tells which.
+        Results of these functions lack the shards that do not answer; `unreachable` lists them.
         """
         count = count_of(self.client, self.crawl) or self.config.shards
         return Shards(
@@ -57,7 +57,7 @@ class Place:
         )
 
     def ask_all(self) -> None:
-        """Let the next look ask all shards again, as many as the crawl has by now (`scrapy dq move`)."""
+        """Let the next look ask all shards again. `scrapy dq move` may have changed their number."""
         known = self.__dict__.get("shards")
         if known is not None and count_of(self.client, self.crawl) not in (0, len(known)):
             del self.__dict__["shards"]
@@ -71,10 +71,10 @@ class Place:
         )
 
     def peek(self, most_members: int | None = None) -> Overview:
-        """Return the crawl's state now; its phase is `absent` if there is no such crawl.
+        """Return the crawl's current state; its phase is `absent` if there is no such crawl.
 
         Args:
-            most_members: read the records of so many workers; all are counted.
+            most_members: read the records of at most this many workers; all are counted.
         Raises:
             FrontierRefused: a key has a foreign type.
         """
@@ -82,10 +82,10 @@ class Place:
         return peek(self.shards, self.crawl, most_members=most_members)
 
     def overview(self, *, hint: bool = True, most_members: int | None = None) -> Overview:
-        """Return the crawl's state now; see `peek`.
+        """Return the crawl's current state; see `peek`.
 
         Args:
-            hint: search Redis for a name that may be meant, if there is no such crawl.
+            hint: if there is no such crawl, search Redis for similar names.
         Raises:
             NoSuchCrawl: there is no such crawl.
         """
@@ -95,7 +95,7 @@ class Place:
         return found
 
     def no_such_crawl(self, *, hint: bool = True) -> NoSuchCrawl:
-        """Return the error for a missing crawl; *hint*: as for `overview`."""
+        """Return the error for a missing crawl; *hint* is the same as for `overview`."""
         absent = f"there is no crawl {self.crawl!r} at {self.target}"
         if not hint:
             return NoSuchCrawl(absent)
@@ -118,7 +118,7 @@ def project_settings(settings: Settings) -> Settings:
 
 
 def project_config(settings: Settings, *, of_crawl: bool = False) -> Config:
-    """Return the Config of a project: of no particular crawl, or (*of_crawl*) of the crawl in DQ_CRAWL.
+    """Return the Config of a project for no particular crawl; with *of_crawl*, for the crawl in DQ_CRAWL.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -126,7 +126,7 @@ def project_config(settings: Settings, *, of_crawl: bool = False) -> Config:
     settings = settings.copy()
     if not of_crawl:
         settings.set("DQ_CRAWL", "-", "cmdline")
-    settings.set("DQ_RUN_NAME", "", "cmdline")  # it may depend on what only workers have
+    settings.set("DQ_RUN_NAME", "", "cmdline")  # it may depend on values that only workers have
     return Config.read(project_settings(settings), {})
 
 
@@ -135,10 +135,10 @@ def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
     """Yield the crawl of *config*, whether it exists or not.
 
     Args:
-        any_node: it stands for all crawls: of a cluster, any node has to answer.
+        any_node: the caller wants all crawls: in a cluster, the answer of any node is enough.
     Raises:
         FrontierRefused: Redis is not usable.
-        FrontierUnavailable: it stopped answering meanwhile.
+        FrontierUnavailable: Redis has stopped answering.
     """
     with client_for_commands(config, data_dir(config.data_dir), any_node=any_node) as found:
         client, target, connect, nodes = found

@@ -1,4 +1,4 @@
-"""The settings in force, for people to read: no password, no key, nothing that logs somebody in."""
+"""Show the settings in force to people, without passwords, keys and other logins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST = 500
 
 
 def settings_of(config: Config) -> list[dict[str, Any]]:
-    """Return each setting with its value, and whether that is the default."""
+    """Return each setting with its value, and whether it is the default."""
     rows = []
     for setting in SETTINGS:
         value = getattr(config, setting.field)
@@ -30,10 +30,10 @@ def settings_of(config: Config) -> list[dict[str, Any]]:
 
 def _text(setting: Setting, value: Any) -> str:
     if setting.field == "redis_url":
-        # redis-py takes any of its arguments from the query, some of them secret, as REDIS_PARAMS does.
+        # The query may hold any argument of redis-py, as REDIS_PARAMS does. Some are secret.
         address, query, _ = without_login(value).partition("?")
         return f"{address}{query and '?...'}"
-    if isinstance(value, dict) and setting.secret:  # any of their values may be
+    if isinstance(value, dict) and setting.secret:  # any of the values may be secret
         return ", ".join(f"{name} = ..." for name in value)
     if setting.secret:
         return "..." if value else ""

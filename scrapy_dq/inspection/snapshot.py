@@ -1,4 +1,4 @@
-"""A crawl at one moment, summed over all shards that answer; and a watcher, which knows rates as well."""
+"""Take snapshots of a crawl, summed over all shards that answer; a watcher also measures rates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scrapy_dq.inspection.words import TROUBLED
 from scrapy_dq.text import printable
 
 EVERY_S = 1.0
-"""The pace at which all interfaces take snapshots of a crawl that a user watches."""
+"""Seconds between two snapshots of a crawl that a user watches, in all interfaces."""
 RATE_OVER_S = 5.0
 """A rate covers the last 5 s, or the time between the last two snapshots."""
 WAIT_S = 2.5
@@ -28,11 +28,11 @@ WAIT_S = 2.5
 TOP = 10
 COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
 MOST_READ = 1_000
-"""Workers whose records a page or a scrape reads: 20,000 names that others have written take few bytes."""
+"""Most worker records that a page or a scrape reads. Another program can cheaply write 20,000 names."""
 LONGEST_WAIT = 250
 """Characters of the reason for which a worker waits."""
 SIZES_PART = 50
-"""The search for large partitions takes at most one part in 50 of the time."""
+"""The search for large partitions takes at most 1/50 of the time."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Snapshot:
     at: float
     """Seconds since 1970."""
     asked_at: float
-    """When it was requested, by this process's monotonic clock."""
+    """When the snapshot was requested, by this process's monotonic clock."""
     overview: Overview
     workers: list[dict[str, Any]]
     """One row for each worker whose record was read, by id: see `_rows`."""
@@ -69,22 +69,22 @@ class Snapshot:
 
     @property
     def worker_states(self) -> dict[str, int]:
-        """The number of workers by state; those whose records were not read are `unknown`."""
+        """The number of workers by state; workers whose records were not read are `unknown`."""
         states = Counter(row["state"] for row in self.workers)
         unread = self.overview.census.workers - len(self.overview.members)
         return dict(states + Counter(unknown=max(0, unread)))
 
     @property
     def waits(self) -> list[dict[str, Any]]:
-        """How many workers wait for Redis, since when the first one does, and why, by reason."""
+        """Workers that wait for Redis, grouped by reason, with the start of the longest wait."""
         found: dict[str, list[float]] = {}
-        for row in self.workers:  # the record of a dead worker may still say that it waits
+        for row in self.workers:  # a dead worker's record may still report a wait
             if row["waits_for"] and row["state"] not in TROUBLED:
                 found.setdefault(row["waits_for"], []).append(row["waits_since"] or 0.0)
         return [{"workers": len(each), "since": min(each), "why": why} for why, each in found.items()]
 
     def brief(self) -> dict[str, Any]:
-        """Return the JSON of a crawl among others; of one that is absent, no counts."""
+        """Return the JSON of a crawl in a list of crawls; an absent crawl has no counts."""
         overview = self.overview
         return {
             "crawl": self.crawl,
@@ -99,11 +99,11 @@ class Snapshot:
         }
 
     def status(self) -> dict[str, Any]:
-        """Return the JSON of `scrapy dq status`, of a snapshot with `turn` and `partitions`."""
+        """Return the JSON of `scrapy dq status`; the snapshot must have `turn` and `partitions`."""
         overview, census, sizes, rate = self.overview, self.overview.census, self.sizes, self.pages_per_s
         assert sizes is not None
         turn = self.turn
-        # A higher rate does not help a partition that has to wait.
+        # A high rate does not help a partition that has to wait.
         least_s = max((each.takes_s for each in sizes.slowest), default=0.0)
         return self.brief() | {
             "at": self.at,
@@ -124,7 +124,7 @@ class Snapshot:
         }
 
     def worker_rows(self) -> list[dict[str, Any]]:
-        """Return the JSON of `scrapy dq workers`, of a snapshot with `turn`."""
+        """Return the JSON of `scrapy dq workers`; the snapshot must have `turn`."""
         turn = self.turn and _turn(self.turn)
         return [row | {"turn": turn if _awaits(row) else None} for row in self.workers]
 
@@ -140,10 +140,10 @@ def left(counts: dict[str, Any]) -> int:
 
 
 class Watcher:
-    """Takes snapshots of one crawl, and remembers what rates need."""
+    """Takes snapshots of one crawl, and remembers earlier ones to compute rates."""
 
     def __init__(self, place: Place, *, most_members: int | None = None) -> None:
-        """*most_members*: read the records of so many workers; all are counted."""
+        """Read the records of at most *most_members* workers; all are counted."""
         self._place = place
         self._most_members = most_members
         self._looks: deque[tuple[float, Overview]] = deque()
@@ -152,15 +152,15 @@ class Watcher:
         self._totals = TotalsReader()
 
     def look(self, *, turn: bool = False, partitions: bool = False, totals: bool = False) -> Snapshot:
-        """Return a snapshot; if there is no such crawl, one whose phase is `absent`.
+        """Return a snapshot; its phase is `absent` if there is no such crawl.
 
         Args:
-            turn: what workers without requests wait for, and how long workers have been registered.
-            partitions: the largest and slowest ones, and INFO of Redis.
-            totals: what metrics need besides.
+            turn: include the entry that workers without requests wait for, and the age of workers.
+            partitions: include the largest and slowest partitions, and INFO of Redis.
+            totals: include figures that only metrics need.
         Raises:
             FrontierRefused: a key has a foreign type.
-            redis.exceptions.RedisError: no reply of home.
+            redis.exceptions.RedisError: no reply from home.
         """
         place, asked_at = self._place, time.monotonic()
         overview = place.peek(self._most_members)
@@ -179,11 +179,11 @@ class Watcher:
     def _compared(
         self, at: float, overview: Overview, now: float | None
     ) -> tuple[list[dict[str, Any]], float | None]:
-        """Return the rows of the workers, and the rate of the crawl, since earlier looks."""
+        """Compare with earlier looks; return the rows of the workers, and the rate of the crawl."""
         looks = self._looks
         while len(looks) > 1 and at - looks[1][0] >= RATE_OVER_S:
             looks.popleft()
-        # A run starts at 0, and all counts of a shard come or go at once.
+        # A run starts at 0, and all counts of a shard appear or disappear at once.
         same = next((each for each in looks if _counted_in(each[1]) == _counted_in(overview)), None)
         looks.append((at, overview))
         rows = _rows(at, overview, same, now)
@@ -193,7 +193,7 @@ class Watcher:
         return rows, max(0, is_now - was) / (at - same[0])
 
     def _newest_sizes(self) -> Sizes:
-        """Return the partitions; from an earlier read if another one would cost Redis too much."""
+        """Return the partitions, from an earlier read if a new one would cost Redis too much."""
         began = time.monotonic()
         if self._sizes is None or began >= self._sizes_until:
             self._sizes = sizes(self._place.shards, self._place.crawl, TOP)
@@ -202,10 +202,10 @@ class Watcher:
 
 
 def watched(place: Place, seconds: float, **parts: bool) -> Snapshot:
-    """Return a snapshot of a crawl that was watched for *seconds* before; 0: without rates.
+    """Watch a crawl for *seconds*, and return a snapshot; 0: without rates.
 
     Args:
-        parts: as for `Watcher.look`.
+        parts: arguments of `Watcher.look`.
     Raises:
         NoSuchCrawl: there is no such crawl.
     """
@@ -227,17 +227,17 @@ def maybe_alive(overview: Overview) -> list[Member]:
 
 
 def _counted_in(overview: Overview) -> tuple[Any, ...]:
-    """Return which run is counted, and without which shards; a rate compares two looks with the same."""
+    """Identify the run and the missing shards of a look; a rate compares two looks with the same ones."""
     return overview.epoch, overview.run, overview.unreachable, overview.apart
 
 
 def _turn(first: Entry) -> dict[str, Any]:
-    """`wait_s` is None if the wait ends with a lease, or with a larger budget."""
+    """Return the JSON of the awaited turn; `wait_s` is None if a lease or a larger budget ends the wait."""
     return {"partition": first.partition.decode("utf-8", "replace"), "wait_s": first.wait_s}
 
 
 def _awaits(row: dict[str, Any]) -> bool:
-    """Tell whether a worker holds nothing, although it may be alive and have a Redis."""
+    """Return whether a worker holds nothing, although it may be alive and reach Redis."""
     return not (row["leases"] or row["waits_for"]) and row["state"] not in TROUBLED
 
 
@@ -248,7 +248,7 @@ def _rows(at: float, overview: Overview, same: _Look | None, now: float | None) 
     """Return the state of each worker of *overview*.
 
     Args:
-        same: the earliest look that is remembered and has counted the same shards.
+        same: the earliest remembered look that counted the same shards.
         now: seconds since 1970 by the clock of Redis; None: unknown.
     """
     own = own_identity()
@@ -277,12 +277,12 @@ def _rows(at: float, overview: Overview, same: _Look | None, now: float | None) 
 def _rate(member: Member, before: Member | None, passed_s: float) -> float | None:
     if before is None or passed_s <= 0:
         return None
-    # Fewer than before: Redis was rolled back.
+    # A count falls if Redis is rolled back.
     return round(max(0, member.done - before.done) / passed_s, 1)
 
 
 def _state(member: Member, before: Member | None, watched: bool, own: dict[str, Any]) -> str:
-    """Return the state; a missing heartbeat means something only if it was *watched* long enough."""
+    """Return the state; a missing heartbeat counts only if the worker was *watched* long enough."""
     if member.fenced:
         return "fenced"
     if certainly_dead(member.identity, own):
@@ -296,6 +296,6 @@ def _state(member: Member, before: Member | None, watched: bool, own: dict[str, 
 
 
 def troubled_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of workers; workers that do nothing come first, and among them the dead ones."""
+    """Return the rows of workers; workers that do nothing come first, in the order of TROUBLED."""
     ranks = {state: rank for rank, state in enumerate(TROUBLED)}
     return sorted(rows, key=lambda row: ranks.get(row["state"], len(ranks)))

@@ -1,4 +1,4 @@
-"""The figures of a crawl that only metrics show: counts that never fall, deaths, partitions by state."""
+"""Compute the figures that only metrics show: counts that never fall, deaths, partitions by state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ON_PURPOSE = (
     "max_pages", "domain_budget", "stopped", "cancelled", "closespider_timeout", "closespider_itemcount",
     "closespider_pagecount", "closespider_pagecount_no_item",
 )  # fmt: skip
-"""Close reasons of workers that leave requests behind because the user wants that."""
+"""Close reasons of workers that leave requests behind on purpose."""
 _COMES_AND_GOES = ("began", "joined", "left", "died", "returned", "stop")
 _SUMMED = ("exchanges", "exchange_s", "errors", "outage_s")
 _PARTITIONS = {"ready": "rotation", "suspects": "suspects", "resting": "resting", "saturated": "saturated"}
@@ -25,31 +25,31 @@ _PARTITIONS = {"ready": "rotation", "suspects": "suspects", "resting": "resting"
 
 @dataclass(frozen=True)
 class Totals:
-    """The sums of one run, as far as this process has watched it."""
+    """The sums of one run, for the time that this process has watched it."""
 
     done: int
     failed: int
-    """Neither falls, as the stored counts do if failed requests are retried."""
+    """Unlike the stored counts, `done` and `failed` never fall when failed requests are retried."""
     partitions: Mapping[str, int]
-    """With something waiting, by state."""
+    """Number of partitions with waiting requests, by state."""
     died: int
     reclaimed: int
-    """Leases of the workers that died. Both as far as the journal reaches when it is read first."""
+    """Leases of the workers that died. `died` and `reclaimed` begin at the oldest event of the first read."""
     stopped: bool
-    """The last worker left for a reason of ON_PURPOSE, or a user gave `stop` after that."""
+    """Whether the last worker left for a reason in ON_PURPOSE, or a user has given `stop` since then."""
     end: str
-    """Why the last worker left; empty: it did not, or there are workers."""
+    """Why the last worker left; empty: it did not leave, or there are workers."""
     spider: str
     seen_kind: str
     exchanges: int
     exchange_s: float
     errors: int
     outage_s: float
-    """Of the newest samples, over all shards."""
+    """This and the three above are sums of the newest samples of all shards."""
 
 
 class TotalsReader:
-    """Reads the totals of one crawl repeatedly, and remembers figures that Redis has dropped since."""
+    """Reads the totals of one crawl repeatedly, and remembers figures that Redis no longer has."""
 
     def __init__(self) -> None:
         self._run = _Run("", -1, {})
@@ -58,9 +58,9 @@ class TotalsReader:
         """Return the totals.
 
         Args:
-            overview: of this crawl, read just now.
+            overview: state of this crawl, read just now.
         Raises:
-            redis.exceptions.RedisError: no reply of home, or another type of key.
+            redis.exceptions.RedisError: no reply from home, or another type of key.
         """
         run = self._run
         if (run.epoch, run.number) != (overview.epoch, overview.run):
@@ -72,7 +72,7 @@ class TotalsReader:
             run.done.now(census.done, whole),
             run.failed.now(census.failed, whole),
             {state: sum(part[state] for part in parts) for state in _PARTITIONS},
-            sum(shard == HOME for shard, _ in run.deaths),  # who has died is missed in every shard
+            sum(shard == HOME for shard, _ in run.deaths),  # every shard notes a death
             sum(run.deaths.values()),
             run.stopped,
             "" if census.workers else run.end,
@@ -83,13 +83,13 @@ class TotalsReader:
 
 
 class _Rising:
-    """A count that never falls, as the stored one does if requests are retried, or Redis is rolled back."""
+    """A count that never falls. The stored one falls after a retry or a roll-back of Redis."""
 
     def __init__(self) -> None:
         self._last = self._fallen = 0
 
     def now(self, count: int, whole: bool) -> int:
-        """Return the count; *whole*: it is the sum of all shards."""
+        """Return the count; *whole* is whether *count* is the sum of all shards."""
         if not whole:
             count = max(count, self._last)
         self._fallen += max(0, self._last - count)
@@ -107,16 +107,16 @@ class _Run:
     done: _Rising = field(default_factory=_Rising)
     failed: _Rising = field(default_factory=_Rising)
     newest_event: dict[int, bytes] = field(default_factory=dict)
-    """By shard: only if it changes, the journal is read."""
+    """By shard. The journal is read again only if this changes."""
     deaths: dict[tuple[int, str], int] = field(default_factory=dict)
-    """Leases of each worker that died, by shard and worker, also after the journal has dropped the event."""
+    """Leases of each worker that died, by shard and worker. They stay after the journal drops the event."""
     samples: dict[int, Sample] = field(default_factory=dict)
-    """The newest of each shard, also of one that does not answer now: their sums never fall."""
+    """The newest sample of each shard, even if the shard does not answer now: the sums never fall."""
     stopped: bool = False
     end: str = ""
 
     def read_shard(self, client: Any, shard: Shard) -> dict[str, int]:
-        """Return how many partitions of a shard are in which state; remember its newest sample and deaths."""
+        """Return the number of a shard's partitions by state; remember its newest sample and deaths."""
         prefix = keys.prefix(shard)
         with client.pipeline(transaction=False) as pipeline:
             for name in _PARTITIONS.values():
@@ -127,14 +127,14 @@ class _Run:
         if newest and newest != self.newest_event.get(shard.number):
             self._note(shard, [each for each in events_in_shard(client, shard) if each.run == self.number])
             self.newest_event[shard.number] = newest
-        with suppress(ValueError):  # there is none, or a later version has written it
+        with suppress(ValueError):  # no sample, or one of a later version
             sample = parse_sample(record or b"")
             if sample.run == self.number:
                 self.samples[shard.number] = sample
         return dict(zip(_PARTITIONS, map(int, sizes), strict=True))
 
     def _note(self, shard: Shard, events: Iterable[Event]) -> None:
-        """Note deaths, and whether the last worker left on purpose: events of this run, oldest first."""
+        """Note deaths, and whether the last worker left on purpose, from events of this run, oldest first."""
         for event in events:
             if event.kind == "died":
                 self.deaths[shard.number, event.who] = event.count

@@ -1,4 +1,4 @@
-"""Durations, times and phases of a crawl in words, the same in a terminal and on the web page."""
+"""Put durations, times and phases of a crawl into words, the same for terminals and the web page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.text import count_of, named_run, printable
 
 LONGEST_NAME = 200
-"""Characters of a name that is shown: a host in a link may be long."""
+"""Characters of a name that are shown: a link may have a long host."""
 
 
 def when(at: float) -> str:
@@ -59,7 +59,7 @@ def workers(status: dict[str, Any]) -> str:
 
 
 def awaited(partition: str, wait_s: float | None) -> str:
-    """Return what a worker without requests waits for; see `Snapshot.turn`."""
+    """Name the thing that a worker without requests waits for; see `Snapshot.turn`."""
     shown = printable(partition, LONGEST_NAME) or "(no name)"
     if wait_s is None:
         return f"for a lease or budget of {shown}"
@@ -67,14 +67,14 @@ def awaited(partition: str, wait_s: float | None) -> str:
 
 
 def awaiting(status: dict[str, Any]) -> Iterator[str]:
-    """Yield how many workers hold nothing, and what they wait for, if there are any."""
+    """Yield the number of workers that hold nothing, and the reason, if there are any."""
     if (turn := status.get("turn")) and (count := turn["workers"]):
         waiting_ones = count_of(count, "worker waits", "workers wait")
         yield f"{waiting_ones} {awaited(turn['partition'], turn['wait_s'])}"
 
 
 def speed(status: dict[str, Any]) -> str:
-    """Return pages per second and the time left; empty if that was not measured."""
+    """Return pages per second and the time left; empty if the speed was not measured."""
     rate, left_s = status["pages_per_s"], status["left_s"]
     if rate is None:
         return ""
@@ -82,7 +82,7 @@ def speed(status: dict[str, Any]) -> str:
 
 
 def memory(status: dict[str, Any]) -> str:
-    """Return how much memory Redis uses; empty if that is unknown."""
+    """Return the memory that Redis uses; empty if unknown."""
     used, limit = status["redis_memory_bytes"], status["redis_maxmemory_bytes"]
     if used is None:
         return ""
@@ -90,7 +90,7 @@ def memory(status: dict[str, Any]) -> str:
 
 
 def missing(status: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the run itself, or with its Redis."""
+    """Yield problems of the run or of its Redis."""
     yield from (waiting(each) for each in status.get("waits", ()))
     yield from (f"Redis refuses writes: {text}" for text in status.get("redis_refuses", ()))
     yield from uncounted(status.get("unreachable_shards", ()), status.get("apart_shards", ()))
@@ -111,13 +111,13 @@ def waiting(wait: dict[str, Any]) -> str:
 
 
 def unanswered(shards: Collection[int]) -> Iterator[str]:
-    """Yield which *shards* did not answer, if any."""
+    """Yield a sentence about *shards* that did not answer, if any."""
     if shards:
         yield f"no answer from {named(shards)}: what is there is not shown or counted"
 
 
 def uncounted(unreachable: Collection[int], apart: Collection[int]) -> Iterator[str]:
-    """Yield of which shards nothing is counted, if any: see `Overview`."""
+    """Yield a sentence about shards that are not counted, if any; see `Overview`."""
     yield from unanswered(unreachable)
     if apart:
         yield f"nothing of this run is in {named(apart)}: lost, rolled back, or not begun yet"
@@ -129,6 +129,6 @@ def named(shards: Collection[int]) -> str:
 
 
 def examined(status: dict[str, Any]) -> str:
-    """Return of how many partitions the largest and slowest are."""
+    """Return how many partitions were examined to find the largest and slowest."""
     total, looked_at = status["partitions"], status["partitions_looked_at"]
     return f"of {total:,}" if looked_at >= total else f"of {looked_at:,} examined, of {total:,}"

@@ -1,1 +1,1 @@
-"""Scrapy's items -> Redis."""
+"""Sends Scrapy's items to Redis."""

@@ -1,4 +1,4 @@
-"""RedisPipeline: Scrapy's items -> a list or a stream in Redis."""
+"""RedisPipeline: sends Scrapy's items to a list or a stream in Redis."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 class RedisPipeline:
     """Stores each item in Redis before its request is acked.
 
-    `process_item` returns once Redis has the item, and a request is done only when its pipelines have
-    returned: items that a killed worker had not stored are scraped again. Each item is stored at least once;
-    see `ItemWriter` for when it is stored twice.
+    `process_item` returns once Redis has the item, and a request is done only after its pipelines have
+    returned. So the items that a killed worker had not stored are scraped again. Each item is stored at least
+    once; `ItemWriter` describes when it is stored twice.
 
-    To override: `item_key`, or `serialize`.
+    Subclasses may override `item_key` and `serialize`.
     """
 
     serialize: Callable[[Any], str | bytes]
-    """Makes the stored text of an item."""
+    """Returns the stored text of an item."""
     key = ""
     """The setting REDIS_ITEMS_KEY."""
 
@@ -76,7 +76,7 @@ class RedisPipeline:
             given_up=self._given_up,
             counted=self._counted,
         )
-        # Not close_spider: only of Scrapy 2.14 and later may it be a coroutine, and of older ones a Deferred.
+        # Not close_spider: before Scrapy 2.14 it must be no coroutine, and from then on no Deferred.
         self.crawler.signals.connect(self._writer.close, signals.spider_closed)
 
     def _checked(self, more: Callable[[], None] = lambda: None) -> Config:
@@ -98,7 +98,8 @@ class RedisPipeline:
         """Return *item* once it is stored.
 
         Raises:
-            ItemNotStored, TypeError: it is not stored, and will not be; or whatever its serializer raises.
+            ItemNotStored, TypeError: the item is not stored, and will not be. Its serializer may raise any
+            error.
         """
         spider = spider or self.crawler.spider
         assert spider is not None
@@ -124,7 +125,7 @@ class RedisPipeline:
 
 
 def key_patterns(spider: Spider) -> tuple[str, ...]:
-    """Return patterns of the keys that the RedisPipeline of a spider's project uses; empty: it has none."""
+    """Return patterns of the keys that the project's RedisPipeline uses for a spider; empty without one."""
     pipelines = spider.settings.getwithbase("ITEM_PIPELINES")
     classes = (load_object(path) for path, number in pipelines.items() if number is not None)
     if not any(isinstance(each, type) and issubclass(each, RedisPipeline) for each in classes):

@@ -12,9 +12,9 @@ from scrapy_dq.frontier.keys import PREFIX
 MARK_PREFIX = f"{PREFIX}items-mark:"
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 MARK_TTL_S = 3600
-"""A killed process does not delete its mark. An expired mark counts as rolled back: what is in the log then,
-usually nothing, is written again."""
-# Not set if the last one is missing: else, if the reply is lost, the rollback would go unnoticed.
+"""Seconds. A killed process does not delete its mark. An expired mark counts as rolled back: the items in the
+log, usually none, are written again."""
+# An older mark is not replaced: if that reply were lost, the rollback would go unnoticed.
 _MARK = """
 local was = tonumber(redis.call('GET', KEYS[1]) or 0)
 if was >= tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
@@ -25,9 +25,9 @@ return was
 class ItemLog:
     """Items that Redis has confirmed, and a mark in Redis: the number of the newest trip.
 
-    Each trip reads the mark. If it is older than the last confirmed trip, Redis was rolled back, and what was
-    confirmed since is written again. An item is dropped from the log once a trip that started *horizon_s*
-    after its confirmation has found the mark.
+    Each trip reads the mark. If it is older than the last confirmed trip, Redis was rolled back, and the
+    items of later trips than the mark are written again. An item is dropped from the log once a trip that
+    started *horizon_s* after the item's confirmation has found the mark.
     """
 
     def __init__(self, horizon_s: float) -> None:
@@ -40,7 +40,7 @@ class ItemLog:
         """Redis refuses the mark: a rollback cannot be detected."""
 
     def place(self, tag: str) -> None:
-        """Keep the mark where *tag* leads to in a Redis Cluster; before the first trip."""
+        """Move the mark's key into the slot of *tag* in a Redis Cluster. Call it before the first trip."""
         self.key = f"{MARK_PREFIX}{tag}:{self.key.removeprefix(MARK_PREFIX)}"
 
     def __len__(self) -> int:

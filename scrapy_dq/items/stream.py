@@ -1,9 +1,9 @@
-"""Items of workers on several hosts: by way of a stream in Redis into journals on one of them.
+"""Items of workers on several hosts: a stream in Redis brings them into journals on one host.
 
-A message is the name of a journal, a zero byte, and records (`crew/records.py`), of which the last has
-the message's number: a worker repeats a message whose answer was lost, and the collector drops the repeat.
-Other programs may write to Redis: no record from there is unpickled or names a module, and the names of
-journals are checked.
+A message is the name of a journal, a zero byte, and records (`crew/records.py`). The last record has the
+message's number: a worker repeats a message if the answer is lost, and the collector drops the repeat. Other
+programs may write to Redis. So no record from there is unpickled or names a module, and the names of journals
+are checked.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ logger = logging.getLogger(__name__)
 IN_REDIS = "redis"
 """The value of DQ_ITEMS."""
 MOST_MESSAGES = 500
-"""Of one trip to Redis."""
+"""Maximum number of messages in one trip to Redis."""
 MOST_MISSING = 1_000_000
-"""Messages of one worker that a roll-back of Redis may have lost."""
+"""Maximum number of messages of one worker that a rollback of Redis may have lost."""
 _NAME = re.compile(r"[\w-]{1,64}\.[0-9]{9}\.[0-9]{20}\.000-[0-9a-f]{32}\.journal", re.ASCII)
 _ALLOWED = {Kind.PACKED, Kind.END, Kind.VOID}
 
 
 def key_of(crawl: str) -> str:
-    """Return the key of the stream, in the slot of the crawl; `clear` leaves it."""
+    """Return the key of the stream, in the crawl's slot. `clear` keeps the stream."""
     return f"{keys.PREFIX}items:{tag_of(keys.meta(crawl))}"
 
 
 class ItemStream:
-    """Sends items to Redis, before their requests are acked, in place of the feeds that all workers share.
+    """Sends items to Redis before their requests are acked, instead of to the feeds that all workers share.
 
-    The Scrapy extension of a worker; the add-on adds it if DQ_ITEMS is redis.
+    It is the Scrapy extension of a worker. The add-on adds it if DQ_ITEMS is redis.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -80,7 +80,7 @@ class ItemStream:
         """Scrapy's hook.
 
         Raises:
-            NotConfigured: DQ_ITEMS names another way.
+            NotConfigured: DQ_ITEMS does not select Redis.
         """
         if crawler.settings["DQ_ITEMS"] != IN_REDIS:
             raise NotConfigured
@@ -108,7 +108,7 @@ class ItemStream:
             counted=self._counted,
         )  # fmt: skip
         self._ends: set[asyncio.Task[None]] = set()
-        # Scrapy waits for it before the request is done.
+        # Scrapy waits for this handler before the request is done.
         crawler.signals.connect(self._keep, signals.item_scraped)
         crawler.signals.connect(self._ended, leases_ended)
         crawler.signals.connect(self._close, signals.engine_stopped)
@@ -119,7 +119,7 @@ class ItemStream:
             await self._send(self._packer.item(entry_id, item))
         except (CrewError, ItemNotStored) as error:
             logger.error("An item is not stored in Redis: %s", error)
-            # Its request has failed then: a retry brings the item once more.
+            # Its request then fails, and a retry brings the item again.
             failure = Failure(error)  # type: ignore[no-untyped-call]
             self._crawler.signals.send_catch_log(
                 signals.item_error, item=item, response=response, spider=spider, failure=failure
@@ -129,7 +129,7 @@ class ItemStream:
 
     def _ended(self, done: Iterable[bytes], others: Iterable[bytes]) -> None:
         if records := self._packer.ends(done, others):
-            # If it does not arrive, their items count as of entries that have not ended.
+            # If this is lost, their items count as items of entries that have not ended.
             task = asyncio.get_running_loop().create_task(self._send_ends(records))
             self._ends.add(task)
             task.add_done_callback(self._ends.discard)
@@ -156,7 +156,7 @@ class ItemStream:
 
 
 class Collector:
-    """Moves the messages of a crawl's stream into journals, each once, whatever is killed meanwhile.
+    """Moves the messages of a crawl's stream into journals, each once, also after a kill at any moment.
 
     Raises:
         CrewError: the journals of the crawl are in another folder, or on another host.
@@ -183,10 +183,10 @@ class Collector:
     def collect(self, passed: Callable[[int], None]) -> None:
         """Move all messages.
 
-        CRASH at any line: what is in a journal and still in Redis is recognized by its number.
+        CRASH at any line: a message that is in a journal and still in Redis is recognized by its number.
 
         Args:
-            passed: called with numbers of messages that were moved.
+            passed: called with the number of messages that a trip has moved.
         """
         while messages := self._client.xrange(self._key, count=MOST_MESSAGES):
             for number, fields in messages:
@@ -218,11 +218,11 @@ class Collector:
 
 
 class _Collected:
-    """A journal of messages."""
+    """A journal that consists of messages."""
 
     def __init__(self, path: Path) -> None:
         self._next = 1
-        """The number after all that are there, but for those in `_missing`."""
+        """The number after the highest one. The journal has all lower numbers, except `_missing`."""
         self._missing: set[int] = set()
         self._file: IO[bytes] = open(path, "ab", opener=open_own)  # noqa: SIM115  # `close` does
         whole = end = len(MAGIC) if self._file.tell() else 0
@@ -237,7 +237,7 @@ class _Collected:
             sync_folder(path.parent)
 
     def add(self, number: int, records: bytes) -> bool:
-        """Write a message, unless it is there; return whether its number can be right."""
+        """Write a message, unless the journal has it; return whether its number can be right."""
         if number > self._next + MOST_MISSING:
             return False
         if self._is_new(number):
@@ -245,7 +245,7 @@ class _Collected:
         return True
 
     def sync(self) -> None:
-        """Wait until all of it is on the disk."""
+        """Wait until all messages are on the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -254,7 +254,7 @@ class _Collected:
 
     def _is_new(self, number: int) -> bool:
         if number >= self._next:
-            # After a roll-back of Redis, what it has lost comes later than what was sent since.
+            # Messages that a rollback of Redis has lost arrive after newer ones.
             self._missing.update(range(self._next, number))
             self._next = number + 1
             return True

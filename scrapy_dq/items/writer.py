@@ -1,4 +1,4 @@
-"""Writes items to lists and streams in Redis: in batches, in order, through outages; nothing blocks."""
+"""Writes items to lists and streams in Redis: in batches, in order, through outages, without blocking."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from scrapy_dq.items.replay_log import MARK_PREFIX, ItemLog
 logger = logging.getLogger(__name__)
 LINGER_S = 0.01
 MAX_ITEMS, MAX_BYTES = 500, 1_048_576
-"""Limits of a batch, which bound how long it blocks Redis. A single item may be larger."""
+"""Limits of a batch: they bound how long it blocks Redis. A single item may be larger."""
 MOST_TRIES = 5
-"""Of an item larger than a batch. Redis closes the connection at one of 512 MB, and a slow line needs longer
-for it than a reply may take: all later items would wait for it."""
+"""Attempts to send an item that is larger than a batch. Redis closes the connection at an item of 512 MB,
+and a slow line may need longer than a reply may take. All later items would wait for this one."""
 LOOK_S = 0.2
 CHECK_S = 1.0
 """Seconds between two checks whether Redis was rolled back, while there are no new items."""
 # One command for each key, so that each key's part of a batch is stored as a whole or not at all. Not MULTI:
-# a user that may run scripts need not be granted transactions.
+# a user with the right to run scripts may have no right to transactions.
 _ADD_TO_STREAM = "for i = 1, #ARGV do redis.call('XADD', KEYS[1], '*', 'item', ARGV[i]) end"
 
 
 class ItemNotStored(RuntimeError):
-    """An item is probably not in Redis: it was not confirmed."""
+    """The item is probably not in Redis: Redis did not confirm it."""
 
 
 @dataclass(eq=False)
@@ -47,12 +47,13 @@ class _Waiting:
 
 @dataclass(eq=False)
 class ItemWriter:
-    """One coroutine that stores all waiting items in one trip.
+    """Stores all waiting items in one trip, in one coroutine.
 
     An item is stored at least once. If a reply is lost, its batch is written again, and may be stored twice.
-    Numbering batches in Redis would prevent only that: an item is also stored twice if its page is crawled
-    again after a crash, so a consumer that needs each item once has to identify items anyway. What a rollback
-    of Redis has lost is written again, too (replay_log.py), because its page may be done.
+    Numbers for batches in Redis would prevent only this case: an item is also stored twice if its page is
+    crawled again after a crash. So a consumer that needs each item once has to identify items in any case.
+    Items that a rollback of Redis has lost are also written again (replay_log.py), because their pages may be
+    done.
     """
 
     connection: Connection
@@ -61,9 +62,9 @@ class ItemWriter:
     closing: Callable[[], bool]
     """Returns whether the spider is closing."""
     grace_s: float
-    """How many seconds, from then on, the writer still waits for the end of an outage."""
+    """Seconds that the writer then waits for the end of an outage."""
     horizon_s: float
-    """By how many seconds Redis may be rolled back."""
+    """Seconds by which Redis may be rolled back."""
     given_up: Callable[[], str]
     """Called before items fail because the grace is over; returns what happens to their pages."""
     counted: Callable[[int, int], None]
@@ -72,10 +73,10 @@ class ItemWriter:
     def __post_init__(self) -> None:
         self._client: Any = None
         self._tries = 0
-        """How often a large item was sent in vain while Redis answered otherwise."""
+        """Failed attempts to send a large item while Redis answered other commands."""
         self._waiting: deque[_Waiting] = deque()
         self._batch: list[_Waiting] = []
-        """The items that are being written; no page waits for an item that Redis had before."""
+        """The items of the current batch. No page waits for an item that Redis had before."""
         self._log = ItemLog(self.horizon_s)
         self._tag = ""
         self._ending = False
@@ -87,7 +88,7 @@ class ItemWriter:
         self._writing: asyncio.Task[None] | None = None
 
     def _need_one_slot(self, key: str | bytes) -> None:
-        # A pipeline goes to one node; the mark has to be there, too.
+        # A pipeline goes to one node, and the mark has to be on that node.
         try:
             tag = tag_of(key)
         except ValueError as error:
@@ -102,11 +103,11 @@ class ItemWriter:
             )
 
     async def write(self, key: str | bytes, item: bytes) -> None:
-        """Store *item* under *key*, after all that were given before it.
+        """Store *item* under *key*, after all earlier items.
 
         Raises:
-            ItemNotStored: Redis refuses it, or is unavailable until the end of the crawl; or its key is in
-                another slot of a Redis Cluster than those before.
+            ItemNotStored: Redis refuses the item, or is unavailable until the end of the crawl; or the key
+                is in another slot of a Redis Cluster than earlier keys.
         """
         if self.connection.in_cluster:
             self._need_one_slot(key)
@@ -158,7 +159,7 @@ class ItemWriter:
         return batch
 
     async def _store_in_time(self) -> None:
-        """Store the batch, or give it up: once the spider closes, the grace may end.
+        """Store the batch, or give it up: after the spider closes, the grace may end.
 
         Each batch gets at least the time of one trip.
         """
@@ -189,7 +190,7 @@ class ItemWriter:
         self._outage.ended(kept)
 
     async def _send(self) -> Exception | None:
-        """Make one attempt, after which the batch is what has to be sent again; return the error."""
+        """Make one attempt and return its error. The batch then holds only the items to send again."""
         by_key: dict[str | bytes, list[_Waiting]] = {}
         for waiting in self._batch:
             by_key.setdefault(waiting.key, []).append(waiting)

@@ -1,4 +1,4 @@
-"""Requests that a person or a program has written: lines of a file or a command line, and what they mean."""
+"""Requests that a person or a program has written: lines of a file or a command line, and their meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrapy_dq.text import printable
 
 PART_BYTES = 65_536
 LOOK_S = 0.2
-"""How soon a waiting read notices that it should end."""
+"""Seconds until a waiting read notices that it should end."""
 
 
 class Line(NamedTuple):
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Splitter:
-    """Splits parts into lines; of a line that is too long, no more is kept than shows it."""
+    """Splits parts into lines. It keeps only one byte more than the limit of a longer line."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -59,7 +59,7 @@ async def lines_of(
     """Yield the lines of an open file or pipe, as many at a time as are there.
 
     Args:
-        max_bytes: of a line.
+        max_bytes: the maximum length of a line.
         advance: called with the number of bytes that were read and handled.
     """
     splitter = Splitter(max_bytes)
@@ -82,11 +82,11 @@ async def lines_from(words: Sequence[str]) -> AsyncIterator[Sequence[Line]]:
 
 
 LONGEST = 8
-"""A line may be this many times as long as an entry: JSON needs six bytes for some."""
+"""A line may be this many times as long as an entry: JSON needs six bytes for some bytes."""
 
 
 class BadLine(ValueError):
-    """No request can be made from it; the message says why."""
+    """The line cannot become a request; the message says why."""
 
 
 class Written:
@@ -98,7 +98,7 @@ class Written:
         self._common = dict(common or {})
 
     def request(self, line: Line) -> Request | None:
-        """Return the request that a line describes; None: it is blank, or a comment (#).
+        """Return the request that a line describes, or None for a blank line or a comment (#).
 
         The keys of a JSON object are the names of a request's attributes, as in an item of a `Queue`; a
         callback is the name of a method of the spider.

@@ -1,4 +1,4 @@
-"""A worker without capacity: it puts requests and leases none, for as long as a command runs."""
+"""A worker without capacity: it puts requests and leases none while a command runs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from scrapy_dq.sharding.make import worker_of
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 PATIENCE_S = 60.0
-"""How long to wait for a Redis that does not answer."""
+"""Seconds to wait for a Redis that does not answer."""
 LEAVING_S = 5.0
 LOOK_S = 1.0
-"""How often it is checked for how long Redis has not answered."""
+"""Seconds between two checks of how long Redis has not answered."""
 
 
 class Producer(Listener):
     """Joins, puts in order, and leaves the run open. While it is a member, the run does not finish.
 
-    If it is killed, it is detected as dead like any worker, and no longer keeps the run open.
+    If it is killed, other workers detect its death, and it no longer keeps the run open.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Producer(Listener):
         """Why it is not certain that all puts are on disk, in a sentence without a full stop."""
         self._frontiers, self._connect = frontiers, connect
         self._options = replace(options, meanwhile=f"Trying again for {PATIENCE_S:.0f} s")
-        # It has no start(), and is not a worker that a supervisor has restarted.
+        # It has no start(), and no supervisor has restarted it.
         self._crawl = replace(crawl, starts="", restart_window_s=0.0)
         self._dropped = dropped
         self._durable = durable
@@ -87,7 +87,7 @@ class Producer(Listener):
 
     @asynccontextmanager
     async def joined(self) -> AsyncIterator[Joined]:
-        """Be a member.
+        """Be a member of the run until the end of the block.
 
         Raises:
             FrontierError: the run is over, or differs; nothing was changed.
@@ -111,7 +111,8 @@ class Producer(Listener):
 
     async def _join(self) -> Joined:
         while True:
-            # Without an answer it may be a member: a join is repeated under the same id, unless it has left.
+            # After a lost answer it may be a member: it repeats the join under the same id, unless it has
+            # left.
             if self._worker.handed_in:
                 self._worker = self._new_worker()
             joined = await self._worker.start(uuid.uuid4().hex)
@@ -122,10 +123,10 @@ class Producer(Listener):
                 raise FrontierRefused(
                     "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
                 )
-            # With several shards, the run may end while this process joins them: the next one begins.
+            # With several shards, the run may end while this process joins them. Then the next run begins.
 
     async def put(self, put: Put) -> None:
-        """Add *put* to the outbox; hand it in if it fills an exchange.
+        """Add *put* to the outbox, and hand the outbox in if it fills an exchange.
 
         Raises:
             As `hand_in`.
@@ -136,16 +137,17 @@ class Producer(Listener):
             await self.hand_in()
 
     async def hand_in(self) -> None:
-        """Wait until each shard has answered once more, and has confirmed all that was put.
+        """Wait until each shard has answered again and has confirmed all puts.
 
         Raises:
-            FrontierError: the crawl is another one now, or Redis refuses this process or does not answer.
+            FrontierError: the crawl has changed, or Redis refuses this process or does not answer.
         """
         async with self._waiting:  # at the end, each shard's wait for its disk calls this
             parts = self._worker.parts
             await self._confirmed(parts)
             if len(parts) > 1:
-                # If home has taken this process for dead, others may have finished the run over these puts.
+                # If home has declared this process dead, other workers may have finished the run without
+                # these puts.
                 await self._confirmed(parts[:1])
 
     async def _confirmed(self, parts: Sequence[Worker]) -> None:
@@ -162,7 +164,7 @@ class Producer(Listener):
                 raise FrontierUnavailable(reason)
             for part in late:
                 part.ask_if_idle()
-            # Not asyncio.wait_for, which before Python 3.12 forgets a Ctrl-C that comes with an answer.
+            # Not asyncio.wait_for, which before Python 3.12 loses a Ctrl-C that comes with an answer.
             await self._answered.wait(LOOK_S)
         self._need_run()
 
@@ -173,10 +175,10 @@ class Producer(Listener):
         while True:
             try:
                 answer = await call()
-                # redis-py sends in asyncio.wait_for, which before Python 3.12 forgets a Ctrl-C that comes as
-                # the bytes are out. Python 3.10 does not cancel for it.
+                # redis-py sends inside asyncio.wait_for. Before Python 3.12, that loses a Ctrl-C that comes
+                # just after the bytes are sent. Python 3.10 does not cancel the task for Ctrl-C.
                 if getattr(asyncio.current_task(), "cancelling", int)():
-                    await asyncio.sleep(0)  # from Python 3.12 on it may be still to come: not in mid-leave
+                    await asyncio.sleep(0)  # since Python 3.12 it may arrive later: not in mid-leave
                     raise asyncio.CancelledError
                 return answer
             except FrontierUnavailable as error:

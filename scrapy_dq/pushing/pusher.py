@@ -1,4 +1,4 @@
-"""Puts requests that a person or a program has written as text into a crawl, as a worker would."""
+"""Puts requests into a crawl as a worker would; a person or a program has written them as text."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Pushed:
     """The results of one push."""
 
     requests: int = 0
-    """Put, whether already seen or not."""
+    """Requests that were put, including known ones."""
     known: int = 0
     bad: int = 0
     """Lines that are not a request."""
     run: int | None = None
-    """None: nothing was put."""
+    """The run of the puts; None if nothing was put."""
     disturbed: bool = False
     doubt: str = ""
     """See Producer."""
@@ -50,25 +50,25 @@ class Pushed:
 
 @dataclass
 class Pusher:
-    """One push; `pushed` is correct at any time, also after an error.
+    """One push. `pushed` is correct at any time, also after an error.
 
     Raises:
         ConfigError: the SCHEDULER_SERIALIZER does not work.
     """
 
     crawler: Crawler
-    """With its spider and its fingerprinter; without an engine."""
+    """A crawler with its spider and its fingerprinter, but without an engine."""
     config: Config
     common: Mapping[str, Any]
     """See `Written`."""
     spider: str
-    """Empty: the identity stores no spider, and the first worker of the run does."""
+    """If it is empty, the identity stores no spider, and the first worker of the run stores its own."""
     bad: Callable[[str, str], object]
     """Called with the name of each line that is not a request, and the reason."""
     wake: Callable[[], object]
-    """Called when the requests of a batch were stored."""
+    """Called when the requests of a batch are stored."""
     durable: bool = True
-    """End only when Redis has it on its disk."""
+    """End only after Redis has the requests on its disk."""
     pushed: Pushed = field(default_factory=Pushed)
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Pusher:
         Args:
             strict: stop at the first line that is not a request.
         Raises:
-            ConfigError, FrontierError: the push was interrupted; what is counted was stored.
+            ConfigError, FrontierError: the push was interrupted. The counted requests were stored.
         """
         connection = Connection(self.config, data_dir(self.config.data_dir))
         async with AsyncExitStack() as stack:

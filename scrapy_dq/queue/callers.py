@@ -1,4 +1,4 @@
-"""The waiting calls of a process that uses a Queue, and how each is answered."""
+"""The waiting calls of a process that uses a Queue, and their answers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class Callers:
-    """The calls that wait; only the loop's thread uses them.
+    """The waiting calls. Only the loop's thread uses them.
 
-    Full, Empty and every census come from an exchange that began after the call: the result of an older one
-    may be outdated.
+    Full, Empty and every census come from an exchange that began after the call: an older one may be
+    outdated.
     """
 
     worker: Worker
@@ -33,24 +33,24 @@ class Callers:
         self._items = items
         self._rollback_horizon_s = rollback_horizon_s
         self._incomplete_until = 0.0
-        """Monotonic time until which others store again what Redis may have forgotten."""
+        """Monotonic time until which other workers may repeat puts that Redis has lost."""
         self._gets: deque[Get] = deque()
         self._looks: list[Look] = []
         self._joins: list[Join] = []
         self._shut = self._shut_now = False
         self._needed: list[int] = []
-        """By part of the worker: its exchanges are due at once until one with this number, or a later one, is
-        composed."""
+        """For each part of the worker, the number of an exchange: until this or a later one is composed, its
+        exchanges are due at once."""
         self._applied = 0
         self._granted = 0
 
     @property
     def capacity(self) -> int:
-        """How many calls wait for an item."""
+        """Number of calls that wait for an item."""
         return len(self._gets)
 
     def new_worker(self, parts: int) -> None:
-        """Begin to count for a new worker with so many parts, which replaces the current one."""
+        """Reset the counts for a new worker with so many parts, which replaces the current one."""
         self._needed = [0] * parts
         self._applied = 0
         self.puts.make_lanes(parts)
@@ -72,7 +72,7 @@ class Callers:
         elif isinstance(call, Get):
             call.patient = call.patient and not self._shut
             self._gets.append(call)
-            self.serve()  # the buffer may hold an item whose own caller was interrupted
+            self.serve()  # the buffer may hold an item for a caller that was interrupted
         elif isinstance(call, Look):
             self._looks.append(call)
         elif isinstance(call, Join):
@@ -83,14 +83,14 @@ class Callers:
         self.fail_expired()
 
     def expire(self, call: Call) -> None:
-        """Wait for the next answer of Redis, and no longer."""
+        """Let a call wait only for the next answer from Redis."""
         call.patient = False
         if not call.future.done():
             self.hurry()
             self.fail_expired()
 
     def abandon(self, call: Call) -> None:
-        """Its caller was interrupted by an exception: what came for it is given back."""
+        """Drop a call whose caller was interrupted by an exception, and give its item back."""
         if isinstance(call, Putting):
             self.puts.withdraw(call)
         elif not call.future.done():
@@ -100,26 +100,26 @@ class Callers:
             self.worker.release(call.future.result()[0])
 
     def shut(self, immediate: bool) -> None:
-        """Take no more puts, and hand out only what is already waiting; *immediate*: nothing."""
+        """Accept no more puts, and hand out only items that wait already; *immediate*: no items."""
         self._shut = True
         self._shut_now = self._shut_now or immediate
         for call in self._gets:
             call.patient = False
         if self._shut_now:
             self._answer_shut()
-        if self._gets or self.puts:  # otherwise nobody waits, and there may be no worker yet
+        if self._gets or self.puts:  # otherwise no caller waits, and there may be no worker yet
             self.hurry()
             self.fail_expired()
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
-        """Answer all calls with an error, each with a new one."""
+        """Answer each call with a new error."""
         self.puts.fail_all(error, error)
         for call in (*self._gets, *self._looks, *self._joins):
             call.fail(error())
         self._forget_answered()
 
     def serve(self) -> None:
-        """Hand leases that have arrived to the waiting calls."""
+        """Hand new leases to the waiting calls."""
         while self._gets and (lease := self.worker.take()):
             # A partition's delay counts from here: the program does not report when it sends a request.
             self.worker.sent(lease.entry_id)
@@ -139,11 +139,11 @@ class Callers:
             self._gets.popleft().answer((lease.entry_id, item))
 
     def exchanged(self) -> None:
-        """Answer the calls that the exchange, or the rejoin, that has just ended can answer."""
+        """Answer as many calls as possible after an exchange or a rejoin."""
         worker = self.worker
         granted, self._granted = self._granted, 0
         if granted and self._gets and worker.census.waiting:
-            # It brought something, though not for all: the others may still get an item.
+            # The exchange brought items, but not enough for all calls. The next one may bring more.
             for get in self._gets:
                 get.after = worker.composed
             self.hurry()
@@ -157,17 +157,17 @@ class Callers:
             self.hurry(parts)
 
     def no_answer(self) -> None:
-        """Note that an exchange has failed: some calls do not wait for that part any longer."""
+        """Note that an exchange has failed: some calls stop waiting for that part."""
         self.puts.look_for_room(self.worker)
         self.fail_expired()
 
     def fail_expired(self) -> None:
-        """Fail the calls that do not wait any longer."""
+        """Fail the calls that wait no longer."""
         worker = self.worker
         self.puts.fail_expired(worker, self._shut)
         outage = f"{worker.outage}. It is not known whether anything waits there" if worker.outage else ""
         for call in self._impatient:
-            # An item may wait where an answer comes from; how many wait, only all can say.
+            # A `get` needs an answer from any shard, a count needs answers from all.
             if outage and (isinstance(call, Look) or call.after < worker.answered):
                 call.fail(FrontierUnavailable(outage))
             elif isinstance(call, Get) and call.after < worker.answered:
@@ -175,9 +175,9 @@ class Callers:
         self._forget_answered()
 
     def disturbed(self, is_older: bool) -> None:
-        """Note that Redis was rolled back (*is_older*) or may be, after an outage: others store again."""
+        """Note that Redis was (*is_older*) or may have been rolled back: other workers repeat their puts."""
         now = time.monotonic()
-        # A network that sometimes loses a reply must not delay a join for ever.
+        # A network that sometimes loses a reply must not delay a join without end.
         if is_older or now >= self._incomplete_until:
             self._incomplete_until = now + self._rollback_horizon_s
 
@@ -190,7 +190,7 @@ class Callers:
         self.hurry()
 
     def hurry(self, parts: Iterable[int] | None = None) -> None:
-        """Make an exchange of each of these parts due at once; None: of all."""
+        """Make an exchange of each of these parts due at once; None: of all parts."""
         for number in range(len(self._needed)) if parts is None else parts:
             self._needed[number] = self.worker.composed + 1
             self.worker.parts[number].ask()
@@ -199,7 +199,7 @@ class Callers:
         part = self.worker.parts[number]
         if part.composed < self._needed[number]:
             return True
-        # It may not be applied: this process was declared dead, and has registered again.
+        # That exchange was not applied if this process was declared dead and has registered again.
         return part.applied < self._needed[number] and bool(self._impatient)
 
     @property

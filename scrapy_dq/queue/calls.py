@@ -29,7 +29,7 @@ class Call:
     patient: bool = True
     """False: the next exchange that begins after the call answers it, or the next error does."""
     after: int = 0
-    """How many exchanges had been composed when it was made: only a later one answers it."""
+    """Number of exchanges composed before the call: only a later one answers it."""
     future: Future[Any] = field(default_factory=Future)
 
     def answer(self, value: Any = None) -> None:
@@ -58,7 +58,7 @@ class Flush(Call):
     """Waits until everything that was put is on Redis's disk."""
 
     deadline: float = math.inf
-    """By the monotonic clock."""
+    """Monotonic time."""
 
 
 @dataclass(eq=False)
@@ -67,10 +67,10 @@ class Putting(Call):
 
     puts: Sequence[Put] = ()
     unstored: int = 0
-    """How many of them are not confirmed."""
+    """How many of the puts are not confirmed."""
 
     def stored(self) -> None:
-        """Note that one of them is confirmed."""
+        """Note that one of the puts is confirmed."""
         self.unstored -= 1
         if not self.unstored:
             self.answer()
@@ -83,6 +83,6 @@ def putting(payloads: Iterable[bytes], *, patient: bool) -> Putting:
 
 
 def _put(payload: bytes) -> Put:
-    # A random id: two equal items are stored as two; this put is stored once, however often it is repeated.
+    # A random id: two equal items are stored as two, but repeats of this put are stored once.
     entry_id = os.urandom(ENTRY_ID_BYTES)
     return Put(entry_id, Admission.ID, entry_id, 0, False, payload, once=True)

@@ -1,4 +1,4 @@
-"""The thread of a Queue, with its event loop; and what a Queue does when its process ends, or forks."""
+"""A Queue's thread with its event loop, and its behaviour when the process ends or forks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from scrapy_dq.queue.calls import ShutDown
 
 logger = logging.getLogger(__name__)
 CLOSING_S = 10.0
-"""How long the end of a process waits for its queues beyond the time limit of each."""
+"""Seconds that the end of a process waits for its queues beyond the time limit of each."""
 
 
-# Members, whose threads have to end before the process does; and queues.
+# Members, whose threads have to end before the process, and queues.
 _open: set[Any] = set()
 _forkable: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_child: Any = None
 _inherited: list[Any] = []
-"""The parent's objects, in a child. Kept for ever: collecting one would remove its event loop from the epoll
-that both processes share."""
+"""In a child, the parent's members. They are never collected: that would remove their event loops from the
+epoll that both processes share."""
 
 
 def opened(what: Any) -> None:
@@ -36,14 +36,14 @@ def opened(what: Any) -> None:
 
 
 def closed(what: Any) -> None:
-    """Do not close a member at the end of this process: it is closed."""
+    """Note that a member is closed."""
     _open.discard(what)
 
 
 def watch(what: Any) -> None:
-    """Call *what*.forget() in each child process forked from this one, and close open queues at its end."""
+    """Call *what*.forget() in each forked child of this process, and close the child's queues at its end."""
     _forkable.add(what)
-    # In a child that was started with it, the main thread may end before anything is opened.
+    # In a child that was started with *what*, the main thread may end before any queue is opened.
     util.register_after_fork(what, _close_at_end_of_child)
     if multiprocessing.parent_process() is not None:
         _close_at_end_of_child(what)
@@ -57,7 +57,7 @@ def _close_at_end_of_child(_: Any) -> None:
 
 
 def _close_last() -> None:
-    # A child of multiprocessing waits for its threads only after this, and they may still use queues.
+    # A child of multiprocessing waits for its threads only after this call, and they may still use queues.
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()
@@ -86,17 +86,18 @@ if hasattr(os, "register_at_fork"):
 class LoopThread:
     """Runs one coroutine to its end in a daemon thread.
 
-    Not asyncio.run(): that starts another thread at its end, which Python 3.12 forbids during shutdown.
+    It does not use asyncio.run(), which starts another thread at its end: Python 3.12 forbids that during
+    shutdown.
     """
 
     def __init__(self, live: Callable[[], Coroutine[Any, Any, None]], last: Callable[[], None]) -> None:
         """
         Args:
             live: the coroutine; it calls `stop_accepting` just before it returns.
-            last: called in the thread at the very end, in any case.
+            last: always called in the thread at the very end.
         """
         self.opened: Future[None] = Future()
-        """Set by *live* when it is ready for calls, or set to the exception if it never will be."""
+        """*live* sets it when it is ready for calls, or sets an exception if it never will be."""
         self.ended = threading.Event()
         self._live = live
         self._last = last
@@ -109,10 +110,10 @@ class LoopThread:
         self._thread.start()
 
     def submit(self, call: Callable[..., object], *args: Any) -> None:
-        """Have the thread make a call; from any thread.
+        """Execute a call in this thread; callable from any thread.
 
         Raises:
-            ShutDown: the thread accepts no calls any more.
+            ShutDown: the thread accepts no more calls.
         """
         with self._gate:
             if not self._accepts:
@@ -120,7 +121,7 @@ class LoopThread:
             self._loop.call_soon_threadsafe(call, *args)
 
     async def stop_accepting(self) -> None:
-        """Refuse further calls, and make those already submitted."""
+        """Refuse further calls, and execute the submitted ones."""
         with self._gate:
             self._accepts = False
         await asyncio.sleep(0)

@@ -34,7 +34,7 @@ FORGOTTEN = (
     "to be put again"
 )
 AGAIN_S = 1.0
-"""Between two tries to join the next run."""
+"""Seconds between two tries to join the next run."""
 
 
 class Member(Listener):
@@ -47,8 +47,8 @@ class Member(Listener):
     ) -> None:
         """
         Args:
-            order: as the caller gave it; None: that of the crawl.
-            durable: leave only when everything that was put is on Redis's disk.
+            order: the caller's order; None: the crawl's order.
+            durable: leave only when all put items are on Redis's disk.
         """
         self._config = config
         self._order = order
@@ -65,12 +65,12 @@ class Member(Listener):
         self._starting_over: asyncio.Task[None] | None = None
         self._stopping = asyncio.Lock()
         self._stopped: Worker | None = None
-        """The last worker that has left."""
+        """The last worker that has left the crawl."""
         self._left_over: dict[bytes, Put] = {}
-        """Puts that an ended run had confirmed, perhaps unfinished; not stored in the next run yet."""
+        """Puts that an ended run had confirmed, but perhaps not finished, and the next run has not stored."""
         self._thread = LoopThread(self._live, self._end)
 
-    # From any thread.
+    # Any thread may call these methods.
 
     def start(self) -> None:
         """Begin to connect and to join."""
@@ -81,20 +81,20 @@ class Member(Listener):
         """Wait until this process is a member.
 
         Raises:
-            FrontierError, ConfigError: it cannot be; this object is unusable then.
+            FrontierError, ConfigError: it cannot become a member; this object is then unusable.
         """
         self._thread.opened.result()
 
     def ask(self, call: Call) -> None:
-        """Answer a call. Like the methods below except `shut`, raises ShutDown after the end."""
+        """Answer a call. After the end, this method, `expire`, `abandon` and `done` raise ShutDown."""
         self._thread.submit(self._ask, call)
 
     def expire(self, call: Call) -> None:
-        """Answer a call with the next answer of Redis."""
+        """See `Callers.expire`."""
         self._thread.submit(self._callers.expire, call)
 
     def abandon(self, call: Call) -> None:
-        """Nobody waits for a call any more; what came for it is given back."""
+        """See `Callers.abandon`."""
         self._thread.submit(self._callers.abandon, call)
 
     def done(self, entry_id: bytes) -> None:
@@ -107,7 +107,7 @@ class Member(Listener):
             self._thread.submit(self._callers.shut, immediate)
 
     def begin_close(self) -> None:
-        """Stop answering, give leases back, acknowledge what is done, and leave; in the background."""
+        """In the background, stop answering, give leases back, acknowledge finished items, and leave."""
         with suppress(Exception):  # it never opened, or it has ended
             self._thread.opened.result(self._patience_s)
             self._thread.submit(self._closing.set)
@@ -120,7 +120,7 @@ class Member(Listener):
     def _patience_s(self) -> float:
         return self._config.shutdown_grace_s + 2 * self._config.redis_timeout_s + lifetime.CLOSING_S
 
-    # In the loop's thread.
+    # Only the loop's thread calls these methods.
 
     async def _live(self) -> None:
         try:
@@ -166,10 +166,10 @@ class Member(Listener):
             joined = await self.worker.start(uuid.uuid4().hex)
             if joined.status is not Status.FINISHED:
                 break
-            # The run may end while this process joins several frontiers: the next one begins.
+            # The run may end while this process joins several frontiers: then it joins the next run.
             await self._stop_worker(0)
         self.worker.seeded()
-        # Otherwise the run would finish as soon as nothing is left to do; the next put would begin another.
+        # Otherwise the run would finish as soon as nothing is left to do; the next put would begin a new run.
         self.worker.listen(True)
         logger.info("Crawl %r: run %d, as worker %s", config.crawl, joined.run, self.worker.id)
         if joined.loss:
@@ -193,7 +193,7 @@ class Member(Listener):
             again = True
             while again:
                 if self._broken:
-                    raise FrontierLost(self._broken)  # there would be no answer
+                    raise FrontierLost(self._broken)  # no answer would come
                 look = Look()
                 self._callers.add(look)
                 try:
@@ -230,7 +230,7 @@ class Member(Listener):
             self._starting_over = asyncio.get_running_loop().create_task(self._join_anew())
 
     async def _join_anew(self) -> None:
-        """Join the next run, and store there what this one has not stored."""
+        """Join the next run, and put the items there that the ended run has not stored."""
         await self._stop_worker(0)
         while True:
             try:
@@ -254,8 +254,8 @@ class Member(Listener):
     async def _stop_worker(self, within_s: float, *, durable: bool = False) -> None:
         """Stop the worker, unless it has been stopped.
 
-        RACE: while this process leaves, one frontier says that the run is over, and so it is to start over.
-        Each would make exchanges with the others.
+        RACE: while this process leaves, one frontier reports the end of the run, which makes it start over.
+        `_leave` and `_join_anew` would both make exchanges with the other frontiers.
         """
         async with self._stopping:
             worker = self.worker
@@ -281,7 +281,7 @@ class Member(Listener):
             failed, worker = self._starting_over, self.worker
             left_s = max(0.0, deadline - time.monotonic())
             await self._stop_worker(left_s, durable=self._durable and self._has_put)
-            # The run had ended meanwhile: this process may be a member of the next one already.
+            # The run may have ended during this stop: then this process may be a member of the next one.
             left = self._starting_over is not failed or self.worker is not worker
         if self._left_over:
             logger.error(
@@ -303,8 +303,8 @@ class Member(Listener):
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # What the worker reports. The rest needs no hook: `_exchanged` detects the end of a run, a dropped
-    # put was stored by an attempt whose answer was lost, and a program decides itself when to close.
+    # The worker's reports. The others need no method here: `_exchanged` detects the end of a run, an earlier
+    # attempt without an answer has stored a dropped put, and the program decides when to close.
 
     def leases_arrived(self) -> None:
         self._callers.serve()
@@ -322,7 +322,7 @@ class Member(Listener):
         self._start_over()
 
     def rolled_back(self, parentless: bool) -> None:
-        self._forgotten = self._forgotten or parentless  # reported; what was put since is stored again
+        self._forgotten = self._forgotten or parentless  # `flush` reports it; later puts are stored again
 
     def counted(self, what: Count | type[Move], amount: float) -> None:
         if what is Count.EXCHANGE:
@@ -343,7 +343,7 @@ class Member(Listener):
         if self.worker.over or not self.worker.pending:
             self._start_over()  # the run has ended while this process was declared dead
             return
-        # Not earlier: an outbox that was given up is also empty, but nothing of it is stored.
+        # Not earlier: an outbox that was given up is also empty, but its puts are not stored.
         self._callers.puts.confirm(self.worker)
         if not self._callers.puts.replayed(self.worker):
             self._left_over.clear()

@@ -1,4 +1,4 @@
-"""When a Queue's worker makes an exchange: when somebody waits for it."""
+"""A Queue's worker makes an exchange when a caller waits for it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_
 
 
 class OnDemand(Pace):
-    """Takes no lease that nobody waits for: it would be held by this process while another one waits.
+    """Takes a lease only if a caller waits for it: otherwise another process may need it.
 
-    A call that waits makes an exchange due at once; puts of several threads share it. Settlements are delayed
-    to be sent together. While something may come from elsewhere, the pauses grow.
+    A waiting call makes an exchange due at once; puts of several threads share it. Settlements are delayed
+    and sent together. While callers wait for other workers, the pauses grow.
     """
 
-    counts_all = False  # the callers that wait
+    counts_all = False  # the capacity is the number of waiting callers
 
     def __init__(self, urgent: Callable[[], bool], waits: Callable[[], bool]) -> None:
         """
         Args:
-            urgent: returns whether somebody waits for an exchange that is not composed yet.
-            waits: returns whether somebody waits for the actions of other workers.
+            urgent: returns whether a caller waits for an exchange that is not composed yet.
+            waits: returns whether a caller waits for actions of other workers.
         """
         super().__init__()
         self._urgent = urgent
@@ -39,7 +39,7 @@ class OnDemand(Pace):
         self._vain = 0 if leases else self._vain + 1
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
-        """Return how many more leases are needed; *capacity*: how many callers wait."""
+        """Return how many more leases are needed; *capacity*: number of waiting callers."""
         # Leases whose callers were interrupted are given back with the next exchange.
         self._surplus = buffered > 0 and capacity <= 0
         return max(0, min(capacity, MAX_LEASES) - buffered)

@@ -27,10 +27,10 @@ class Lane:
         """In the worker's outbox, and not confirmed."""
 
     def hand_over(self, worker: Worker, most: int, room: int) -> bool:
-        """Put into the outbox what one exchange carries; return whether that is anything.
+        """Move the puts for one exchange into the outbox; return whether there are any.
 
         Args:
-            most: how many may be sent and unconfirmed.
+            most: maximum number of sent and unconfirmed puts.
             room: see `Put.most`.
         """
         before = len(self.sent)
@@ -47,11 +47,10 @@ class Lane:
 
 
 class Puts:
-    """The puts, in a lane for each part of the worker: one without an answer holds up only what is for it.
+    """The puts, in one lane for each part of the worker: a part without answers delays only its own puts.
 
-    Nothing goes into the worker's outbox while an exchange of that part is under way. So a put that has
-    waited too long can be withdrawn as long as it was not sent; and never more is sent by a part and
-    unconfirmed than one exchange carries.
+    While an exchange of a part is under way, no put goes into its outbox. So a put that has waited too long
+    can be withdrawn if it was not sent. A part never has more unconfirmed puts than one exchange carries.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -70,13 +69,13 @@ class Puts:
         return any(lane.waiting for lane in self._lanes)
 
     def any_wait_for(self, part: int) -> bool:
-        """Tell whether any put waits for a part, or for room, which may appear in any."""
+        """Tell whether any put waits for a part, or for room, which may appear in any part."""
         return bool(self) if self._maxsize else bool(self._lanes[part].waiting)
 
     def add(self, call: Putting, worker: Worker) -> Iterable[int]:
-        """Let the puts of a call wait; return which parts are to ask."""
+        """Let the puts of a call wait; return the parts that have to make an exchange."""
         if not self:
-            self._full = False  # the last census may be outdated: trying shows whether there is room
+            self._full = False  # the last census may be outdated: a try shows whether there is room
         parts = set()
         for put in call.puts:
             parts.add(part := worker.part_of(put))
@@ -84,7 +83,7 @@ class Puts:
         return range(len(self._lanes)) if self._maxsize else parts
 
     def hand_over(self, worker: Worker) -> list[int]:
-        """Put into the outboxes what one exchange of each part carries; return the parts that got any."""
+        """Move the puts for one exchange of each part into its outbox; return the parts that got any."""
         if self._full:
             return []
         return [
@@ -96,13 +95,13 @@ class Puts:
         ]
 
     def _limits(self, worker: Worker, part: int) -> tuple[int, int]:
-        """Return how many puts of a part may be sent and unconfirmed, and how many items may wait there."""
+        """Return the maximum number of sent and unconfirmed puts of a part, and of items that wait there."""
         if not self._maxsize:
             return MAX_MOVES, 0
         here, sent = _items(worker.parts[part].census), len(self._lanes[part].sent)
         elsewhere = _items(worker.census) - here + sum(len(lane.sent) for lane in self._lanes) - sent
         room = self._maxsize - elsewhere
-        # Redis would refuse the others. With one part, the census may be outdated: one try shows it.
+        # Redis would refuse more. With one part, one try shows whether the census is outdated.
         free = max(room - here, int(len(self._lanes) == 1))
         return min(MAX_MOVES, sent + free), room
 
@@ -111,7 +110,7 @@ class Puts:
         return worker.unconfirmed_puts > sum(len(lane.sent) for lane in self._lanes)
 
     def without_sent(self, puts: Iterable[Put]) -> list[Put]:
-        """Return those of *puts* that no caller waits for."""
+        """Return *puts* without the ones that a caller waits for."""
         sent = {put.entry_id for lane in self._lanes for _, put in lane.sent}
         return [put for put in puts if put.entry_id not in sent]
 
@@ -123,7 +122,7 @@ class Puts:
         """Answer the calls whose puts the worker has stored; after an exchange."""
         for part, lane in zip(worker.parts, self._lanes, strict=True):
             refused = []
-            # A rejoin sends puts of the log again, before these.
+            # After a rejoin, the worker sends puts of its log again, before these.
             while lane.sent and part.confirmed(lane.sent[0][1]):
                 call, put = lane.sent.popleft()
                 if put.entry_id in self._refused:
@@ -135,14 +134,14 @@ class Puts:
         self._refused.clear()
 
     def look_for_room(self, worker: Worker) -> None:
-        """Use the counts of the last exchanges; what was sent where no answer comes from may be there."""
+        """Note whether the queue is full by the last counts; puts sent to a silent part count as stored."""
         if self._maxsize:
             lanes = zip(worker.parts, self._lanes, strict=True)
             sent = sum(len(lane.sent) for part, lane in lanes if part.puts_outage)
             self._full = self._maxsize <= _items(worker.census) + sent
 
     def fail_expired(self, worker: Worker, shut: bool) -> None:
-        """Fail the calls that do not wait any longer, or whose puts must not be stored any more."""
+        """Fail the calls that wait no longer, or whose puts must not be stored any more."""
         for part, lane in zip(worker.parts, self._lanes, strict=True):
             if not (lane.waiting or lane.sent):
                 continue
@@ -162,14 +161,14 @@ class Puts:
             self._forget_answered(lane)
 
     def withdraw(self, call: Putting) -> None:
-        """Store nothing more of a call: its caller does not wait any more."""
+        """Store no more puts of a call, because its caller was interrupted."""
         call.patient = False
         call.future.cancel()
         for lane in self._lanes:
             self._forget_answered(lane)
 
     def start_over(self) -> None:
-        """Restart all calls with a new worker: nothing that was sent is confirmed."""
+        """Restart all calls with a new worker: none of the sent puts is confirmed."""
         for lane in self._lanes:
             lane.waiting.extendleft(reversed(lane.sent))
             lane.sent.clear()
@@ -179,7 +178,7 @@ class Puts:
         self._full = False
 
     def fail_all(self, waiting: Callable[[], Exception], sent: Callable[[], Exception]) -> None:
-        """Fail the waiting calls with one error, those that were sent with another."""
+        """Fail calls with unsent puts with the error of *waiting*, and calls with sent puts with *sent*."""
         for lane in self._lanes:
             for call, _ in lane.sent:
                 call.fail(sent())

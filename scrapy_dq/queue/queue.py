@@ -26,7 +26,7 @@ from scrapy_dq.settings import Config, ConfigError
 
 
 class HeldItems:
-    """The items that this process works on, in the order in which they were got; thread-safe."""
+    """The items that this process works on, in the order of `get`; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,10 +49,10 @@ class HeldItems:
 
 
 class Queue:
-    """A queue of Python values that any number of processes share; a process that dies loses none.
+    """A queue of Python values that any number of processes share; no item is lost if a process dies.
 
-    The methods are those of Python's own `queue.Queue`; docs/queue.md lists what differs. An item belongs to
-    the process that got it until `task_done`; if the process dies before, another one gets it.
+    It has the methods of Python's `queue.Queue`; docs/queue.md lists the differences. An item belongs to the
+    process that got it until `task_done`. If the process dies before that, another one gets the item.
 
         with Queue("books") as q:
             q.put("https://books.example/")
@@ -63,7 +63,7 @@ class Queue:
                 ...
                 q.task_done()
 
-    Any thread may call any method. The first one that needs Redis connects, and joins the crawl.
+    Any thread may call any method. The first call that needs Redis connects to it and joins the crawl.
     """
 
     def __init__(
@@ -78,17 +78,18 @@ class Queue:
     ) -> None:
         """
         Args:
-            crawl: the name that all users of the queue share; a spider's name, to feed it (see DQ_CRAWL).
-            maxsize: how many items may wait, from any process, before `put` blocks; 0 or less: any number.
-                With DQ_SHARDS it is kept only nearly: a process learns of others' puts up to 0.5 s late.
-            url: of Redis; as REDIS_URL in *settings*. Neither: the embedded Redis of this folder's project.
-            order: as DQ_ORDER; "": that of the crawl, or fifo for a new one.
+            crawl: the name that all users of the queue share. To feed a spider, its name (see DQ_CRAWL).
+            maxsize: how many items, from all processes, may wait before `put` blocks; 0 or less: no limit.
+                With DQ_SHARDS the limit is approximate: a process learns of other puts up to 0.5 s late.
+            url: the address of Redis, like REDIS_URL in *settings*. Without either, the queue uses the
+                embedded Redis of this folder's project.
+            order: as DQ_ORDER; "": the crawl's order, or fifo for a new crawl.
             settings: of scrapy_dq and Redis, by name; also Scrapy's Settings object. DQ_SHARDS is needed if
                 the crawl has several shards.
             durable: after a `put`, `close` and the end of the program wait, for about a second, until Redis
                 has the item on its disk. False: if Redis then loses its newest data, the item may be lost.
         Raises:
-            ConfigError: a setting cannot be used. Nothing is connected yet.
+            ConfigError: a setting cannot be used. The queue has not connected to Redis yet.
         """
         given = dict(settings or {})
         self._remake = partial(
@@ -108,7 +109,7 @@ class Queue:
     __class_getitem__: Any = classmethod(GenericAlias)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Allow pickling: another process gets the same queue, as a worker of its own."""
+        """Allow pickling: another process gets the same queue and joins as another worker."""
         return self._remake, ()
 
     def __repr__(self) -> str:
@@ -128,10 +129,10 @@ class Queue:
         With DQ_SHARDS it is the end of one shard, drawn at random.
 
         Raises:
-            queue.Full: there was no room, within *timeout* seconds.
-            ValueError: it cannot be stored: too large, or of a type that entries cannot contain.
-            FrontierUnavailable: Redis gave no answer within *timeout*; the text says whether the item may be
-                stored nevertheless. Without a timeout, this waits for Redis.
+            queue.Full: there was no room within *timeout* seconds.
+            ValueError: *item* is too large, or of a type that entries cannot contain.
+            FrontierUnavailable: Redis gave no answer within *timeout*; the text tells whether the item may be
+                stored nevertheless. Without a timeout, `put` waits for Redis.
             ShutDown: this object was shut down.
         """
         self._refuse_if_shut()
@@ -143,10 +144,10 @@ class Queue:
         self.put(item, block=False)
 
     def put_all(self, items: Iterable[Any]) -> None:
-        """Store many items, in their order, some hundreds at a time; each waits for room.
+        """Store many items in their order, some hundreds at a time; each waits for room.
 
-        With DQ_SHARDS their order is kept within each shard. If this raises, the first of *items* may be
-        stored; with DQ_SHARDS, the first for each shard.
+        With DQ_SHARDS their order is kept within each shard. If this raises, some items from the beginning
+        may be stored; with DQ_SHARDS, some from the beginning of each shard's items.
         """
         for payloads in self._chunks(items):
             self._refuse_if_shut()
@@ -159,7 +160,7 @@ class Queue:
             queue.Empty: nothing came within *timeout* seconds.
             FrontierUnavailable: Redis gave no answer within *timeout*.
             FrontierRefused: only other members of the crawl can read the next item; it was given back.
-            ShutDown: this object was shut down, and nothing waits, or it was shut down immediately.
+            ShutDown: this object was shut down and no item waits, or it was shut down immediately.
         """
         try:
             entry_id, item = self._await(Get(patient=block and not self._shut), block, timeout)
@@ -175,12 +176,12 @@ class Queue:
         return self.get(block=False)
 
     def task_done(self) -> None:
-        """Mark the oldest item that this thread has got as done; nobody gets it again.
+        """Mark the oldest item of this thread as done; no process gets it again.
 
-        If this thread has none, the oldest item of all threads of this process.
+        If this thread has no item, mark the oldest item of all threads of this process.
 
         Raises:
-            ValueError: there is none.
+            ValueError: this process has no item.
         """
         if self._closed:
             raise ShutDown("this queue is closed; what was not done has been given back")
@@ -190,31 +191,31 @@ class Queue:
         self._joined().done(entry_id)
 
     def join(self) -> None:
-        """Wait until everything that anybody has put is done, and no spider of the crawl has work left."""
+        """Wait until all items of all processes are done, and no spider of the crawl has work left."""
         self._await(Join(), True, None)
 
     def qsize(self) -> int:
-        """Return how many items wait now, whoever put them."""
+        """Return the number of items, from all processes, that wait now."""
         if self._member is None and not self._shut_now:
             # Joining would begin the next run of a finished crawl, which a read must not do.
-            # In a thread of its own: this one may have a running event loop.
+            # Another thread reads, because this one may have a running event loop.
             census = ThreadPoolExecutor(1, "scrapy-dq-look").submit(_census_of, self._config).result()
         else:
             census = self._await(Look(patient=False), False, None)
         return int(census.waiting + census.delayed)
 
     def empty(self) -> bool:
-        """Tell whether nothing waits now."""
+        """Tell whether no item waits now."""
         return self.qsize() == 0
 
     def full(self) -> bool:
-        """Tell whether as many as `maxsize` allows wait now."""
+        """Tell whether as many items wait now as `maxsize` allows."""
         return 0 < self.maxsize <= self.qsize()
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Have `put` of this object raise ShutDown, and `get` when nothing waits; *immediate*: at once.
+        """Make `put` of this object raise ShutDown, and `get` when no item waits; *immediate*: at once.
 
-        Nothing is removed: other processes go on with what waits. With *immediate*, calls of `join` return.
+        No item is removed: other processes still get them. With *immediate*, calls of `join` return.
         """
         with self._starting:
             self._shut = True
@@ -225,10 +226,11 @@ class Queue:
     # Beyond queue.Queue
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until Redis has on its disk, and its replicas have, all that was put by this object so far.
+        """Wait until all items that this object has put are on Redis's disk, and on its replicas.
 
         Raises:
-            FrontierUnavailable: that is not certain within *timeout* seconds, or never: the text says why.
+            FrontierUnavailable: this is not certain within *timeout* seconds, or cannot be; the text tells
+                why.
         """
         self._refuse_if_shut()
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -237,8 +239,8 @@ class Queue:
     def close(self) -> None:
         """Shut down at once, give back unfinished items, acknowledge finished ones, and leave the crawl.
 
-        Takes at most DQ_SHUTDOWN_GRACE and one more timeout if Redis does not answer. The end of the program
-        closes all queues.
+        This takes at most DQ_SHUTDOWN_GRACE, and one more timeout if Redis does not answer. The end of the
+        program closes all queues.
         """
         self._shut = self._shut_now = self._closed = True
         with self._starting:
@@ -252,7 +254,7 @@ class Queue:
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = None
-        # New objects with new locks: a thread that does not exist any more may have held one.
+        # New objects with new locks: a thread of the parent may have held an old lock.
         try:
             self._items = Items(self._config.types, self._config.max_entry_bytes)
         except BadType as error:
@@ -301,7 +303,7 @@ class Queue:
             try:
                 error = call.future.exception(timeout)
             except FutureTimeout:
-                # At least one exchange has to confirm it: the first may take longer than this timeout.
+                # At least one exchange has to answer the call: the first may take longer than this timeout.
                 member.expire(call)
                 error = call.future.exception()
         except BaseException:
@@ -337,10 +339,10 @@ class Queue:
 
 
 def _census_of(config: Config) -> Census:
-    """Return the counts of a crawl that this process is no member of; blocking, changes nothing.
+    """Return the counts of a crawl without joining or changing it; blocking.
 
     Raises:
-        FrontierError, ConfigError: there is no such Redis, or it gives no answer, or a shard gives none.
+        FrontierError, ConfigError: this Redis does not exist, or Redis or a shard gives no answer.
     """
     with opened(config) as place:
         overview = place.peek(most_members=0)

@@ -1,1 +1,1 @@
-"""Pages that are visited again: when, and what is kept of the last visit. docs/continuous.md"""
+"""Repeated visits of pages: their times, and the data kept from the last visit. docs/continuous.md"""

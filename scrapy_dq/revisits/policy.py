@@ -1,4 +1,4 @@
-"""How long until a page is visited again: `DQ_REVISIT` and `meta["dq_revisit"]` in words, and classes."""
+"""The time until a page's next visit: `DQ_REVISIT` and `meta["dq_revisit"]`, as text or as classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scrapy.utils.misc import load_object
 from scrapy_dq.settings import Config, ConfigError
 
 SHORTEST_S, LONGEST_S = 1.0, 315_360_000.0
-"""The shortest interval, and the longest one, of ten years, as of a delay (`dq_delay`)."""
+"""The shortest and the longest interval. The longest, ten years, is also the longest delay (`dq_delay`)."""
 EXPECTED = (
     '"fixed:1d", "adaptive:1h..30d" (units: s, m, h, d, w; from 1 s to ten years), "meta", or a subclass of '
     "scrapy_dq.RevisitPolicy"
@@ -24,16 +24,16 @@ _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)([smhdw])")
 
 
 class BadRevisit(ValueError):
-    """It says no interval."""
+    """A value does not define an interval."""
 
 
 class RevisitPolicy:
-    """Says when pages are visited again. `DQ_REVISIT` names a subclass, by itself or by its dotted path."""
+    """Decides when pages are visited again. `DQ_REVISIT` is a subclass or its dotted path."""
 
     priority = -100
-    """Is added to the priority of a page's next visits, -1,000,000 to 1,000,000."""
+    """Added to the priority of a page's next visits, -1,000,000 to 1,000,000."""
     field = ""
-    """The field of a page's items that shows whether the page has changed; empty: its body does."""
+    """The field of a page's items that shows whether the page has changed; empty: its body shows it."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> RevisitPolicy:
@@ -46,14 +46,14 @@ class RevisitPolicy:
         Args:
             response: None if the page could not be downloaded, after all retries.
             last_s: the interval before this visit; None: it was the first.
-            changed: whether the page differs from that of the last visit; False after a 304, and if it could
-                not be had; None: there is none to compare it with.
+            changed: whether the page differs from the last visit; False after a 304 or a failed visit; None:
+                there is nothing to compare it with.
         """
         raise NotImplementedError
 
 
 class Fixed(RevisitPolicy):
-    """The same interval each time."""
+    """Uses the same interval each time."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -63,7 +63,7 @@ class Fixed(RevisitPolicy):
 
 
 class Adaptive(RevisitPolicy):
-    """Half of the last interval after a change, twice as long without one; at first, the geometric mean."""
+    """Halves the interval after a change and doubles it without one; the first is the geometric mean."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = least_s
@@ -77,17 +77,17 @@ class Adaptive(RevisitPolicy):
 
 
 class Never(RevisitPolicy):
-    """Pages are visited once, unless their own meta says something else."""
+    """Visits each page once, unless its meta has another policy."""
 
     def interval(self, response: Response | None, last_s: float | None, changed: bool | None) -> None:
         return None
 
 
 def checked(seconds: Any) -> float:
-    """Return an interval.
+    """Return *seconds* as an interval.
 
     Raises:
-        BadRevisit: it is not a number of seconds within the bounds.
+        BadRevisit: it is not a number within the bounds.
     """
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not SHORTEST_S <= seconds <= LONGEST_S:
@@ -99,7 +99,7 @@ def policy_in(words: str) -> RevisitPolicy:
     """Return the policy that *words* name, such as `fixed:1d`.
 
     Raises:
-        BadRevisit: they name none.
+        BadRevisit: *words* name no policy.
     """
     kind, _, rest = words.partition(":")
     if kind == "fixed" and (every := _duration(rest)):
@@ -134,7 +134,7 @@ def policy_of_meta(value: Any) -> RevisitPolicy:
     """Return the policy that `meta["dq_revisit"]` asks for.
 
     Raises:
-        BadRevisit: it is neither words, nor seconds, nor False or None (never).
+        BadRevisit: *value* is neither text, nor seconds, nor False or None (never).
     """
     if value is None or value is False:
         return Never()
@@ -150,7 +150,7 @@ def policy_of(crawler: Crawler, config: Config) -> RevisitPolicy:
     """Return the policy that DQ_REVISIT names.
 
     Raises:
-        ConfigError: it is no policy, or the class cannot be made.
+        ConfigError: the value is no policy, or the class cannot be instantiated.
     """
     value = config.revisit
     name, comma, words = value.partition(",") if isinstance(value, str) else (value, "", "")
@@ -178,7 +178,7 @@ def _made(crawler: Crawler, named: Any) -> RevisitPolicy:
 
 
 def _duration(text: str) -> float:
-    """Return the seconds of a duration such as 90s or 1.5h; 0: it is none, or out of bounds."""
+    """Return the seconds of a duration such as 90s or 1.5h; 0: invalid, or out of bounds."""
     found = _DURATION.fullmatch(text.strip())
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     return seconds if SHORTEST_S <= seconds <= LONGEST_S else 0.0

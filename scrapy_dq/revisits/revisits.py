@@ -1,4 +1,4 @@
-"""The pages in progress that are to be visited again, and what is found out about each on the way."""
+"""The pages in progress that will be visited again, and the results of their current visits."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 KEY = "dq_visit"
 """A key in the meta of a stored request; a spider never sees it."""
 MOST_VALIDATOR = 1000
-"""Characters of an ETag or a date that are kept; a longer one is not."""
+"""Maximum length, in characters, of an ETag or a date; a longer one is not kept."""
 DIGEST_BYTES = 12
 _CONDITIONS = (("ETag", "If-None-Match"), ("Last-Modified", "If-Modified-Since"))
 META = "dq_revisit"
-"""Of the meta of a request: its own policy; see `policy_of_meta`."""
+"""The meta key for a request's own policy; see `policy_of_meta`."""
 GONE = (404, 410)
 """Statuses after which a page is not visited again."""
 FALLBACK_S = 86_400.0
@@ -42,19 +42,19 @@ class Visit(NamedTuple):
     """The last visit of a page."""
 
     interval_s: float | None = None
-    """Until the next one; None: there was no visit yet."""
+    """Seconds until the next visit; None: there was no visit yet."""
     digest: str = ""
     """The digest of its body, or of a field of its items; empty: unknown."""
     validators: tuple[str, str] = ("", "")
-    """Its ETag and Last-Modified; empty: it had none."""
+    """Its ETag and Last-Modified; empty: not in the response."""
     priority: int | None = None
-    """That of the request, if a retry has changed it; None: it has its own."""
+    """The original priority of the request, if a retry has changed it; None: it is unchanged."""
 
     @classmethod
     def taken_from(cls, request: Request) -> Visit | None:
-        """Remove what is kept from a request that is served, and return it; None: nothing is.
+        """Remove the visit from the meta of a request that is served, and return it; None: no visit.
 
-        A start payload may bring any value under this key: what cannot be a visit counts as none.
+        A start payload may contain any value under this key: an invalid one gives an empty visit.
         """
         kept = request.meta.pop(KEY, None)
         if kept is None:
@@ -70,11 +70,11 @@ class Visit(NamedTuple):
         return cls(interval_s, digest, (etag, modified), priority)
 
     def put_into(self, request: Request) -> None:
-        """Have *request* keep it."""
+        """Write the visit into the meta of *request*."""
         request.meta[KEY] = [self.interval_s, self.digest, list(self.validators), self.priority]
 
     def add_conditions(self, request: Request) -> dict[str, bytes]:
-        """Make *request* conditional, so that the site need not send what has not changed; return how."""
+        """Make *request* conditional: the site need not send an unchanged page. Return the added headers."""
         added = {}
         if request.method in ("GET", "HEAD"):
             for (_, header), value in zip(_CONDITIONS, self.validators, strict=True):
@@ -84,7 +84,7 @@ class Visit(NamedTuple):
 
 
 class Next(NamedTuple):
-    """A visit that is to follow: the arguments of `Worker.again`."""
+    """The next visit of a page: the arguments of `Worker.again`."""
 
     payload: bytes
     priority: int
@@ -94,22 +94,22 @@ class Next(NamedTuple):
 
 @dataclass(slots=True)
 class _Page:
-    """One in progress."""
+    """A page in progress."""
 
     payload: bytes
     last: Visit
     conditions: dict[str, bytes]
-    """The headers by which its request is conditional."""
+    """The headers that make its request conditional."""
     response: Response | None = None
     fields: list[bytes] | None = field(default_factory=list)
-    """Of its items; None: one cannot be compared."""
+    """The compared field of each of its items; None: one of them cannot be compared."""
     retried: bool = False
-    """There was a retry; one that cannot be stored is served in this worker, before this ends."""
+    """There was a retry. A retry that cannot be stored is served in this worker, before the page ends."""
     retry: Next | None = None
 
 
 class Revisits:
-    """Of one crawler. Nothing here blocks or raises."""
+    """The pages of one crawler. No method blocks, and only `serve_again` raises."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Revisits:
         self._failures_told = self._field_told = False
 
     def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
-        """Note that *request* is served under a lease; it may become a conditional one."""
+        """Note that *request* is served under a lease; it may become conditional."""
         last = Visit.taken_from(request)
         if last is None and request.dont_filter:
             return  # a part of another page: see `add_first_visit`
@@ -139,7 +139,7 @@ class Revisits:
         self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
 
     def answered(self, entry_id: bytes, response: Response) -> Response:
-        """Note the answer to a request; return what its callback gets: of an unchanged page, none gets it."""
+        """Note the response to a request, and return it; no callback of the spider gets an unchanged page."""
         page = self._pages.get(entry_id)
         if page is None:
             return response
@@ -153,8 +153,8 @@ class Revisits:
     def leave_conditions(self, request: Request, entry_id: bytes | None) -> None:
         """Remove the conditions of a page from a request that it has led to, such as a redirect or a retry.
 
-        They are copied with its headers: another page would be asked for with them, for ever, and its 304
-        would be no answer for the spider.
+        Such a request copies them with its headers. They would be sent for another page again and again, and
+        its 304 would be useless to the spider.
         """
         if (page := self._pages.get(entry_id or b"")) is not None:
             remove_conditions(request, page.conditions)
@@ -165,7 +165,7 @@ class Revisits:
         if page is None or page.fields is None or not ItemAdapter.is_item(item):
             return
         try:
-            # Not its repr(): that of a set differs between processes, that of some objects at each visit.
+            # Not repr(): it differs between processes for sets, and at each visit for some objects.
             page.fields.append(self._codec.packed(ItemAdapter(item).get(self.field)))
         except Exception as error:  # a class of the project may raise anything
             page.fields = None
@@ -181,14 +181,14 @@ class Revisits:
     def add_first_visit(
         self, put: Put, request: Request, parent: Request | None, *, continues: bool, begins: bool
     ) -> bool:
-        """Add a visit to *put* if its request is not filtered, but is one of a page visited again.
+        """Add a visit to *put* if its request is unfiltered, and starts a page that is visited again.
 
-        Else it is a part of the page that yields it, at each of its visits: were it visited by itself, too,
-        there would be one more entry after each. The identity of *put* is that without a visit: DQ_REVISIT
-        may be set, or removed, in the middle of a run.
+        Any other unfiltered request is a part of the page that yields it at each visit. If it were also
+        visited separately, each visit of that page would add an entry. The identity of *put* does not include
+        the visit, because DQ_REVISIT may be set or removed in the middle of a run.
 
         Args:
-            parent: of *request*; None: unknown, or it has none.
+            parent: the parent of *request*; None: unknown, or there is no parent.
             continues: *request* is a redirect of its parent.
             begins: `start()` has yielded it, or it was fed.
         """
@@ -198,22 +198,22 @@ class Revisits:
             return False
         try:
             put.payload = self._encode(request, parent, continues, Visit())
-        except CannotEncode:  # too large by the visit: the page is visited once
+        except CannotEncode:  # too large with the visit: the page is visited once
             return False
         return True
 
     def serve_again(
         self, request: Request, parent: Request | None, entry_id: bytes | None, due_at: float
     ) -> bool:
-        """Run the entry of a page in progress again for its retry; False: *request* is not a retry of it.
+        """Serve the entry of a page in progress again, as its retry; False: *request* is not a retry of it.
 
-        With a second entry and an ack of the first, a roll-back that takes the ack would leave two entries.
+        A second entry and an ack of the first would not do: a roll-back of the ack would leave two entries.
 
         Args:
             entry_id: the lease of *parent*, which *request* follows; None: it has no lease.
-            due_at: as of `Put`.
+            due_at: see `Put`.
         Raises:
-            CannotEncode: it has to stay in this worker.
+            CannotEncode: *request* has to stay in this worker.
         """
         page = self._pages.get(entry_id or b"")
         if page is None or parent is None or (request.url, request.method) != (parent.url, parent.method):
@@ -236,11 +236,11 @@ class Revisits:
         return self._codec.encode(stored)
 
     def ended(self, entry_id: bytes, *, failed: bool, released: bool = False) -> Next | None:
-        """Forget a lease whose work is over; return the next visit of its page, if there is to be one.
+        """Forget a lease whose work is over; return the next visit of its page, if there will be one.
 
         Args:
-            failed: it was not downloaded, or its callback, errback or pipeline has raised. Of a page that was
-                visited before, this ends nothing.
+            failed: it was not downloaded, or its callback, errback or pipeline has raised. This does not end
+                the visits of a page that was visited before.
             released: the lease is given back.
         """
         page = self._pages.pop(entry_id, None)
@@ -250,7 +250,7 @@ class Revisits:
         if failed and last.interval_s is None:
             return None
         if response is None and not failed and not page.retried:
-            return None  # a redirect, which is a page of its own, or what a middleware has dropped
+            return None  # a redirect, which is another page, or a middleware has dropped the request
         if failed:
             self._count(stats.REVISITS_FAILED)
         changed: bool | None = False
@@ -274,7 +274,7 @@ class Revisits:
         visit._replace(priority=None).put_into(request)
         try:
             payload = self._codec.encode(request)
-        except CannotEncode:  # too large by what is kept of the visit
+        except CannotEncode:  # too large with the data of the visit
             payload = page.payload
         return Next(payload, request.priority + self._priority, StartQueue.SHARED, interval_s)
 
@@ -308,7 +308,7 @@ def check(request: Request) -> None:
     """Check the policy in the meta of a request.
 
     Raises:
-        BadRevisit: it is none.
+        BadRevisit: the value is not a policy.
     """
     if META in request.meta:
         try:
@@ -318,25 +318,25 @@ def check(request: Request) -> None:
 
 
 def _unchanged(response: Response, **kwargs: Any) -> None:
-    """Callback of an answer 304: the spider has seen this page as it is."""
+    """Do nothing: the callback of an answer 304, for a page that the spider has seen already."""
 
 
 def remove_conditions(request: Request, added: dict[str, bytes]) -> None:
-    """Undo `Visit.add_conditions`, also in a request that has copied the headers of that one."""
+    """Undo `Visit.add_conditions`, also in another request with a copy of the headers."""
     for header, value in added.items():
         if request.headers.get(header) == value:
             del request.headers[header]
 
 
 def validators_of(response: Response) -> tuple[str, str]:
-    """Return what a conditional request needs of a response."""
+    """Return the ETag and Last-Modified of a response, for a conditional request."""
     found = [(response.headers.get(header) or b"").decode("latin-1") for header, _ in _CONDITIONS]
     etag, modified = (text if _fits(text) else "" for text in found)
     return etag, modified
 
 
 def _fits(text: object) -> bool:
-    """Tell whether it can be a header's value: a line break would begin another header."""
+    """Tell whether *text* can be a header's value: a line break would begin another header."""
     return isinstance(text, str) and len(text) <= MOST_VALIDATOR and text.isprintable()
 
 

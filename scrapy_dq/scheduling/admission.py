@@ -1,4 +1,4 @@
-"""What makes a request new: its fingerprint, its ordinal among the start requests, or its parent's lease."""
+"""Identities of new requests: a fingerprint, an ordinal among the start requests, or the parent's lease."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 
 SEED_BYTES = 16
 LATEST = -1
-"""Instead of a reference: any put of this worker."""
+"""In place of a reference: any put of this worker."""
 LOCAL_SEEN = 100_000
-"""Some 160 bytes each, so at most 16 MB. More saves little: an older duplicate is dropped in Redis."""
+"""About 160 bytes each, so at most 16 MB. More would save little: Redis drops older duplicates."""
 
 
 class Admissions:
@@ -25,11 +25,11 @@ class Admissions:
     def __init__(
         self, fingerprint: Callable[[Request], bytes], own_filter: BaseDupeFilter | None = None
     ) -> None:
-        """*own_filter*: a DUPEFILTER_CLASS of the project, which filters; None: the frontier does."""
+        """*own_filter*: the project's DUPEFILTER_CLASS, which filters; None: the frontier filters."""
         self._fingerprint = fingerprint
         self._own_filter = own_filter
         self._sent: OrderedDict[bytes | None, int] = OrderedDict()
-        """With the reference of each put (`Worker.reference`)."""
+        """Sent fingerprints, each with the reference of its put (`Put.reference`)."""
         self._seeds: Counter[int] = Counter()
         self._children: dict[bytes, Counter[bytes]] = {}
         self._ids = entry_ids()
@@ -54,35 +54,35 @@ class Admissions:
     def sent_as(self, fingerprint: bytes | None) -> int | None:
         """Return the reference of the put by which this worker sent *fingerprint* recently; None: it has not.
 
-        A fingerprint that this worker has sent is seen, without asking Redis.
+        A fingerprint that this worker has sent counts as seen, without a question to Redis.
         """
         return self._sent.get(fingerprint)
 
     def remember(self, fingerprint: bytes | None, reference: int) -> None:
-        """Note that *fingerprint*, if there is one, was sent; *reference*: of its put, or 0."""
+        """Note that *fingerprint*, if there is one, was sent; *reference*: its put's reference, or 0."""
         if fingerprint is not None:
             self._sent[fingerprint] = reference
             if len(self._sent) > LOCAL_SEEN:
                 self._sent.popitem(last=False)
 
     def forget_sent(self) -> None:
-        """Some fingerprints that were sent are not stored: let the frontier filter them again."""
+        """Let the frontier filter the sent fingerprints again: some are not stored."""
         self._sent.clear()
 
     def settled(self, entry_id: bytes) -> None:
-        """A lease has ended: it has no more children."""
+        """Note that a lease has ended and has no more children."""
         self._children.pop(entry_id, None)
 
     def of(
         self, request: Request, fingerprint: bytes | None, parent_id: bytes | None, payload: bytes, *,
         seed: bool, continues: bool,
     ) -> tuple[bytes, Admission, bytes]:  # fmt: skip
-        """Return the entry id of a request that is to be crawled, and the token that decides if it is new.
+        """Return the entry id of a request, and the kind and value of the token that decides if it is new.
 
         Args:
-            fingerprint: as `fingerprint` returned it.
-            seed: it is admitted once per run: one of start(), with DQ_SEED_ONCE.
-            continues: it is a redirect or a retry of its parent.
+            fingerprint: the result of `fingerprint`.
+            seed: the request is admitted once per run: it comes from start(), with DQ_SEED_ONCE.
+            continues: the request is a redirect or a retry of its parent.
         """
         if fingerprint is not None:
             return next(self._ids), Admission.SEEN, fingerprint
@@ -95,10 +95,10 @@ class Admissions:
         return entry_id, Admission.ID, entry_id
 
     def _seed_token(self, payload: bytes) -> bytes:
-        """Return what identifies a start request on all workers.
+        """Return the token that identifies a start request on all workers.
 
-        It is made of the whole payload: another worker's start() may yield requests that differ in their
-        cb_kwargs only in another order, so that an ordinal per URL would identify another request.
+        It is made from the whole payload. An ordinal per URL would not do: another worker's start() may yield
+        requests in another order that differ only in their cb_kwargs.
         """
         token = blake2b(payload, digest_size=SEED_BYTES).digest()
         key = int.from_bytes(token[:8], "big")  # half the memory of the token; there may be millions
@@ -109,9 +109,9 @@ class Admissions:
         """Return an id that this child gets again if its parent runs again; the second put is then dropped.
 
         The whole payload identifies a child, because a callback may yield its requests in another order. The
-        payload does not contain when the child is due (due_times.py): a page that polls itself computes that
-        anew each time. A redirect or retry is its parent's only child, and its meta has the latency of this
-        one download: its fingerprint identifies it.
+        payload does not contain the child's due time (due_times.py), because a page that polls itself
+        computes a new one each time. A redirect or retry is its parent's only child. Its fingerprint
+        identifies it, because its meta has the latency of one download.
         """
         child = self._fingerprint(request) if continues else payload
         name = blake2b(parent_id + child, digest_size=ENTRY_ID_BYTES).digest()

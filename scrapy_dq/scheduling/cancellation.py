@@ -9,23 +9,23 @@ from typing import Any
 
 
 class AwaitedCancelled(RuntimeError):
-    """What start(), a callback or an item pipeline has awaited was cancelled by something else."""
+    """An awaitable of start(), a callback or an item pipeline was cancelled from outside."""
 
 
 @contextmanager
 def cancellation_fails(running: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Raise what Scrapy handles as a failure of start(), of a callback or of a pipeline, if it is *running*.
+    """Replace a CancelledError: Scrapy handles the new error as a failure of start(), callback or pipeline.
 
-    A CancelledError ends the task that processes the response instead, without a word: its request would
-    stay in flight, or count as done without its items. Only if that task itself is cancelled, as at
-    the end of the process, it is passed on; before Python 3.11 a task does not tell.
+    A CancelledError would silently end the task that processes the response. Its request would stay in
+    flight, or count as done without its items. The error is passed on only if Scrapy is not *running*, or if
+    the task itself is cancelled, as at the end of the process; before Python 3.11, a task cannot tell.
     """
     try:
         yield
     except asyncio.CancelledError as error:
         if getattr(asyncio.current_task(), "cancelling", int)() or not running():
             raise
-        raise AwaitedCancelled("what it awaited was cancelled") from error
+        raise AwaitedCancelled("its awaitable was cancelled") from error
 
 
 def uncancelled(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Stored requests that this worker's code cannot serve: what it logs, and when it must leave the crawl."""
+"""Stored requests that this worker's code cannot serve; after too many, it must leave the crawl."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scrapy_dq.text import CREW_SHOWS, count_of, without_numbers
 
 logger = logging.getLogger(__name__)
 IN_A_ROW = 10
-"""After so many, the code of this worker differs from the other workers' code."""
+"""After so many, this worker's code is taken to differ from the other workers' code."""
 
 
 class Declined:
-    """Counts them by cause. A cause is logged once when it occurs first, and with its count at the end."""
+    """Counts declined requests by cause. Each cause is logged when it first occurs, and at the end."""
 
     def __init__(self, spider: Spider, crawl: str) -> None:
         self._spider_class = f"{type(spider).__module__}.{type(spider).__qualname__}"
@@ -35,7 +35,7 @@ class Declined:
         """Note a request that this worker cannot serve; return whether it must leave the crawl.
 
         Args:
-            was_declined: another worker could not serve it either, so it says nothing about this one.
+            was_declined: another worker could not serve it either, so this worker may not be the cause.
         """
         cause = re.sub("'[^']*'", "''", without_numbers(reason))
         if cause not in self._counts:

@@ -3,7 +3,7 @@
 Scrapy's signals report when a request reaches the downloader, long before its connection is established, and
 when its response begins. A delay between two requests to a site counts from the moment in between, when the
 connection writes the request. A later moment is safe, an earlier one never: where that moment is unknown,
-the beginning of the response counts. What is used here is pinned by tests/crawl/test_outgoing.py for every
+the beginning of the response counts. tests/crawl/test_outgoing.py checks the used internals for every
 supported version.
 """
 
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 TURNS = 6
 """Iterations of the event loop after a write to a transport, until the socket was certainly written to.
 
-Two with asyncio's own loop, which runs the callbacks of call_soon() before those of writable sockets; one
-more for a write that TLS buffers, and one for each of these if the loop queues writable sockets (uvloop)."""
+asyncio's loop needs two: it runs the callbacks of call_soon() before the callbacks of writable sockets. A
+write that TLS buffers needs one more. A loop that queues writable sockets (uvloop) needs twice as many."""
 
 
 class DownloadHooks:
@@ -66,9 +66,9 @@ class DownloadHooks:
             self._watched.add(to)
 
     def reached(self, request: Request) -> bool:
-        """Return whether a download handler got *request*, or may have: the downloader is unlike Scrapy's.
+        """Return whether a download handler got *request*, or may have, if the downloader is unlike Scrapy's.
 
-        Else a downloader middleware has ended it (`robots.txt`, a cache, `IgnoreRequest`): no site got it.
+        If not, a downloader middleware has ended it (`robots.txt`, a cache, `IgnoreRequest`): no site got it.
         """
         return self._reached is None or request in self._reached
 
@@ -123,8 +123,8 @@ class DownloadHooks:
             request = self._current
             if request is None:
                 return original(key, endpoint)
-            # If a kept-open connection breaks, Twisted would repeat the request at once, and no delay would
-            # count that. Scrapy's RetryMiddleware repeats it under a lease of its own.
+            # If a kept-open connection breaks, Twisted would repeat the request at once, without a delay.
+            # Scrapy's RetryMiddleware repeats it under another lease.
             retries, pool.retryAutomatically = pool.retryAutomatically, False
             try:
                 connecting = original(key, endpoint)
@@ -135,7 +135,7 @@ class DownloadHooks:
         pool.getConnection = get_connection
 
     def _written(self, request: Request, transport: Any) -> None:
-        """*request* was written to *transport*, which sends it as soon as it can."""
+        """Note that *request* was written to *transport*, which sends it as soon as it can."""
         tls = transport.protocol if getattr(transport, "TLS", False) else transport
         if not isinstance(tls, TLSMemoryBIOProtocol):
             self._gone_after(TURNS, request)
@@ -176,9 +176,9 @@ class _Connection:
 
 
 class _Steps:
-    """A coroutine, each step of which is executed by *run*."""
+    """Wraps a coroutine so that *run* executes each of its steps."""
 
-    # A context variable would be wrong: Twisted's reactor runs all timers that are due in the context of one.
+    # A context variable would be wrong: Twisted's reactor runs all due timers in the context of one of them.
     def __init__(self, coroutine: Coroutine[Any, Any, Any], run: Callable[..., Any]) -> None:
         self._coroutine = coroutine
         self._run = run
@@ -192,5 +192,5 @@ class _Steps:
                 return end.value
             try:
                 step, value = self._coroutine.send, (yield waits_for)
-            except BaseException as error:  # it was cancelled, or what it awaits has failed
+            except BaseException as error:  # it was cancelled, or its awaitable has failed
                 step, value = self._coroutine.throw, error

@@ -1,4 +1,4 @@
-"""What this worker is downloading, by partition; and the turns and the room of its local requests."""
+"""This worker's downloads by partition, and the turns and limits of its local requests."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 
 MARGIN_S = 0.25
-"""How much longer than its delay a partition rests, for local requests, after one of them: a stored request
-goes first, if there is one."""
+"""After a local request, other local requests of its partition wait so much longer than its delay: a stored
+request goes first, if there is one."""
 
 
 class Downloads:
     """The requests between `next_request` and the end of their download.
 
-    The frontier keeps the limits of a partition for leases. It does not know local requests: for these they
-    are kept here, over all that this worker itself sends.
+    The frontier applies the limits of a partition to leases. It does not know local requests. Here the limits
+    apply to these, and all requests that this worker sends count.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Downloads:
         Args:
             wake: makes the engine ask for a request.
             block: blocks a partition, for all workers, for a number of seconds.
-            most: how many requests the downloader takes at once, those that wait in a middleware included.
+            most: how many requests the downloader takes at once, including requests that wait in middlewares.
         """
         self._slots = slots
         self._limits = limits
@@ -54,7 +54,7 @@ class Downloads:
         self._unsent: dict[bytes, Request] = {}
         """By partition with a delay, the request that was not sent yet."""
         self._held_up: dict[Request, bytes] = {}
-        """The partitions of those in the downloader that take no room while they wait."""
+        """The partition of each request that waits in the downloader and takes no room."""
         self._rest: dict[bytes, float] = {}
         """By partition, when the next local request may be sent."""
         self._last_was_local = False
@@ -70,7 +70,7 @@ class Downloads:
         return self._most(partition) - list(self._local.values()).count(partition)
 
     def partition_of(self, request: Request) -> bytes | None:
-        """Return the partition that *request* was served from; None: the scheduler has not served it.
+        """Return the partition of a request in the downloader; None: the scheduler has not served it.
 
         It is known from `next_request` to the end of its download.
         """
@@ -81,7 +81,7 @@ class Downloads:
     def local_turn(self) -> bool:
         """Whether a local request, if one has room, goes before the leases.
 
-        If both could use all downloads, both get half of them. In a single partition, local ones come first.
+        If both could use all downloads, each gets half of them. In a single partition, local ones go first.
         """
         local = len(self._local)
         stored = len(self._partitions) - local
@@ -91,7 +91,7 @@ class Downloads:
     def choose(self, partitions: Iterable[bytes]) -> bytes | None:
         """Return the least loaded of *partitions* whose local requests have room now.
 
-        None: there is none. Then the engine is woken as soon as there may be one.
+        None: no partition has room. The engine is woken as soon as one may have room.
         """
         now, earliest = time.monotonic(), inf
         loads = Counter(self._partitions.values())
@@ -150,15 +150,15 @@ class Downloads:
         self._room_appeared()
 
     def held_up(self, request: Request) -> bool:
-        """Note that a request waits in this process: it takes no room, unless it has a time of sending.
+        """Note that a request waits in this process: it takes no room, unless a delay waits for its sending.
 
-        False: it keeps its room, because its partition has three quarters of the downloader already. What its
-        requests wait for may never come, such as a `robots.txt`, and the other sites need the rest.
+        False: it keeps its room, because its partition has three quarters of the downloader already. Its
+        requests may wait in vain, for example for a `robots.txt`, and the other sites need the rest.
         """
         if request in self._unsent.values() or (partition := self._partitions.get(request)) is None:
             return True
         there = chain(self._partitions.values(), self._held_up.values())
-        # One more than the site may have at once: what they wait for may be stored, such as a login.
+        # One more than the site may have at once: they may wait for a stored request, such as a login.
         most = max(self._most_of_one, self._most(partition) + 1)
         if not isinstance(self._slots, OneSlot) and list(there).count(partition) >= most:
             return False
@@ -170,7 +170,7 @@ class Downloads:
         """Note that a request has left the downloader; only the first call for it has an effect.
 
         Args:
-            sent: False: no site got it.
+            sent: whether a site got it.
         """
         if self._unsent:
             self.sent(request, never=not sent)
@@ -196,7 +196,7 @@ class Downloads:
 
     def _rest_for(self, partition: bytes, seconds: float) -> None:
         now = time.monotonic()
-        # Two out for one in: what is over does not stay.
+        # Each call checks two partitions and adds at most one, so that old ones do not pile up.
         for other in list(islice(self._rest, 2)):
             rest_until = self._rest.pop(other)
             if rest_until > now:
@@ -223,7 +223,7 @@ HELD_UP_AFTER_S = 1.0
 
 
 class HeldDownloads:
-    """Calls *held_up* with requests that wait in a downloader middleware for long; per second, one is taken.
+    """Calls *held_up* with requests that have waited long in a downloader middleware, one per second.
 
     They use no connection to their site. If they counted against its concurrency limit, the request that they
     wait for, such as a login, could not be sent.
@@ -241,7 +241,7 @@ class HeldDownloads:
         self._reported: WeakSet[Request] = WeakSet()
 
     def look(self) -> None:
-        """Look for such requests, at most once per second; called if there is room, but nothing leased."""
+        """Look for such requests, at most once per second; called if there is room, but no lease."""
         now = time.monotonic()
         if now - self._looked_at < HELD_UP_AFTER_S:
             return

@@ -16,7 +16,7 @@ LONGEST_S = 315_360_000
 LATEST_S = 100_000_000_000
 """The year 5138, for the same reason: milliseconds where seconds are meant."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
-# The last one is copied from the parent's meta, and different after each of its downloads.
+# `download_latency` is copied from the parent's meta, and differs after each download of the parent.
 NOT_STORED = frozenset((*DUE_KEYS, "download_latency"))
 """Keys of meta that `as_stored` leaves out."""
 

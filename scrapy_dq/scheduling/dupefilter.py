@@ -35,7 +35,7 @@ class DupeFilter(RFPDupeFilter):
 
     @classmethod
     def for_frontier(cls, crawler: Crawler) -> Self:
-        """Return one that only makes fingerprints and logs: the frontier filters."""
+        """Return a dupefilter that only makes fingerprints and logs: the frontier filters."""
         if own := [name for name in _NOT_CALLED if getattr(cls, name) is not getattr(DupeFilter, name)]:
             logger.warning(
                 "%s: its %s() is not called, because the crawl's shared `seen` filters, by "
@@ -75,12 +75,12 @@ class Duplicates:
         self._count(stats.DUPLICATES)
         try:
             self._dupefilter.log(request, self._spider)
-        except Exception:  # of a project's own: the request is a duplicate nevertheless
+        except Exception:  # from the project's dupefilter: the request is a duplicate nevertheless
             logger.exception("The dupefilter could not log a duplicate: %s", shown(request))
 
 
 def _class_of(crawler: Crawler) -> Any:
-    """Return DUPEFILTER_CLASS, or our own in place of Scrapy's default and of scrapy-redis's."""
+    """Return DUPEFILTER_CLASS, or ours in place of Scrapy's default or scrapy-redis's class."""
     named = crawler.settings["DUPEFILTER_CLASS"]
     cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
     # Scrapy's default would filter in each process separately: every page would be crawled N times.

@@ -67,7 +67,7 @@ class Ends:
             worker.sent(lease)  # its download handler may not have reported it
         worker.downloaded(lease)
 
-    # Its end.
+    # The end of a request.
 
     def settled(self, request: Request, outcome: Outcome, reason: str) -> None:
         """Called by EngineHooks: *request* has left the engine."""
@@ -103,11 +103,11 @@ class Ends:
             worker.release(lease)
 
     def forget(self, lease: bytes) -> None:
-        """Note that a lease leads to nothing more."""
+        """Note that a lease leads to no more requests."""
         self._session.admissions.settled(lease)
         self._in_progress.messages.pop(lease, None)
 
     def release_unfinished(self) -> None:
-        """The grace period of a shutdown is over, or the worker leaves: release what is not settled."""
+        """Release all unsettled leases: the grace period of a shutdown is over, or the worker leaves."""
         for lease in self._in_progress.take_unfinished():
             self._session.worker.release(lease)

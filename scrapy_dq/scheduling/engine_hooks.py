@@ -2,8 +2,8 @@
 
 Scrapy does not report to a scheduler how a request ended. It removes the request from
 `ExecutionEngine._slot.inprogress` after its callback and the pipelines of all its items have finished.
-Every internal that is used here is checked when the spider opens, and pinned by
-tests/scheduling/test_settlement.py and test_engine_hooks.py for every supported version.
+Every internal that is used here is checked when the spider opens. tests/scheduling/test_settlement.py and
+test_engine_hooks.py check it for every supported version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scrapy_dq.scheduling.own_code import OwnCode
 from scrapy_dq.text import printable, prose_without_logins
 
 LONGEST_REASON = 500
-"""Characters, with the place in the project's code."""
+"""Characters, including the place in the project's code."""
 
 
 class UnsupportedScrapy(RuntimeError):
@@ -50,8 +50,8 @@ class _InProgress(set[Request]):
     # Source: scrapy/core/engine.py::_Slot.add_request
     def add(self, request: Request) -> None:
         if request in self:
-            # A callback downloads its own request again (`engine.download()`): the end of that download
-            # removes it as well, but is not the end of the callback.
+            # A callback downloads its own request again (`engine.download()`): the end of that download also
+            # removes the request, but is not the end of the callback.
             self._more[request] += 1
         super().add(request)
 
@@ -107,14 +107,14 @@ _PARTS: dict[str, Callable[[Any], bool] | None] = {
     "scraper.handle_spider_output_async": callable,
     "scraper.call_spider_async": callable,
 }
-"""The attributes of the engine that are used, and how to check that each is as expected; None: it is."""
+"""The used attributes of the engine, each with a check of its value; None: any value is good."""
 
 
 class EngineHooks:
     """Watches the engine of a crawler, and calls `settled(request, outcome, reason)` for each request done.
 
-    The reason is that of a failure, else empty. `downloaded(request)` is called when a request has left the
-    downloader.
+    The reason describes a failure; otherwise it is empty. `downloaded(request)` is called when a request has
+    left the downloader.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class EngineHooks:
         self._downloaded = downloaded
         self._failed_statuses = frozenset(failed_statuses)
         self.answered: Callable[[Request, Response], Response] | None = None
-        """Called with each response, after `downloaded`; returns what the spider gets."""
+        """Called with each response, after `downloaded`; returns the response for the spider."""
         self.yielded: Callable[[Request, Any], None] | None = None
         """Called with each item that a callback yields, and its request."""
         self._interrupted: set[Request] = set()
@@ -140,7 +140,7 @@ class EngineHooks:
         self._errbacks: set[Request] = set()
         """Requests whose errback got an exception."""
         self._scraped: dict[object, Request] = {}
-        """By the response, or the failure, whose items are in the pipelines."""
+        """By response or failure whose items are in the pipelines."""
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
         self.following: Request | None = None
         """The redirect or retry that a downloader middleware has just returned: it is stored at once."""
@@ -187,32 +187,32 @@ class EngineHooks:
 
     @property
     def start_failed(self) -> bool:
-        """`start()` raised; after CloseSpider, too, it is incomplete."""
+        """`start()` raised and is incomplete, even if it raised CloseSpider."""
         return self._start.failed
 
     def from_start(self, request: Request) -> bool:
         """Return whether `start()` has yielded *request*, which is being stored now.
 
-        A scheduler class of the project may pass a copy: that has the mark of StartSpiderMiddleware.
+        A scheduler class of the project may pass a copy, which has the mark of StartSpiderMiddleware.
         """
         marked = request.meta.get("is_start_request") and not request.meta.get("dq_seeded")
         return request is self._start.latest or bool(marked)
 
     def parent_of(self, request: Request) -> Request | None:
-        """Return the request whose callback yielded *request*, or that it is a redirect or retry of.
+        """Return the request whose callback yielded *request*, or whose redirect or retry it is.
 
         None: unknown.
         """
         parent = self._parents.get(request)
-        # `yield response.request`: as its own value it would keep itself in the dict, and in memory.
+        # `yield response.request`: as its own value, the request would stay in the dict, and in memory.
         return request if parent is None and request in self._slot.inprogress else parent
 
     def forget_parent(self, request: Request) -> None:
-        """Forget the parent of a request that is served: else a chain of local ones would stay in memory."""
+        """Forget the parent of a served request: otherwise a chain of local ones would stay in memory."""
         self._parents.pop(request, None)
 
     def held_up(self) -> set[Request]:
-        """Return the requests that wait in a downloader middleware; none of a foreign downloader."""
+        """Return the requests that wait in a downloader middleware; empty for a foreign downloader."""
         # Source: scrapy/core/downloader/__init__.py::Downloader.fetch, Downloader._enqueue_request
         try:
             downloader = self._engine.downloader
@@ -221,10 +221,10 @@ class EngineHooks:
             return set()
 
     def give_up_downloads(self) -> int:
-        """Let a closing engine wait no longer for its downloads; return how many there are.
+        """Make a closing engine stop waiting for its downloads; return their number.
 
-        Their responses, if any come, are dropped. Callbacks and pipelines are still waited for: they may be
-        in the middle of something, and cannot be ended from outside.
+        Their responses, if any come, are dropped. The engine still waits for callbacks and pipelines: they
+        may be in the middle of something, and cannot be ended from outside.
         """
         # Source: scrapy/core/engine.py::_Slot.close, ExecutionEngine._start_scheduled_request
         downloads = self._slot.inprogress & getattr(self._engine.downloader, "active", set())
@@ -238,7 +238,7 @@ class EngineHooks:
         self._remove_request = original = self._slot.remove_request
 
         def remove_request(request: Request) -> None:
-            # A callback that downloads it (`engine.download()`) removes it once more.
+            # A callback that downloads the request (`engine.download()`) removes it a second time.
             if request in self._given_up:
                 self._given_up.discard(request)
             else:
@@ -249,10 +249,10 @@ class EngineHooks:
     def watch_next_request(
         self, own: object, watched: Callable[[Callable[[], Request | None]], Callable[[], Request | None]]
     ) -> str:
-        """Have the engine call what *watched* makes of its scheduler's `next_request`, unless that is *own*.
+        """Wrap the `next_request` of the engine's scheduler with *watched*, unless the method is *own*.
 
         Returns:
-            The name of the scheduler's class; empty: it is *own*.
+            The name of the scheduler's class; empty: the method is *own*.
         """
         scheduler = self._slot.scheduler
         if getattr(scheduler.next_request, "__func__", None) is own:
@@ -261,7 +261,7 @@ class EngineHooks:
         return f"{type(scheduler).__module__}.{type(scheduler).__qualname__}"
 
     def skip_start(self) -> None:
-        """Prevent `start()` from running: this worker takes no part in the run, which takes no requests."""
+        """Prevent `start()` from running: this worker takes no part in the run, which is finished."""
         self._engine._start = None
 
     def wake(self) -> None:
@@ -301,13 +301,13 @@ class EngineHooks:
             self._failed.setdefault(request, f"{text} ({place})" if place else text)
 
     def request_of(self, response: Response) -> Request | None:
-        """Return the request whose items are in the pipelines."""
+        """Return the request of a response whose items are in the pipelines."""
         # A middleware may have given its response another request.
         return self._scraped.get(response, response.request)
 
     def _item_failed(self, response: Response | None, failure: Failure) -> None:
-        """Scrapy's signal: an item pipeline has raised; DropItem has a signal of its own."""
-        if response is None:  # of an item that start() has yielded
+        """Receive Scrapy's signal that an item pipeline has raised; DropItem has another signal."""
+        if response is None:  # the item comes from start()
             return
         request = self.request_of(response)
         if request is not None and failure.value is not None:
@@ -347,7 +347,7 @@ class EngineHooks:
             yield
         except Exception as error:
             if not isinstance(result, Failure) or error is not result.value:
-                raise  # what a callback or an errback has raised: see handle_spider_error
+                raise  # a callback or an errback has raised it: see handle_spider_error
             if error is self._not_downloaded.get(request):
                 self._note_failure(request, "download", result)
             elif isinstance(error, HttpError) and request in self._slot.inprogress:
@@ -357,9 +357,9 @@ class EngineHooks:
             raise
 
     def _watched(self, output: Any, request: Request, refused: Failure) -> Any:
-        """Return the *output* of an errback; notes if the errback raises *refused* while it is read.
+        """Return the *output* of an errback; note if the errback raises *refused* while the output is read.
 
-        Scrapy's HttpErrorMiddleware ends such an exception without a word.
+        Scrapy's HttpErrorMiddleware drops such an exception silently.
         """
 
         def each() -> Iterator[Any]:
@@ -377,14 +377,14 @@ class EngineHooks:
         original = scraper.handle_spider_output_async
 
         # The parent is recorded while the output is read. A context variable would be wrong: Scrapy reads the
-        # output in a timer, and Twisted's reactor runs all timers that are due in the context of one of them.
+        # output in a timer, and Twisted's reactor runs all due timers in the context of one of them.
         async def handle_spider_output_async(
             result: Any, request: Request, response: Any, *args: Any, **kwargs: Any
         ) -> Any:
             self._scraped[response] = request
             try:
                 mark, is_async = partial(self._mark, request), isinstance(result, AsyncIterator)
-                # Neither ends with an exception: Scrapy reads on after one.
+                # Unlike a generator, neither of these ends with an exception: Scrapy reads on after one.
                 output = _AsyncMarked(result, mark) if is_async else map(mark, result)
                 return await original(output, request, response, *args, **kwargs)
             finally:
@@ -394,7 +394,7 @@ class EngineHooks:
 
     def _mark(self, parent: Request, output: Any) -> Any:
         if self._refused and parent not in self._errbacks:
-            # A spider middleware has made something of the refused response.
+            # A spider middleware has yielded something for the refused response.
             self._refused.pop(parent, None)
         if isinstance(output, Request) and output is not parent:
             self._parents[output] = parent
@@ -407,7 +407,7 @@ class EngineHooks:
 
         def handle_downloader_output(result: Any, request: Request) -> Any:
             if request in self._given_up:
-                return Deferred()  # never fired: what the engine does next needs its slot, which may be gone
+                return Deferred()  # never fired: the engine's next step needs its slot, which may be gone
             self._downloaded(request)
             self.following = result if isinstance(result, Request) else None
             if isinstance(result, Request):
@@ -441,7 +441,7 @@ class _AsyncMarked:
 def _wrap_pipelines(manager: Any) -> None:
     for name in ("process_item_async", "close_spider_async"):
         original = getattr(manager, name, None)
-        if original is not None:  # Scrapy 2.13: its Deferreds handle a cancellation as any error
+        if original is not None:  # Scrapy 2.13: its Deferreds handle a cancellation like any error
             setattr(manager, name, uncancelled(original))
 
 

@@ -1,4 +1,4 @@
-"""Scrapy's feeds in a worker: which lose items if it is killed; none in a worker outside the run."""
+"""Scrapy's feeds in a worker: feeds that lose items if it is killed, and no feeds outside the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 OPEN, DONE = ".journal", ".exported"
-"""The endings of files with items of which feeds may lack some, and of those that all feeds hold."""
+"""Suffixes of files with items: feeds may lack some items of the first kind, and have all of the second."""
 
 
 def items_folder(home: Path, crawl: str) -> Path:
@@ -42,9 +42,9 @@ def warn_of_journals(crawler: Crawler, config: Config) -> None:
 
 
 def open_none(crawler: Crawler) -> None:
-    """Make *crawler* open no feeds: it takes no part in the run, and scrapes nothing.
+    """Make *crawler* open no feeds: it takes no part in the run, and scrapes no items.
 
-    With any storage, it would overwrite what the workers of the run have scraped with an empty feed.
+    With any storage, its empty feed would overwrite the items of the run's workers.
     """
     for extension in crawler.extensions.middlewares:
         if isinstance(extension, FeedExporter):

@@ -1,4 +1,4 @@
-"""Scrapy's own fingerprint, in a tenth of the time for URLs that are in canonical form already."""
+"""Scrapy's own fingerprint, in a tenth of the time for URLs in canonical form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def quick_fingerprint(fingerprinter: Any) -> Callable[[Request], bytes]:
     """Return a function with the same results as *fingerprinter*, but faster if that is Scrapy's own.
 
     Canonicalizing URLs is most of the cost of a scheduler, and most URLs of links are canonical already. If
-    Scrapy or w3lib makes other fingerprints of the probes, it is called for every request.
+    Scrapy or w3lib makes other fingerprints of the probes, *fingerprinter* is called for every request.
     """
     slow: Callable[[Request], bytes] = fingerprinter.fingerprint
     if type(fingerprinter) is not RequestFingerprinter:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from scrapy import Request
 
 PATIENCE_S = 5.0
-"""A class that has nothing for the engine, this long after it got a request, has dropped that request."""
+"""If a class has no request for the engine so long after it got one, it has dropped that one."""
 
 
 class HandedOut:
@@ -23,9 +23,9 @@ class HandedOut:
         self._moved = moved
         self._skipped = skipped
         self._waiting: dict[Request, float] = {}
-        """With the time when each was handed out."""
+        """Requests that the engine has not taken, each with the time when it was handed out."""
         self._newest: Request | None = None
-        """The last one that was handed out in the current call."""
+        """The last request that was handed out in the current call."""
         self.watches = False
 
     def watched(self, next_request: Callable[[], Request | None]) -> Callable[[], Request | None]:

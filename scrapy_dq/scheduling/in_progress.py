@@ -1,4 +1,4 @@
-"""The requests in progress in this worker: their leases, the local ones, and which leases wait for those."""
+"""The requests in progress in this worker, with their leases, and the leases that wait for local requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ending(NamedTuple):
 
 
 DONE = Ending(Outcome.DONE, "", "")
-"""Of every request that is done: only a failed one is kept, with its reason and its URL."""
+"""The ending of every request that is done: only a failure needs a reason and a URL."""
 
 
 @dataclass
@@ -50,8 +50,8 @@ class Feeding:
 class InProgress:
     """The requests that this worker has taken and not settled.
 
-    A lease is settled only after the local requests that may be its children are done: if this process dies,
-    they are lost, and the lease has to run again.
+    A lease is settled only after the local requests that may be its children are done: the death of this
+    process loses them, and then the lease has to run again.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class InProgress:
         self._waiting: dict[bytes, Ending] = {}
         """Leases whose work has ended, but a local request may be their child."""
         self.messages: dict[bytes | None, bytes] = {}
-        """By lease, the message of a stream that it was made from."""
+        """By lease, the message of a stream from which its entry was made."""
         self.feeding: Feeding | None = None
 
     def __contains__(self, request: Request) -> bool:
@@ -84,10 +84,10 @@ class InProgress:
         return self._leases.get(request, b"")
 
     def parent_of(self, parent: Request | None) -> bytes | None:
-        """Return the lease that has led to the request which is stored now; None: unknown, or no lease has.
+        """Return the lease that led to the request that is stored now; None: unknown, or there is no lease.
 
-        If a local request yielded it, that is the lease which waits for the local request: if it runs again,
-        it yields both again.
+        If a local request yielded it, return the lease that waits for the local request: a repeat of that
+        lease yields both again.
 
         Args:
             parent: the request whose callback yielded it; None: unknown.
@@ -100,7 +100,7 @@ class InProgress:
         return lease
 
     def possible_parents(self, parent: Request | None) -> set[bytes]:
-        """Return the leases that must not end while what is stored now, a local request, is not done."""
+        """Return the leases that must not end before the local request that is added now is done."""
         certain = self.parent_of(parent)
         if certain is not None:
             return {certain}
@@ -128,7 +128,7 @@ class InProgress:
 
     def take_unfinished(self) -> list[bytes]:
         """Return every lease that is not settled, to be released."""
-        # They stay in _leases: what their callbacks still yield has a parent, so that it is stored only once.
+        # They stay in _leases: requests that their callbacks still yield have a parent, and are stored once.
         unfinished = [*self._leases.values(), *self._waiting]
         self._waiting.clear()  # their local requests will not run any more
         return unfinished

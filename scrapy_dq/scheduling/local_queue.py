@@ -1,4 +1,4 @@
-"""Requests that stay in this worker: those that cannot be stored, and those with meta["dq_local"]."""
+"""Requests that stay in this worker, because they cannot be stored or have meta["dq_local"]."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from scrapy import Request
 class LocalQueue:
     """Local requests by partition, highest priority first, then newest; and the leases that wait for them.
 
-    A crash loses local requests. So each lease that may be the parent of one is acked only after that one is
-    done: after a crash, the parent runs again.
+    A crash loses local requests. So a lease that may be the parent of a local request is acked only after
+    that request is done: after a crash, the parent runs again.
     """
 
     def __init__(self) -> None:
         self._queues: dict[bytes, list[tuple[int, int, Request]]] = {}
-        """None of them is empty; the one that was served longest ago comes first."""
+        """No queue is empty; the one that was served longest ago comes first."""
         self._later: list[tuple[float, int, Request, bytes]] = []
         self._numbers = count()
         self._parents: dict[Request, frozenset[bytes]] = {}
@@ -38,7 +38,7 @@ class LocalQueue:
         """Add *request*, and hold its *parents*.
 
         Args:
-            due_at: time, in monotonic seconds, before which `pop` does not return it; 0: none.
+            due_at: monotonic time before which `pop` does not return it; 0: it is due.
         """
         if due_at:
             heappush(self._later, (due_at, next(self._numbers), request, partition))
@@ -50,14 +50,14 @@ class LocalQueue:
 
     @property
     def parentless(self) -> bool:
-        """Return whether one of them, waiting or taken, has no parent: a crash would lose it for good."""
+        """Return whether a waiting or taken request has no parent: a crash would lose it for good."""
         return self._parentless > 0
 
     def pop(self, choose: Callable[[Iterable[bytes]], bytes | None]) -> tuple[Request, bytes] | None:
-        """Take the next one, which holds its parents until `done`, with its partition; None: there is none.
+        """Take the next request, which holds its parents until `done`, with its partition; None: no request.
 
         Args:
-            choose: returns which of some partitions is served; None: none of them.
+            choose: returns the partition to serve out of several; None: serve none of them.
         """
         while self._later and self._later[0][0] <= time.monotonic():
             self._push(*heappop(self._later)[2:])
@@ -82,7 +82,7 @@ class LocalQueue:
         self._taken.add(to)
 
     def is_taken(self, request: Request) -> bool:
-        """Return whether `pop` returned it, and it is not done; else it is from `engine.download()`."""
+        """Return whether `pop` returned *request*, and it is not done; else `engine.download()` sent it."""
         return request in self._taken
 
     def parents(self, request: Request) -> frozenset[bytes]:

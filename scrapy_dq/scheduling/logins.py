@@ -26,9 +26,9 @@ _OF_PROXY = (_FROM_ENVIRONMENT, "proxy", "_auth_proxy")
 
 
 class Logins:
-    """The login of HTTPAUTH_USER, that of a proxy of the environment, and the cookies of a worker's jars.
+    """Removes the login of HTTPAUTH_USER, the login of an environment's proxy, and a worker's cookies.
 
-    A retry or a redirect is a copy of a request that has been through the downloader middlewares.
+    A retry or a redirect has them, as a copy of a request that went through the downloader middlewares.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -48,10 +48,10 @@ class Logins:
         )
 
     def leave_out(self, request: Request) -> None:
-        """Remove from *request* what the middlewares will write into it again."""
+        """Remove the logins and cookies from *request* that the middlewares will write into it again."""
         headers, meta = request.headers, request.meta
-        # Mostly it is a copy of one that CookiesMiddleware wrote into another request: each site chooses its
-        # length, up to hundreds of kB.
+        # Mostly the header is a copy from another request, where CookiesMiddleware wrote it. The site chooses
+        # its length, up to hundreds of kB.
         # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
         if self._writes_cookies and not meta.get("dont_merge_cookies"):
             headers.pop(b"Cookie", None)
@@ -74,9 +74,9 @@ _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 
 
 class LoneLogin:
-    """Warns once if a request that any worker may lease has logged this worker in: the others are not.
+    """Warns once if a stored request has logged in this worker: the other workers are not logged in.
 
-    A cookie alone is no sign of that: sites give cookies to every visitor, and each worker gets its own.
+    A cookie alone is no sign of a login: sites give cookies to every visitor, and each worker gets its own.
     """
 
     def __init__(self, crawler: Crawler, lease_of: Callable[[Request], bytes], worker: Worker) -> None:

@@ -1,4 +1,4 @@
-"""DQ_NOTIFY_URL: tells a webhook what somebody should know of a crawl, each kind of event once in a run."""
+"""DQ_NOTIFY_URL: reports important events of a crawl to a webhook, each kind of event once in a run."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from scrapy_dq.text import count_of, printable
 logger = logging.getLogger(__name__)
 EVERY_S = 20.0
 TIMEOUT_S = 10.0
-"""Of one try, in all."""
+"""Time limit of one whole try."""
 PAUSES_S = (1.0, 5.0, 20.0, 60.0)
-"""Before the second try to reach the webhook, the third, ..."""
+"""Pauses before the second try to reach the webhook, the third, ..."""
 LAST_S = 5.0
 """How long the end of a crawl waits for the webhook."""
 
 
 class Notices:
-    """One coroutine that asks Redis what is new; nothing waits for it, but the end of the crawl, for LAST_S.
+    """Asks Redis for new events, in one coroutine. Only the end of the crawl waits for it, up to LAST_S.
 
-    Of all workers, one gets each notice. CRASH: a notice that this worker got and has not sent is lost.
+    Redis gives each notice to one worker. CRASH: a notice that this worker got and has not sent is lost.
     """
 
     def __init__(self, url: str, crawl: str, worker: Worker) -> None:
@@ -41,14 +41,14 @@ class Notices:
         self._worker = worker
         self._sending: set[asyncio.Task[None]] = set()
         self._reason = "no answer yet"
-        """Why the last try that failed did."""
+        """The reason of the last failure."""
         self._turn = asyncio.Lock()
-        self._asking = Repeated("DQ_NOTIFY_URL is told nothing meanwhile", self._ask, EVERY_S)
+        self._asking = Repeated("DQ_NOTIFY_URL gets no events until then", self._ask, EVERY_S)
 
     async def end(self) -> None:
-        """Ask once more, after the worker has left: the run may be finished. It takes LAST_S at most."""
+        """Ask one last time after the worker has left: the run may be finished. Takes at most LAST_S."""
         until = time.monotonic() + LAST_S
-        # It stops only then: Redis gives an answer that is on its way to no other worker.
+        # Not earlier: a pending answer has notices that Redis gives to no other worker.
         await self._asking.once_more(LAST_S)
         if self._sending:
             _, unsent = await asyncio.wait(self._sending, timeout=max(0.0, until - time.monotonic()))
@@ -56,7 +56,7 @@ class Notices:
                 each.cancel()
             if unsent:
                 logger.warning(
-                    "DQ_NOTIFY_URL: %s was not told of %s before the end of the crawl (%s)",
+                    "DQ_NOTIFY_URL: %s was not notified of %s before the end of the crawl (%s)",
                     self._host, count_of(len(unsent), "event"), self._reason,
                 )  # fmt: skip
 
@@ -79,7 +79,7 @@ class Notices:
                 return
             self._reason = reason
             logger.info("DQ_NOTIFY_URL: %s was not reached (%s)", self._host, reason)
-        logger.error("DQ_NOTIFY_URL: %s was not told of an event (%s)", self._host, self._reason)
+        logger.error("DQ_NOTIFY_URL: %s was not notified of an event (%s)", self._host, self._reason)
 
 
 def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -> bytes:
@@ -109,7 +109,7 @@ def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -
 
 
 async def _posted(url: str, body: bytes) -> str:
-    """Try once, for TIMEOUT_S in all; return why it failed, without the URL, a secret; "": it did not."""
+    """Try once, for at most TIMEOUT_S; return the reason of a failure without the secret URL, else ""."""
     try:
         return await within(TIMEOUT_S, lambda: _post(url, body), "webhook")
     except asyncio.TimeoutError:
@@ -117,7 +117,7 @@ async def _posted(url: str, body: bytes) -> str:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A redirected POST would become a GET, without its body."""
+    """Follows no redirect: a redirected POST would become a GET without its body."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None

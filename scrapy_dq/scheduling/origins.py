@@ -15,7 +15,7 @@ class Origin(NamedTuple):
     """The origin of a request that the worker stores now."""
 
     parent: Request | None
-    """Its callback yielded the request, or the request follows it; None: unknown, or there is no parent."""
+    """Its callback yielded the request, or the request continues it; None: unknown, or there is no parent."""
     lease: bytes | None
     """The lease of the parent or of the start payload; None: unknown, or there is no lease."""
     continues: bool
@@ -48,7 +48,7 @@ class Origins:
         )
 
     def lease_of(self, request: Request) -> bytes | None:
-        """Return only the lease of its origin."""
+        """Return only the lease of the origin of *request*."""
         return self._in_progress.parent_of(self._hooks.parent_of(request))
 
     def possible_parents(self, request: Request) -> set[bytes]:
@@ -57,7 +57,7 @@ class Origins:
 
     def await_puts(self, request: Request, references: Sequence[int]) -> None:
         """Keep the leases that may have led to *request* until these earlier puts are certain."""
-        if any(references):  # with one shard, the order of moves keeps them
+        if any(references):  # with one shard they are 0: the order of moves is enough
             parents = self.possible_parents(request)
             for reference in references:
                 self._worker.depends(parents, reference)

@@ -1,4 +1,4 @@
-"""Which place in the project's own code raised an exception: what a person looks for first."""
+"""Finds the place in the project's own code that raised an exception: people look for it first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OwnCode:
         self._path = lru_cache(1_000)(self._find_path)
 
     def place_of(self, failure: Failure) -> str:
-        """Return the last frame in this code, such as `spiders/books.py:31 in parse_product`; "": none is."""
+        """Return the last frame in this code, such as `spiders/books.py:31 in parse_product`, or ""."""
         error: BaseException | None = failure.value
         trace: TracebackType | None = failure.getTracebackObject()  # type: ignore[no-untyped-call]
         for _ in range(MOST_CAUSES):
@@ -56,5 +56,5 @@ class OwnCode:
         own = os.path.splitext(parts[0])[0] == self._package
         if not own and (file.startswith(_STANDARD) or set(_INSTALLED) & set(file.split(os.sep))):
             return ""
-        # Within the spider's package, its name goes without saying.
+        # Within the spider's package, the name of the package is left out.
         return printable("/".join(parts[own and len(parts) > 1 :])[-LONGEST_PATH:], LONGEST_PATH)

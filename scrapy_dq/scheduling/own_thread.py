@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 async def within(timeout_s: float, call: Callable[[], T], name: str) -> T:
-    """Return what *call*, which must not raise, returns in a thread of its own.
+    """Run *call*, which must not raise, in another thread, and return its result.
 
     Raises:
-        asyncio.TimeoutError: after *timeout_s*; *call* goes on.
+        asyncio.TimeoutError: after *timeout_s*; *call* continues.
     """
     done: Future[T] = Future()
 
@@ -25,7 +25,7 @@ async def within(timeout_s: float, call: Callable[[], T], name: str) -> T:
         with suppress(InvalidStateError):  # the caller no longer waits
             done.set_result(result)
 
-    # Not a thread of the loop's executor: a process waits for these at its end, and a server that sends a
-    # byte from time to time never comes to its end.
+    # Not a thread of the loop's executor: a process waits for these at its end, but a call to a server that
+    # sends a byte from time to time never ends.
     threading.Thread(target=work, name=f"scrapy-dq {name}", daemon=True).start()
     return await asyncio.wait_for(asyncio.wrap_future(done), timeout_s)

@@ -1,4 +1,4 @@
-"""Scrapy's download slots: the partition of a request, and how many of each may download at once."""
+"""Scrapy's download slots: the partition of a request, and the limit of parallel downloads of each."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class Slots:
     def leave_inherited(self, request: Request, parent: Request | None, *, continues: bool) -> None:
         """Remove the slot from *request*'s meta if it was only copied from *parent*, as in a redirect.
 
-        Scrapy writes the slot that a download used into its meta. With a copy of that, a request to another
-        host would wait in its parent's partition, and bypass the limits of its own. A slot that the project
-        has chosen stays, also in requests that copy it. But a redirect does not take it to another site,
-        which could stop it by a `Retry-After` and fill it with slow answers.
+        Scrapy writes the slot of a download into its meta. With a copy of the slot, a request to another host
+        would wait in its parent's partition, and bypass the limits of that host. A slot that the project has
+        chosen stays, also in requests that copy it. But a redirect does not take it to another site, which
+        could block it with a `Retry-After` and fill it with slow answers.
 
         Args:
             continues: *request* is a redirect or a retry of *parent*.
@@ -120,7 +120,7 @@ class OneSlot:
         """Do nothing: there is no other partition."""
 
     def limit(self, partition: bytes) -> int:
-        """Return the highest number that is possible: there is no limit."""
+        """Return the highest possible number: there is no limit."""
         return MAX_LEASES
 
 
@@ -130,7 +130,7 @@ def _site(request: Request) -> list[str]:
 
 
 def partition_without_downloader(request: Request) -> bytes:
-    """Return the partition that *request* would have with Scrapy's own downloader, without one being open.
+    """Return the partition that *request* has with Scrapy's own downloader, which need not be open.
 
     Raises:
         BadPartition: as `Slots.partition_of`.
@@ -143,10 +143,10 @@ def partition_without_downloader(request: Request) -> bytes:
 
 
 def _partition_of_host(name: str) -> bytes:
-    """Return the partition of a host, for any host.
+    """Return the partition of a host, even if its name is invalid.
 
-    One whose name is not valid has no address: its requests fail like those to any other host that is not
-    found. As dead letters they would all stay in Redis, and a page can have tens of thousands.
+    A host with an invalid name has no address: its requests fail like requests to any unknown host. As dead
+    letters they would all stay in Redis, and a page can have tens of thousands.
     """
     return _partition(name if fits_a_partition(name) else ascii(name)[1:-1][:MAX_PARTITION_BYTES])
 

@@ -1,4 +1,4 @@
-"""Lines that a worker logs about the whole crawl and its Redis: at its start, at intervals, at its end."""
+"""Log lines of a worker about the whole crawl and its Redis: at the start, at intervals, at the end."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from scrapy_dq.text import CREW_SHOWS, count_of, named_run, printable
 
 logger = logging.getLogger(__name__)
 EVERY_S = 10.0
-"""Between two checks of Redis."""
+"""Seconds between two checks of Redis."""
 WITHOUT_EFFECT = ("JOBDIR", "SCHEDULER_PRIORITY_QUEUE")
 CLOSING_COUNTS = (
     "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_PAGECOUNT_NO_ITEM",
     "CLOSESPIDER_ERRORCOUNT",
 )  # fmt: skip
-"""Settings that each worker obeys for itself."""
+"""Settings that each worker obeys separately."""
 HOLDS = {
     Hold.NONE: "resumed",
     Hold.PAUSED: "paused; no requests are sent until `scrapy dq resume`",
@@ -79,8 +79,8 @@ _ENDS = {
     ),
     "max_pages": (
         logging.INFO,
-        "DQ_MAX_PAGES is reached: {census.pages} requests are done; {counts}. What waits stays: the same "
-        "command with a larger DQ_MAX_PAGES, or with none, continues",
+        "DQ_MAX_PAGES is reached: {census.pages} requests are done; {counts}. Waiting requests stay: the "
+        "same command with a larger DQ_MAX_PAGES, or with none, continues",
     ),
     "domain_budget": (
         logging.INFO,
@@ -89,7 +89,7 @@ _ENDS = {
         "be crawled",
     ),
 }
-"""By close reason: what a user should know of the end, and do."""
+"""By close reason, a description of the end and advice for the user."""
 _STOPPED = "this worker stops ({reason}) before the run has finished: {counts}. The same command continues"
 _STOPPED_ON_HOLD = (
     "this worker stops ({reason}) before the run has finished: {counts}. The crawl is on hold: `scrapy dq "
@@ -101,7 +101,7 @@ _TOLD_ELSEWHERE = (
 
 
 def log_settings(crawler: Crawler, config: Config) -> None:
-    """Log which settings do not have the effect that users may expect, or are translated to a DQ_ORDER."""
+    """Log settings without the effect that users may expect, and settings translated to a DQ_ORDER."""
     settings, order = crawler.settings, config.order.value
     if understood := breadth_first_queues(settings):
         logger.info("%s: breadth-first, the same as DQ_ORDER = %r", " and ".join(understood), order)
@@ -117,7 +117,7 @@ def log_settings(crawler: Crawler, config: Config) -> None:
 
 
 def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
-    """Yield a warning for each setting of the project that several workers multiply."""
+    """Yield warnings about the project's settings that several workers multiply."""
     settings = crawler.settings
     delay_s = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
     pace = [f"DOWNLOAD_DELAY = {delay_s:g}"] if delay_s else []
@@ -137,7 +137,7 @@ def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
 
 
 def log_feeds(crawler: Crawler) -> None:
-    """Log which feeds, now that they are open, lose items if this worker is killed."""
+    """Log which of the open feeds lose items if this worker is killed."""
     exporter = crawler.get_extension(FeedExporter)
     if exporter is not None and (names := kept_in_process(exporter)):
         logger.warning(
@@ -172,7 +172,7 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
         adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
         hint = "" if others else ". SCHEDULER_FLUSH_ON_START = True starts over"
         what = f"{verb}; {counts_of(census)}{adopted}{hint}"
-    # At LOG_LEVEL=WARNING, nothing else says why a worker closes as `finished`, with 0 items.
+    # At LOG_LEVEL=WARNING, no other line explains why a worker closes as `finished`, with 0 items.
     level = logging.WARNING if joined.status is Status.FINISHED else logging.INFO
     logger.log(level, "Crawl %r at %s: %s", config.crawl, target, what)
     if joins_other_run(config, joined):
@@ -189,7 +189,7 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
             logger.warning("%s", warning)
     if changes := _changes(joined.limits_before, crawl.limits):
         logger.warning(
-            "Crawl %r: the limits of this worker differ from those of the run, and all workers use them from "
+            "Crawl %r: the limits of this worker differ from the run's limits, and all workers use them from "
             "now on: %s. Give all workers the same settings; `scrapy dq limit` changes them in a run",
             config.crawl, printable("; ".join(changes), 1000), extra={CREW_SHOWS: True},
         )  # fmt: skip
@@ -208,7 +208,7 @@ def joins_other_run(config: Config, joined: Joined) -> bool:
 
 
 def _changes(before: Limits | None, now: Limits | None) -> list[str]:
-    """Return the settings of each limit that differs; the settings for all partitions with both values."""
+    """Return the settings of all limits that differ, with both values if they apply to all partitions."""
     if before is None or now is None:
         return []
     rows = (
@@ -225,10 +225,10 @@ def _changes(before: Limits | None, now: Limits | None) -> list[str]:
 def log_end(
     crawl: str, reason: str, census: Census, starts: Sequence[str] = (), *, on_hold: bool = False
 ) -> None:
-    """Log what a run that has ended lacks, and what the user can do.
+    """Log why a run has ended or this worker stops, and advice for the user.
 
     Args:
-        starts: the arguments of each start() that is interrupted, as far as they are known.
+        starts: the known arguments of interrupted start() methods.
         on_hold: the crawl is paused or draining.
     """
     if reason in _TOLD_ELSEWHERE:
@@ -263,7 +263,7 @@ class Progress:
     """Logs at intervals the progress of all workers together."""
 
     def __init__(self, interval_s: float, worker: Worker, hooks: EngineHooks) -> None:
-        """*interval_s*: between two log lines (LOGSTATS_INTERVAL)."""
+        """*interval_s*: seconds between two log lines (LOGSTATS_INTERVAL)."""
         self._worker = worker
         self._hooks = hooks
         self._since, self._done = time.monotonic(), worker.census.done
@@ -279,7 +279,7 @@ class Progress:
             _delayed(census),
             census.in_flight,
             count_of(census.workers, "worker"),
-            # The crawl cannot end before it does.
+            # The crawl cannot end before start().
             "" if self._hooks.start_over else "; start() still runs here",
             "; outdated: Redis gives this worker no answer" if self._worker.outage else "",
         )
@@ -296,26 +296,26 @@ def _delayed(census: Census) -> str:
 
 
 class HealthMonitor:
-    """Logs what has become unsuitable since the last check: the eviction policy, the persistence."""
+    """Logs if Redis has become unsuitable since the last check, by its eviction policy or persistence."""
 
     def __init__(self, clients: Sequence[Any], target: str, *, embedded: bool) -> None:
         """
         Args:
-            clients: of `redis.asyncio`, for the keys of each shard: in a cluster, several nodes.
+            clients: clients of `redis.asyncio` for the keys of each shard; in a cluster, for several nodes.
             target: the address of Redis, for messages.
         """
         self._clients = clients
         self._target = target
         self._embedded = embedded
         self._known: dict[str, set[str]] = {}
-        """By node, what was found there last."""
+        """By node, the findings of its last check."""
         # The findings of the first check were logged when the crawl was opened.
         self._checks = Repeated("Redis is not checked", self._check, EVERY_S, first_s=0.0)
         self.stop = self._checks.stop
 
     async def _check(self) -> None:
         for node, client in {cluster.address_of(each): each for each in self._clients}.items():
-            # The worker reports an outage; or INFO is not allowed.
+            # Redis does not answer, which the worker reports, or it does not allow INFO.
             with suppress(FrontierUnavailable), as_unavailable():
                 self._compare(node, await client.info())
 

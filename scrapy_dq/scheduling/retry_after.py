@@ -31,7 +31,7 @@ class RetryAfter:
         self._max_s = max_s
         self._stats = counts
         self._logged_until: dict[bytes, float] = {}
-        """By site: requests that are under way when it asks for a pause are answered in the same way."""
+        """By site, until when its pause is not logged again: requests under way get the same answer."""
 
     def downloaded(self, response: Response, request: Request) -> None:
         """Obey *response*; the receiver of Scrapy's signal `response_downloaded`."""
@@ -43,9 +43,9 @@ class RetryAfter:
             own = self._slots.partition_of(Request(request.url))
         except BadPartition:
             return
-        # None: a page of robots.txt, a media pipeline or `engine.download()`. A redirect of one has the slot
-        # of another host in its meta, and so has what a spider makes with the `meta` of another page: that
-        # site would be blocked for what this one answers.
+        # None: a request for robots.txt, of a media pipeline or `engine.download()`. Its redirect has the
+        # slot of another host in its meta, and so has a request that a spider makes with the `meta` of
+        # another page: the other site would be blocked for this site's answer.
         if partition is None or _is_another_host(partition, own):
             partition = own
         wait_s, now = min(asked_s, self._max_s), time.monotonic()
@@ -68,9 +68,9 @@ def _is_another_host(slot: bytes, host: bytes) -> bool:
 
 
 def retry_after_s(response: Response) -> float | None:
-    """Return the seconds, from now, that *response* asks to wait; None: it asks for none, or is invalid.
+    """Return the seconds, from now, that *response* asks to wait; None: no Retry-After, or an invalid one.
 
-    A date is compared with the response's own Date, because clocks may be wrong; without that it is invalid.
+    A date is compared with the response's own Date, because clocks may be wrong; without Date it is invalid.
     """
     value = response.headers.get("Retry-After")
     if response.status not in STATUSES or value is None:

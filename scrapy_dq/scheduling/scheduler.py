@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Scheduler(BaseScheduler):
-    """`SCHEDULER`: shares one crawl with every other worker of the same `DQ_CRAWL`.
+    """`SCHEDULER`: shares one crawl among all workers with the same `DQ_CRAWL`.
 
     No method that the engine calls does network I/O; `open` and `close` return Deferreds.
 
@@ -61,7 +61,7 @@ class Scheduler(BaseScheduler):
     # Opening and closing.
 
     def open(self, spider: Spider) -> Deferred[None]:
-        """Join the crawl; if that is not possible, log one ERROR line, and the Deferred fails."""
+        """Join the crawl; if this is not possible, log one ERROR line and let the Deferred fail."""
         return deferred_from_coro(self._open())
 
     async def _open(self) -> None:
@@ -76,20 +76,20 @@ class Scheduler(BaseScheduler):
         self._opened = True
 
     def close(self, reason: str) -> Deferred[None]:
-        """Ack what is done, release what is not, and leave. Safe if `open` failed or did not finish."""
+        """Ack the done leases, release the others, and leave. Safe if `open` failed or did not finish."""
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
         if not hasattr(self, "_session"):
             return
-        # Also what waits for local requests: this process loses these, and their parents run again.
+        # Also leases that wait for local requests: this process loses these, and their parents run again.
         self._ends.release_unfinished()
         try:
             if self._opened:
                 self._serving.declined.log_counts()
             await self._session.close(reason)
         finally:
-            self._session.count.flush()  # the next that Scrapy does is to log its stats
+            self._session.count.flush()  # next, Scrapy logs its stats
 
     # The engine's calls.
 
@@ -99,14 +99,14 @@ class Scheduler(BaseScheduler):
             return False
         hooks = self._session.hooks
         if self._session.left_out:
-            # Before the handlers of spider_idle add requests: no worker would crawl them.
+            # Close before the handlers of spider_idle add requests: no worker would crawl them.
             hooks.close_spider("finished")
             return True
         self._note_start()
         if len(self._session.in_progress.local):
             return True
         listening = self._session.listening
-        # With nothing left but to listen, Scrapy sends spider_idle; the answer is DontCloseSpider.
+        # If the worker only listens, Scrapy sends spider_idle; the answer is DontCloseSpider.
         return not listening.idle() if listening.on else self._session.worker.pending
 
     def enqueue_request(self, request: Request) -> bool:
@@ -114,15 +114,15 @@ class Scheduler(BaseScheduler):
         try:
             return self._storing.store(request)
         except Exception:
-            # An exception from here would hang the engine, and lose what the callback yields next.
+            # An exception from here would hang the engine, and lose the callback's next requests.
             logger.exception("Unexpected error while storing %s: it stays in this worker", shown(request))
             self._storing.keep(request)
             return True
 
     def next_request(self) -> Request | None:
-        """Return the next leased or local request; None if there is none at the moment."""
+        """Return the next leased or local request; None: no request can run now."""
         if not self._seeded:
-            # Not only when the engine is idle: if it dies before, its start() would count as interrupted.
+            # Not only when the engine is idle: if it died before, its start() would count as interrupted.
             self._note_start()
         request = self._serving.next()
         if request is not None and self._ends.handed_out.watches:
@@ -143,10 +143,10 @@ class Scheduler(BaseScheduler):
     # Source: scrapy/utils/engine.py::get_engine_status, which est() of the telnet console prints
     @property
     def dqs(self) -> Sized:
-        """As long as what waits in Redis, as of the last exchange: tools look for it under this name."""
+        """As long as the backlog in Redis at the last exchange: tools look for it under this name."""
         return range(self._session.worker.census.waiting if self._opened else 0)
 
     @property
     def mqs(self) -> Sized:
-        """The requests that stay in this worker; the same."""
+        """The requests that stay in this worker: tools look for them under this name."""
         return self._session.in_progress.local if self._opened else ()

@@ -1,4 +1,4 @@
-"""DQ_URL_SCHEMES: what a web page may lead to."""
+"""DQ_URL_SCHEMES: the schemes of URLs that a web page may lead to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class UrlSchemes:
         scheme, parent = _scheme_of(request), origin.parent
         if scheme in self._schemes or scheme == "data":
             return False
-        if parent is None:  # what was fed is refused, or made by the project's own code
+        if parent is None:  # start() may yield such a URL; a start payload with one was refused earlier
             return not origin.begins
         marked = request.meta.get("dq_local") and not parent.meta.get("dq_local")
         return not marked and _scheme_of(parent) != scheme

@@ -21,11 +21,11 @@ from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable, prose_without_logins, without_login
 
 EXPANDING_S = 0.01
-"""How long one call of `next_request` may spend on start payloads, and on requests that it cannot serve."""
+"""Seconds that one `next_request` may spend on start payloads, and on requests that it cannot serve."""
 
 
 class Serving:
-    """Chooses what the engine gets next. Nothing here blocks."""
+    """Chooses the next request for the engine. No method blocks."""
 
     def __init__(self, session: Session, ends: Ends) -> None:
         """*session* has joined the crawl."""
@@ -97,7 +97,7 @@ class Serving:
         if self._session.revisits is not None:
             self._session.revisits.begin(request, lease.entry_id, lease.payload)
         else:
-            request.meta.pop(VISIT, None)  # the crawl had DQ_REVISIT
+            request.meta.pop(VISIT, None)  # the crawl had DQ_REVISIT before
         self._in_progress.begin(request, lease.entry_id, lease.message)
         timed = lease.send_at is not None
         self._downloads.begin(request, lease.partition, timed=timed)
@@ -106,7 +106,7 @@ class Serving:
         return request
 
     def _decline(self, lease: Lease, reason: str) -> None:
-        """Return *lease* for other workers, and leave the crawl if this worker can serve none of it."""
+        """Return *lease* for other workers, and leave the crawl if `Declined` decides so."""
         self._worker.never_sent(lease.entry_id)
         self._worker.decline(lease.entry_id, reason, self._fingerprint_of(lease.payload))
         url = without_login(url_of(lease.payload, self._session.config.max_entry_bytes))
@@ -114,10 +114,10 @@ class Serving:
             self._hooks.close_spider("cannot_serve")
 
     def _fingerprint_of(self, payload: bytes) -> bytes:
-        """Return what `seen` stores of a request that cannot be decoded; empty: nothing that is known."""
+        """Return the fingerprint of a request that cannot be decoded, as `seen` stores it; empty: unknown."""
         try:
             return self._session.admissions.fingerprint(self._codec.plain(payload)) or b""
-        except Exception:  # a fingerprinter of the project may need what is missing
+        except Exception:  # a fingerprinter of the project may need the missing parts
             return b""
 
     # Start payloads.
@@ -140,7 +140,7 @@ class Serving:
             self._ends.fed(lease.entry_id)
 
     def _feed(self, requests: Iterable[Request], of: Feeding) -> None:
-        """Pass *requests* to the engine, which has them stored at once.
+        """Pass *requests* to the engine, which stores them at once through `enqueue_request`.
 
         Raises:
             NoRequest: one of them was neither stored nor kept: the payload must become a dead letter.
@@ -162,5 +162,5 @@ class Serving:
 
 
 def _excerpt(payload: bytes) -> str:
-    """Return the beginning of a start payload, for a log: it may be long, and may be no text."""
+    """Return the beginning of a start payload, for a log: it may be long or binary."""
     return repr(payload[1:81])[1:] + ("…" if len(payload) > 81 else "")

@@ -82,7 +82,7 @@ _COUNTERS: dict[Count | type[Move], str] = {
 class Session(Listener):
     """Connects a crawler to its frontier, and is the listener of its worker.
 
-    It has what the parts of a scheduler share; those without a value here exist once it is open.
+    The parts of a scheduler share its attributes; attributes without a value here exist once it is open.
     """
 
     worker: Worker
@@ -115,7 +115,7 @@ class Session(Listener):
         self._grace: asyncio.TimerHandle | None = None
         self._closed = False
         self._side_tasks = ExitStack()
-        """What ends when the worker leaves."""
+        """Tasks that end when the worker leaves."""
         self._sharing: StatsSharing | None = None
         self._notices: Notices | None = None
         self._tracing: Tracing | None = None
@@ -126,7 +126,8 @@ class Session(Listener):
             self.revisits = Revisits(crawler, policy, self.codec, lambda *of: self.stored_form.of(*of))
         self.paused = False
         """The crawl is paused: the engine gets no requests, not even local ones."""
-        # After the settings, whose errors come first; before joining: the project's fingerprinter may raise.
+        # After the settings, so that their errors come first, and before the join, because the project's
+        # fingerprinter may raise.
         self.warnings = WarningsOnce(debug=settings.getbool("SCHEDULER_DEBUG"))
         self.admissions = Admissions(quick_fingerprint(crawler.request_fingerprinter), self._own_filter)
 
@@ -135,7 +136,7 @@ class Session(Listener):
         """Check the settings and the reactor.
 
         Raises:
-            ConfigError: one of them is invalid; one ERROR line was logged.
+            ConfigError: a setting or the reactor is invalid; one ERROR line was logged.
         """
         try:
             need_asyncio()
@@ -150,7 +151,7 @@ class Session(Listener):
         """Connect, flush if the settings ask for it, and join.
 
         Args:
-            ends: gets what the engine reports.
+            ends: gets the engine's reports.
 
         Raises:
             FrontierError, ConfigError, UnsupportedScrapy: one ERROR line was logged. This worker is not in
@@ -304,7 +305,7 @@ class Session(Listener):
         if self._sharing is None:
             await leaving
         else:
-            # Stats are sent before the next run can start, and once more for the counts of leaving itself.
+            # Stats are sent before the next run can start, and again afterwards for the last counts.
             await asyncio.gather(self._sharing.end(), leaving)
             await self._sharing.end()
         if self._notices is not None:
@@ -320,12 +321,12 @@ class Session(Listener):
             self.crawler.signals.connect(warn, signals.engine_stopped, weak=False)
 
     async def _interrupted(self) -> list[str]:
-        """Return, for a log, which arguments each interrupted start() had; none if Redis does not say so."""
+        """Return, for a log, the arguments of each interrupted start(); empty if Redis does not answer."""
         with suppress(FrontierError):
             return [compared(name, self._spider_args) for name in await self._frontier.interrupted_starts()]
         return []
 
-    # What the worker reports.
+    # The worker's reports.
 
     def leases_arrived(self) -> None:
         self.hooks.wake()
@@ -393,7 +394,7 @@ class Session(Listener):
         if what is Count.ERROR:
             self._connection.note_no_answer()
         elif what is Count.EXCHANGE and self.listening.exchanged():
-            self.hooks.wake()  # it finds that it is idle
+            self.hooks.wake()  # the engine finds that it is idle
         if what is Count.EXCHANGE and self.worker.max_pages_reached:
             self.hooks.close_spider("max_pages")
         elif what is Count.EXCHANGE and self.worker.only_over_budget():
@@ -406,15 +407,15 @@ class Session(Listener):
         return 0 if self.hooks.paused else self._concurrency
 
     def _begin_grace(self) -> None:
-        # Also if no exchange asks for the capacity any more, because the run is over, or the frontier gone.
-        # Nor after the end: a command that arrives while the worker leaves begins none.
+        # Not only `_capacity` calls this: when the run is over or the frontier gone, no exchange asks for it.
+        # Not after the end: a command may still arrive while the worker leaves.
         if self._grace is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)
             self._side_tasks.callback(self._grace.cancel)
 
     def _end_grace(self) -> None:
-        """Release what is not done, and have the engine wait for no download, which may take minutes more."""
+        """Release unfinished leases, and end the engine's wait for downloads, which may take minutes more."""
         self._ends.release_unfinished()
         count = self.hooks.give_up_downloads()
         if count:

@@ -1,4 +1,4 @@
-"""The form in which a request is stored: without what each worker writes itself, and with no long texts."""
+"""The stored form of a request: without parts that each worker writes itself, and without long texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrapy_dq.scheduling.due_times import NOT_STORED, as_stored
 from scrapy_dq.scheduling.logins import HEADERS, META_KEYS, Logins
 
 MAX_LINK_TEXT = 1000
-"""Of a longer text, this many are stored."""
+"""Maximum number of characters of a link text that are stored."""
 MAX_REFERER_BYTES = 2048
 """A longer Referer is stored as its origin."""
 _ALTERED = NOT_STORED | META_KEYS | {"redirect_urls", "link_text"}
@@ -29,14 +29,14 @@ class StoredForm:
         self._logins = Logins(crawler)
 
     def of(self, request: Request, parent: Request | None, continues: bool) -> Request:
-        """Return *request* as it is stored; never modifies it.
+        """Return the stored form of *request*, which stays unchanged.
 
         Args:
-            parent: the request whose callback has yielded it, or that it is a retry or a redirect of.
+            parent: the request whose callback yielded it, or whose retry or redirect it is.
             continues: it is a retry or a redirect.
         """
         meta, headers = request.meta, request.headers
-        # Most requests have nothing of all this, and each test for itself takes its time.
+        # Most requests have nothing to leave out, and a separate test of each part takes time.
         if _ALTERED.isdisjoint(meta) and HEADERS.isdisjoint(headers) and not has_long_referer(headers):
             return request
         stored = as_stored(request)
@@ -51,7 +51,7 @@ class StoredForm:
 def shorten_link_text(request: Request) -> None:
     """Leave only the beginning of a long link text.
 
-    A page may have links within links: 120 of them around 900 kB of text carry that text 120 times.
+    A page may have links within links: 120 of them around 900 kB of text store that text 120 times.
     """
     meta = request.meta
     text = meta.get("link_text")
@@ -67,8 +67,8 @@ def leave_out_redirects(request: Request, parent: Request | None) -> None:
     all, would become 900 MB.
 
     Args:
-        parent: the request whose callback has yielded *request*; not one that this is a retry or redirect of.
-            A request for the same URL counts as its retry, as `get_retry_request` makes one in a callback.
+        parent: the request whose callback yielded *request*, which is not its retry or redirect. A request
+            for the same URL counts as a retry: `get_retry_request` makes such a request in a callback.
     """
     urls = request.meta.get("redirect_urls")
     # A redirect writes a longer list: an equal one is a copy.

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Storing:
-    """Puts requests into the outbox or the local queue. Nothing here blocks."""
+    """Puts requests into the outbox or the local queue. No method blocks."""
 
     def __init__(self, session: Session) -> None:
         """*session* has joined the crawl."""
@@ -104,8 +104,8 @@ class Storing:
             self._count(stats.UNENCODABLE)
             self._warnings.warn_unencodable(request, unfit, start=origin.from_start)
         if reason and origin.feeding is not None:
-            # It becomes a dead letter. If it stayed here, the mistake of a program that feeds the crawl would
-            # take it out of its partition, or crawl it before its time.
+            # It becomes a dead letter. If it stayed here, a mistake of the program that feeds the crawl would
+            # take it out of its partition, or make it due too early.
             origin.feeding.refused = reason
             return False
         if reason:
@@ -122,7 +122,7 @@ class Storing:
     ) -> bool:  # fmt: skip
         """Put *request* into the outbox; with a *reason* why no worker can serve it, as a dead letter."""
         if reason and fingerprint is not None:
-            # Not under its fingerprint: a valid request for the same page must not be a duplicate of it. But
+            # Not under its own fingerprint: a valid request for the same page must not be its duplicate. But
             # many pages may link to it, and one dead letter is enough.
             fingerprint = sha1(b"dead letter" + fingerprint).digest()
             reference = self._admissions.sent_as(fingerprint)
@@ -141,7 +141,7 @@ class Storing:
         )  # fmt: skip
         if origin.feeding is not None or origin.continues:
             put.message = self._in_progress.messages.get(origin.lease, b"")
-        # Only a repeat of the put needs its token: none after the end of the parent's lease.
+        # Only a repeat of the put needs its token. After the end of the parent's lease there are no repeats.
         token_ends = put.admission is Admission.ID and not reason
         # A page that is visited again keeps its token: otherwise a second put would double its visits.
         if self._revisits is not None and self._revisits.add_first_visit(

@@ -1,10 +1,10 @@
 """DQ_TRACE: spans of OpenTelemetry, from a start request to the last page that it leads to, on all workers.
 
-Of a request: `put`, in the worker that found it; `lease`, from the lease until it is settled; in that, its
-download, and `ack`, `again`, `fail`, `release` or `bury`. What its callback yields is put in its lease. The
-ids of trace and span are stored in front of a request's payload, only of one that is traced: its identity
-does not depend on them, as its parent may run twice. A page that is visited again is not in the trace of its
-first visit. Nothing is sent to the sites.
+A request has the span `put`, in the worker that found it, and the span `lease`, until the lease is settled.
+Within `lease` are its download, the `put` spans of its callback's requests, and `ack`, `again`, `fail`,
+`release` or `bury`. The ids of trace and span are stored in front of the payload of a traced request. Its
+identity does not depend on them, because its parent may run twice. A page that is visited again is not in the
+trace of its first visit. The sites get no trace data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 LAST_S = 5.0
 """How long the end of a crawl waits for its last spans to be sent."""
 MOST_CHARACTERS = 2000
-"""Of a URL in a span."""
+"""Maximum length of a URL in a span."""
 _MARK = bytes((formats.TRACED,))
 _QUERY = re.compile(r"\?\S*")
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"))
@@ -57,7 +57,7 @@ _SDK_LOGGERS = (
 
 
 class Tracing:
-    """Where spans go: to the provider that the program has set, else by OTLP as OTEL_* variables say."""
+    """Sends spans to the provider that the program has set, else by OTLP, as set by OTEL_* variables."""
 
     def __init__(self, crawler: Crawler, config: Config, lease_of: Callable[[Request], bytes]) -> None:
         """*lease_of* returns the entry id of a request in progress."""
@@ -65,7 +65,7 @@ class Tracing:
         self.crawl = printable(config.crawl, 200)
         self.lease_of = lease_of
         self._share = config.trace
-        self._random = random.Random()  # not the project's, which it may have seeded
+        self._random = random.Random()  # not the shared generator, which the project may have seeded
         provider: Any = trace.get_tracer_provider()
         self._flush: Callable[[], object] = getattr(provider, "force_flush", bool)
         if isinstance(provider, trace.ProxyTracerProvider):
@@ -82,7 +82,7 @@ class Tracing:
         return self._random.random() < self._share
 
     async def end(self) -> None:
-        """Send what is not sent; it takes LAST_S at most, whatever the receiver does."""
+        """Send the remaining spans; takes at most LAST_S, even if the receiver hangs."""
         try:
             await within(LAST_S, self._flushed, "spans")
         except asyncio.TimeoutError:
@@ -102,7 +102,7 @@ class TracedWorker(Settling):
         self._worker = worker
         self._tracing = tracing
         self._traced: dict[bytes, Span] = {}
-        """Of each lease that is traced, from `take` until it is settled."""
+        """By traced lease, its span, from `take` until the lease is settled."""
         self._downloads: dict[bytes, Span] = {}
         # Signals hold their receivers weakly.
         connect = tracing.crawler.signals.connect
@@ -140,7 +140,7 @@ class TracedWorker(Settling):
 
     def settle(self, move: Ending | Return) -> None:
         self._worker.settle(move)
-        # After a release it stays: its callback may go on, and what that yields belongs to the trace.
+        # After a release the span stays: the callback may continue, and its requests belong to the trace.
         of = self._traced.get if isinstance(move, Release) else self._traced.pop
         lease = of(move.entry_id, None)
         if lease is None or not lease.is_recording():
@@ -150,7 +150,7 @@ class TracedWorker(Settling):
         _end(self._span(how, "settle", SpanKind.CLIENT, lease, move.entry_id))
         lease.set_attribute("dq.outcome", how)
         error = "_OTHER" if isinstance(move, Bury) else ""
-        # No more of the reason: it quotes what the exception does, such as a body, a header, or a URL.
+        # Not the whole reason: like the exception, it may quote a body, a header, or a URL.
         _end(lease, _kind_of(move.reason) if isinstance(move, Fail) else error)
 
     def _begin(self, lease: Lease, above: Span | None) -> None:
@@ -181,11 +181,11 @@ class TracedWorker(Settling):
         return self._start(f"{name} {crawl}", above, role, about)
 
     def _start(self, name: str, above: Span | None, role: SpanKind, about: dict[str, str | int]) -> Span:
-        # The context of this thread is that of no request.
+        # The context of this thread belongs to no request.
         context = Context() if above is None else trace.set_span_in_context(above, Context())
         try:
             return self._tracing.tracer.start_span(name, context, role, about)
-        except Exception as error:  # of a processor of the project's: no request is lost by it
+        except Exception as error:  # from a span processor of the project: it must not lose a request
             _once.say(repr(error))
             return trace.INVALID_SPAN
 
@@ -203,7 +203,7 @@ class TracedWorker(Settling):
             "url.full": _shown(request),
             "server.address": printable(parts.hostname or "", 253),
         }
-        with suppress(ValueError, KeyError):  # no port has such a number; the scheme has none
+        with suppress(ValueError, KeyError):  # the port is invalid, or the scheme has no usual port
             about["server.port"] = parts.port or _PORTS[parts.scheme]
         name = "HTTP" if method == "_OTHER" else method
         self._downloads[entry_id] = self._start(name, lease, SpanKind.CLIENT, about)
@@ -221,18 +221,18 @@ class TracedWorker(Settling):
 
 
 class _Once(logging.Filter):
-    """Replaces what the SDK logs of each batch that it cannot send by one line of ours."""
+    """Logs one line of ours in place of the SDK's lines about each batch that it cannot send."""
 
     said = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let nothing pass."""
+        """Let no record pass."""
         if record.levelno >= logging.WARNING:
             self.say(record.getMessage())
         return False
 
     def say(self, why: str) -> None:
-        """Log it if nothing was said yet."""
+        """Log *why*, the first time only."""
         if not self.said:
             self.said = True
             logger.warning(
@@ -245,7 +245,7 @@ _once = _Once()
 
 
 def _provider(service: str) -> TracerProvider:
-    """Return a provider that sends spans by OTLP, in a thread of its own.
+    """Return a provider that sends spans by OTLP, in another thread.
 
     Raises:
         ConfigError: a variable of the environment is invalid.
@@ -293,9 +293,9 @@ def _context_of(payload: bytes) -> SpanContext:
 
 
 def _shown(request: Request) -> str:
-    """Return the URL of *request* without login, query and fragment: whatever is in them may be a secret.
+    """Return the URL of *request* without login, query and fragment, which may contain secrets.
 
-    Of one without a host, such as `data:`, which is a page itself, only the scheme.
+    For a URL without a host, such as `data:`, which contains a whole page, return only the scheme.
     """
     parts = urlparse_cached(request)
     if not parts.netloc:

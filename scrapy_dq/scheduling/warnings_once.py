@@ -1,4 +1,4 @@
-"""Warnings about requests, each reason once."""
+"""Warnings about requests, logged once for each reason."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, shown, w
 
 logger = logging.getLogger(__name__)
 MOST_REASONS = 10
-"""How many different reasons are logged of one kind of warning."""
+"""How many different reasons of one kind of warning are logged."""
 
 
 class WarningsOnce:
-    """Of one worker."""
+    """The warnings of one worker."""
 
     def __init__(self, *, debug: bool) -> None:
-        """*debug*: SCHEDULER_DEBUG, which logs all of them."""
+        """*debug*: SCHEDULER_DEBUG, which logs all warnings."""
         self._debug = debug
         self._warned: dict[str, set[str]] = {}
         """By the text of a warning, the reasons for which it was logged."""

@@ -19,7 +19,7 @@ from scrapy_dq.text import prose_without_logins
 
 ORDERS = tuple(order.value for order in Order)
 REDIS_TIMEOUT_S = 2.0
-"""Below a third of the default DQ_WORKER_TTL: one reply that never comes does not make a worker look dead."""
+"""Less than a third of the default DQ_WORKER_TTL: a lost reply does not make a worker look dead."""
 _FOR_ITEMS = (
     "DQ_ITEMS_TYPE", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER", "DQ_SHUTDOWN_GRACE", "DQ_ROLLBACK_HORIZON",
     "DQ_DATA_DIR", "REDIS_URL", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS",
@@ -39,7 +39,7 @@ class Config:
         "DQ_ORDER", "priority-lifo", "The order within a partition", parse=kind.order_choice, choices=ORDERS
     )
     start_queue: StartQueue = StartQueue.FIFO
-    """Where the start requests of this worker are queued: from Scrapy's own setting."""
+    """The queue of this worker's start requests, from Scrapy's own setting."""
     strict_order: bool = define("DQ_STRICT_ORDER", False, "Lease one request at a time, the best")
     partition_by: str = define(
         "DQ_PARTITION_BY", "slot", "How to divide the backlog", choices=("slot", "none")
@@ -133,17 +133,17 @@ class Config:
 
     @property
     def embedded(self) -> bool:
-        """Whether the embedded Redis is used: no other is named."""
+        """Whether the crawl uses the embedded Redis: the settings name no other."""
         return not (self.redis_url or self.redis_host or names_redis(self.redis_params))
 
     @property
     def redis_timeout_s(self) -> float:
-        """How long one reply of Redis, or a connection, may take."""
+        """Seconds that one reply of Redis, or a connection, may take."""
         return float(self.redis_params.get("socket_timeout") or REDIS_TIMEOUT_S)
 
     @property
     def seen_kind(self) -> Seen:
-        """How a crawl keeps what it has seen."""
+        """How Redis stores the fingerprints of a crawl."""
         return Seen.EXPIRING if self.seen_ttl_s else Seen(self.seen)
 
     @property
@@ -182,9 +182,9 @@ class Config:
         for setting in (_BY_NAME["DQ_CRAWL"], _BY_NAME["DQ_RUN_NAME"]):
             values[setting.field] = _fill(setting, values[setting.field], names)
             if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
-                # A command-line argument whose bytes are not UTF-8: Redis keys and values are UTF-8.
+                # The bytes of a command-line argument may not be UTF-8, but Redis keys and values are.
                 raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
-        # Even if this crawl does not use it.
+        # Checked even if this crawl does not use it.
         _fill(_BY_NAME["REDIS_START_URLS_KEY"], values["start_urls_key"], {"name": "x", "spider": "x"})
         if not values["crawl"]:
             raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
@@ -221,7 +221,7 @@ class Config:
         """Check only the settings of Redis and of items; the result belongs to no crawl.
 
         Raises:
-            ConfigError: at the first of these settings that is wrong, or unknown name with REDIS_ in front.
+            ConfigError: one of these settings is wrong, or the name of a REDIS_ setting is unknown.
         """
         _check_names(settings, "REDIS_")
         return cls("", **_parse(settings, _FOR_ITEMS))
@@ -236,7 +236,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def _check_names(settings: Mapping[str, Any], *prefixes: str) -> None:
-    """Refuse names with these prefixes that are no setting of ours, nor an unused one of scrapy-redis."""
+    """Refuse names with these prefixes, except settings of scrapy_dq and unused ones of scrapy-redis."""
     for name in settings:
         if not (isinstance(name, str) and name.startswith(prefixes)):
             continue
@@ -251,7 +251,7 @@ def _check_names(settings: Mapping[str, Any], *prefixes: str) -> None:
 
 
 def enabled(settings: Mapping[str, Any]) -> bool:
-    """Return DQ_ENABLED; an invalid value counts as True here, and is refused when the crawl opens."""
+    """Return DQ_ENABLED. An invalid value counts as True here; the crawl refuses it when it opens."""
     try:
         return bool(_parse(settings, ("DQ_ENABLED",))["enabled"])
     except ConfigError:

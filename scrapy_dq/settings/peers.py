@@ -1,6 +1,6 @@
-"""What Scrapy's queue settings and the settings of scrapy-redis mean here, and log lines about them.
+"""Scrapy's queue settings and the settings of scrapy-redis: their meaning here, and log lines about them.
 
-Nothing of scrapy-redis is imported: a class is identified by the last part of its name.
+Nothing of scrapy-redis is imported. The last part of a class's name identifies the class.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ def name_of(cls: Any) -> str:
 
 
 def is_theirs(cls: Any) -> bool:
-    """Tell whether *cls*, a dotted path or a class, is of scrapy-redis or derives from one that is."""
+    """Tell whether *cls*, a dotted path or a class, belongs to scrapy-redis or derives from such a class."""
     lineage = cls.__mro__ if isinstance(cls, type) else (cls,)
     return any(name_of(ancestor).startswith("scrapy_redis.") for ancestor in lineage)
 
 
 def order_of_queue(settings: Mapping[str, Any]) -> Order | None:
-    """Return the order that SCHEDULER_QUEUE_CLASS stands for; None if it is not set, or unknown."""
+    """Return the order that SCHEDULER_QUEUE_CLASS stands for, or None if it is not set or unknown."""
     cls = settings.get(QUEUE_CLASS)
     return _ORDERS.get(name_of(cls).rpartition(".")[2]) if cls else None
 
 
 def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, str]]:
-    """Yield, with its level, each line to be logged when a crawl begins with these settings.
+    """Yield the log lines for a crawl that begins with these settings, each with its level.
 
     Args:
-        order: that of the crawl.
+        order: the crawl's order.
     """
     given = settings.get("DQ_ORDER") is not None
     queue = settings.get(QUEUE_CLASS)
@@ -85,12 +85,12 @@ def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:
 
 
 def start_queue_setting(settings: Mapping[str, Any]) -> str:
-    """Return which of Scrapy's two settings of start queues Scrapy would use."""
+    """Return the setting of start queues that Scrapy would use; it has two."""
     return f"SCHEDULER_START_{'DISK' if settings.get('JOBDIR') else 'MEMORY'}_QUEUE"
 
 
 def start_queue(settings: Mapping[str, Any]) -> StartQueue:
-    """Return where start requests are queued according to Scrapy's setting."""
+    """Return the queue of start requests according to Scrapy's setting."""
     name = start_queue_setting(settings)
     queue = settings.get(name)
     if not queue:

@@ -1,7 +1,7 @@
-"""Where Redis is, and the arguments of its client.
+"""The address of Redis, and the arguments of its client.
 
-How REDIS_HOST, REDIS_PORT and REDIS_DB combine with REDIS_URL and REDIS_PARAMS, what a URL may be, and
-which types arguments have. No error shows anything of a URL, because it may hold a password.
+This module decides how REDIS_HOST, REDIS_PORT and REDIS_DB combine with REDIS_URL and REDIS_PARAMS, which
+URLs are allowed, and which types arguments have. Errors never quote a URL, because it may hold a password.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9a-fA-F:.%]+)\]|(?P<name>[^\s:,\[\]@/?#]+)
 
 
 def names_cluster(url: str) -> bool:
-    """Tell whether *url* is one of a Redis Cluster."""
+    """Tell whether *url* belongs to a Redis Cluster."""
     return url.partition("://")[0] in CLUSTER
 
 
 def names_sentinel(url: str) -> bool:
-    """Tell whether *url* is one of Redis Sentinel."""
+    """Tell whether *url* belongs to Redis Sentinel."""
     return url.partition("://")[0] in SENTINEL
 
 
@@ -39,19 +39,19 @@ def with_tls(url: str) -> str:
 
 
 def split_sentinel_url(url: str) -> tuple[Hosts, str, str]:
-    """Return the hosts, the name of the service, and a URL of the master for redis-py, with a placeholder.
+    """Return the hosts, the service's name, and a URL for redis-py with a placeholder for the master's host.
 
     Args:
         url: `redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?option=value...]`.
     Raises:
-        ValueError: it is another one.
+        ValueError: the URL has another form.
     """
     scheme, _, rest = url.partition("://")
-    # Not urlsplit: it takes several hosts for one with a wrong port.
+    # Not urlsplit: it takes several hosts for one host with a wrong port.
     where, _, path = rest.partition("/")
     path, mark, query = path.partition("?")
     service, _, database = path.rstrip("/").partition("/")
-    # What follows an unescaped / ? or # of a password would be taken for the service.
+    # The text after an unescaped / ? or # in a password would be taken for the service.
     is_password = set("@#") & set(path + query) or set("/?#") & set(where)
     if scheme not in SENTINEL or is_password or not service or not re.fullmatch(r"[0-9]*", database):
         raise ValueError("no URL of Redis Sentinel")
@@ -66,11 +66,11 @@ def split_cluster_url(url: str) -> tuple[Hosts, str]:
     Args:
         url: `redis+cluster://[user:password@]host[:port][,host[:port]...][?option=value...]`.
     Raises:
-        ValueError: it is another one.
+        ValueError: the URL has another form.
     """
     scheme, _, rest = url.partition("://")
     where, mark, query = rest.partition("?")
-    where, _, database = where.partition("/")  # a cluster has only one
+    where, _, database = where.partition("/")  # a cluster has only database 0
     if scheme not in CLUSTER or database.strip("/") not in ("", "0") or set("@#") & set(query):
         raise ValueError("no URL of a Redis Cluster")
     login, hosts = _login_and_hosts(where, PORT)
@@ -80,7 +80,7 @@ def split_cluster_url(url: str) -> tuple[Hosts, str]:
 
 
 def _login_and_hosts(where: str, port: int) -> tuple[str, Hosts]:
-    """Return the login, with its @, and each host with its port, or *port*."""
+    """Return the login, with its @, and each host with its port; *port* is the default."""
     login, at, names = where.rpartition("@")
     hosts = []
     for each in map(_HOST.fullmatch, names.split(",")):
@@ -97,13 +97,13 @@ def _plain(scheme: str) -> str:
 
 
 def check_url(name: str, url: str) -> None:
-    """Refuse a URL of Redis from which a part of the password would be taken for something else, and shown.
+    """Refuse a URL of Redis if a part of the password would be taken for something else, and shown.
 
-    An unescaped / ? or # in a password ends the host there: its beginning would be printed as the host or the
-    port, or its end as the path of a socket.
+    An unescaped / ? or # in a password ends the host there: the password's beginning would be printed as the
+    host or the port, or its end as the path of a socket.
 
     Raises:
-        ConfigError: it shows nothing of the URL.
+        ConfigError: the message quotes nothing from the URL.
     """
     try:
         if names_sentinel(url):
@@ -118,19 +118,19 @@ def check_url(name: str, url: str) -> None:
 
 def _check_plain(url: str) -> None:
     parts = urlsplit(url)
-    parts.port  # noqa: B018  # raises if it is no number
-    # urlsplit strips blanks and lowers the scheme, and not all of redis-py does: a thread would end.
+    parts.port  # noqa: B018  # raises if it is not a number
+    # urlsplit strips blanks and lowers the scheme. redis-py does not do all of that: a thread would end.
     known = parts.scheme in PLAIN and url.startswith(parts.scheme)
-    # The path of a socket may have an @, if no login may have ended in it.
+    # The path of a socket may have an @, unless a login may have ended in it.
     cut = "@" in parts.path + parts.query + parts.fragment and (parts.netloc or parts.scheme != "unix")
-    # redis-py would use database 0. The text may be the end of a password.
+    # redis-py would use database 0 for an odd path. The text may be the end of a password.
     odd = parts.scheme != "unix" and not _DATABASE.fullmatch(unquote(parts.path))
     if not known or cut or odd:
         raise ValueError
 
 
 def wrong_url(name: str) -> ConfigError:
-    """Return the error for a URL of Redis: with nothing of it, and of no other error about it."""
+    """Return the error for a URL of Redis. It quotes nothing from the URL or from another error about it."""
     return ConfigError(
         f"{name} (not shown here): expected redis://user:password@host:6379/0, rediss:// with TLS, "
         f"unix:///path, redis+sentinel://host:26379/service/0 or redis+cluster://host:6379; with special "
@@ -139,7 +139,7 @@ def wrong_url(name: str) -> ConfigError:
 
 
 def host(setting: Setting, value: Any) -> str:
-    """Check a host, or the path of a socket: log lines show it, with a password that is in it."""
+    """Check a host, or the path of a socket. Logs show it, with any password in it."""
     if "://" in text(setting, value) or has_login(value):
         raise setting.wrong(value, "the name of a host, or the path of a socket; a URL belongs in REDIS_URL")
     return str(value)
@@ -152,13 +152,13 @@ def url(setting: Setting, value: Any) -> str:
 
 _SOCKETS = ("url", "unix_socket_path", "path")
 _NAMES_REDIS = (*_SOCKETS, "host", "port", "db", "username", "password", "ssl")
-"""Arguments that refer to a certain Redis, not to the embedded one."""
+"""Arguments that name a certain Redis, not the embedded one."""
 _CHECKS: dict[str, tuple[Any, float | None, float | None]] = {
     "url": (url, None, None), **dict.fromkeys(("host", *_SOCKETS[1:]), (host, None, None)),
     "port": (integer, 1, 65_535),
     **dict.fromkeys(("socket_timeout", "socket_connect_timeout"), (number, 0.1, None)),
 }  # fmt: skip
-"""Arguments in REDIS_PARAMS that are checked, with their range: redis-py checks the others."""
+"""Arguments in REDIS_PARAMS that are checked, with their range; redis-py checks the others."""
 
 
 def names_redis(params: Mapping[str, Any]) -> bool:
@@ -167,13 +167,13 @@ def names_redis(params: Mapping[str, Any]) -> bool:
 
 
 def name_place(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Complete *values* with the place of Redis, as scrapy-redis does: a setting overrides REDIS_PARAMS.
+    """Complete *values* with the address of Redis. As in scrapy-redis, a setting overrides REDIS_PARAMS.
 
     A port or a database without a host refers to this machine.
 
     Args:
         given: the project's settings.
-        values: their parsed values, by the fields of Config; changed.
+        values: their parsed values, by the fields of Config; they are changed.
     Raises:
         ConfigError: an argument in REDIS_PARAMS is wrong.
     """

@@ -37,13 +37,13 @@ class Setting:
     high: float | None = None
     choices: tuple[str, ...] = ()
     doc: str = ""
-    """What it is for, in one line of Markdown."""
+    """Its purpose, in one line of Markdown."""
     secret: bool = False
     """Its value may hold a password or a key: it is not shown."""
 
     def wrong(self, value: Any, expected: str = "") -> ConfigError:
-        """Return the error for a value; *expected*: what is allowed, if that is more than `allowed` says."""
-        # Whatever the setting: the URL of Redis, or a part of it, may have got into the wrong one.
+        """Return the error for a value; *expected*: the allowed values, if `allowed` does not say enough."""
+        # For every setting: the URL of Redis, or a part of it, may be in the wrong one.
         has_one = has_login(value if isinstance(value, str) else repr(value))
         hidden = has_one or self.secret or self.name in ("REDIS_HOST", "REDIS_PORT")
         shown = " (not shown here)" if hidden else f" = {value!r}"
@@ -61,7 +61,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """The allowed values, in words, also without a range."""
+        """The allowed values, in words, even without a range."""
         return self.range or _KINDS.get(self.parse, "a string")
 
     @property
@@ -82,13 +82,13 @@ def define(
     choices: tuple[str, ...] = (),
     repr: bool = True,
 ) -> Any:
-    """Return a dataclass field that defines a setting; its default is what *parse* returns for *default*.
+    """Return a dataclass field that defines a setting. *parse* turns *default* into the field's default.
 
     Args:
         name: the name of the setting in Scrapy's settings.
         default: the value if the setting is omitted.
         doc: one line of Markdown.
-        parse: checks a value; None: the one of the default's type.
+        parse: checks a value; None means the check for the default's type.
         repr: False for a value that may contain a password.
     """
     parse = parse or (choice if choices else _OF_TYPE[type(default)])
@@ -151,7 +151,7 @@ def path(setting: Setting, value: Any) -> str:
 
 
 def web_address(setting: Setting, value: Any) -> str:
-    """Check that *value* is a URL of http or https, or empty; it may hold a secret, which no error quotes."""
+    """Check that *value* is empty or a URL of http or https. It may hold a secret: no error quotes it."""
     try:
         parts = urlsplit(value)
         good = not value or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
@@ -175,9 +175,9 @@ def order_choice(setting: Setting, value: Any) -> Order:
 
 def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
-        # `-s` of the command line gives a string: JSON of a list, or texts separated by commas.
+        # `-s` on the command line gives a string: a JSON list, or texts separated by commas.
         parts = value.split(",")
-        if value.lstrip().startswith("["):  # an IPv6 address may, too
+        if value.lstrip().startswith("["):  # an IPv6 address may also begin with it
             with suppress(ValueError):
                 parts = json.loads(value)
         stripped = (part.strip() if isinstance(part, str) else part for part in parts)
@@ -195,7 +195,7 @@ def schemes(setting: Setting, value: Any) -> tuple[str, ...]:
 
 
 def serializer(setting: Setting, value: Any) -> Any:
-    """Return the object with `dumps` and `loads` that *value* is or names; None: not set."""
+    """Return the object with `dumps` and `loads` that *value* is or names, or None if it is not set."""
     if value is None or value == "":
         return None
     found = value
@@ -212,7 +212,7 @@ def serializer(setting: Setting, value: Any) -> Any:
 
 
 def mapping(setting: Setting, value: Any) -> dict[str, Any]:
-    # `-s` of the command line gives a string.
+    # `-s` on the command line gives a string.
     if isinstance(value, str):
         try:
             value = json.loads(value or "{}")
@@ -225,7 +225,7 @@ def mapping(setting: Setting, value: Any) -> dict[str, Any]:
 
 def revisit_policy(setting: Setting, value: Any) -> Any:
     if isinstance(value, (str, type)):
-        return value  # revisits.py checks what it says, or loads it
+        return value  # revisits.py checks or loads it
     raise setting.wrong(value)
 
 
@@ -236,7 +236,7 @@ def loadable(setting: Setting, value: Any) -> Any:
 
 
 class Budget(NamedTuple):
-    """The most requests of a partition, in a run or on a day; 0: any number."""
+    """The maximum number of requests of a partition, in a run or on a day; 0 means any number."""
 
     most: int = 0
     daily: bool = False
@@ -253,7 +253,7 @@ def budget(setting: Setting, value: Any) -> Budget:
 
 
 class PartitionSettings(NamedTuple):
-    """What DQ_DOMAIN_LIMITS says of a partition; None: nothing."""
+    """The settings of a partition in DQ_DOMAIN_LIMITS; None means not set."""
 
     delay: float | None = None
     concurrency: int | None = None
@@ -261,7 +261,7 @@ class PartitionSettings(NamedTuple):
 
 
 class Backoff(NamedTuple):
-    """In seconds: how long the first retry waits at most, and any; 0: not at all. The longest Retry-After."""
+    """Longest waits in seconds: of the first retry (0: none), of any retry, and for a Retry-After."""
 
     base: float = 0.0
     cap: float = 0.0

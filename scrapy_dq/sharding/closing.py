@@ -1,15 +1,15 @@
 """The end of a crawl, as one worker sees it, from its protocols in all shards, home first.
 
-Home alone knows of start() methods and of the end of the run. docs/internals/shards.md has the rules.
+Only home knows of start() methods and of the end of the run. docs/internals/shards.md has the rules.
 
 - `pending`, `reason`: whether the worker has something to wait for, and why it closes.
-- `Level`: the level of seeding at home. A put without a parent goes to another shard when home has confirmed
-  the level, and the level stays until the put is certain in its shard, and that it was raised is certain at
-  home: else a roll-back of home could finish the run over it.
-- `TerminationDetector`: how the workers find out that nothing is left. Asked one after the other, all shards
-  may say that they are empty while a page moves from one to another. So each of the others has to answer
-  before and after home, with the same version: then nothing was put in between, and at the moment of home's
-  answer all were empty.
+- `Level`: the level of seeding at home. A put without a parent goes to another shard only when home has
+  confirmed the level. The level stays until the put is certain in its shard, and the raise is certain at
+  home. Otherwise a roll-back of home could finish the run and leave the put behind.
+- `TerminationDetector`: how the workers find out that nothing is left. If a worker asks one shard after the
+  other, all may answer "empty" while a page moves between them. So each other shard has to answer before and
+  after home, with the same version. Then nothing was put in between, and all shards were empty at the moment
+  of home's answer.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def works(protocols: Sequence[ShardProtocol]) -> bool:
 
 
 def idle(protocols: Sequence[ShardProtocol]) -> bool:
-    """Tell whether nothing of the crawl is left, as of the last exchanges; start payloads may still come."""
+    """Tell whether the crawl had no work left at the last exchanges; start payloads may still come."""
     if protocols[0].seeding == Seeding.ACTIVE:
         return False
     return all(each.census.empty for each in protocols) and not works(protocols)
 
 
 def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
-    """Tell whether something of the whole crawl is not done yet, as far as this worker knows.
+    """Tell whether any work of the whole crawl is not done yet, as far as this worker knows.
 
     Args:
-        since: number of exchanges that were composed when home said that the run is finished.
+        since: number of exchanges composed before home reported the end of the run.
     """
     home = protocols[0]
     if not home.together.over:
@@ -45,25 +45,25 @@ def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
             return not all(each.census.empty for each in protocols)
         if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
             return not outrun(protocols)
-        # Another shard was rolled back after the end: what it has handed out again is settled first.
+        # Another shard was rolled back after the end, and leased done pages again: these are settled first.
         if works(protocols[1:]):
             return True
     elif not home.finished:
-        # Another shard is in a later run. What is missing, home may know, or others that were rolled back.
+        # Another shard is in a later run. Home, or other shards after a roll-back, may know of missing work.
         since = home.together.over_at
         if home.applied <= since:
             return True
-    # Another shard may have been rolled back before the end, further than the log reaches: only who had
-    # stored what is gone can tell, from a later answer.
+    # Another shard may have been rolled back before the end, further than the log reaches. Only the worker
+    # that had stored the lost puts can tell, from a later answer.
     return any(each.applied <= since and not each.finished for each in protocols[1:])
 
 
 def outrun(protocols: Sequence[ShardProtocol]) -> bool:
-    """Tell whether nothing is left at home, and another shard has gone on without this worker.
+    """Tell whether nothing is left at home, and another shard is in a later run without this worker.
 
-    RACE: home was rolled back to before the end of the run, after the next one had begun in both. Who is no
-    member there gets no answer that could end the run at home. One that home has taken into the next run
-    follows it (`ShardProtocol._follow_home`).
+    RACE: the next run had begun in both shards, then home was rolled back to before the end of this run. A
+    worker that is no member of the other shard gets no answer that could end the run at home. A worker that
+    home has taken into the next run follows home (`ShardProtocol._follow_home`).
     """
     home = protocols[0]
     if home.finished or home.seeding == Seeding.ACTIVE or not home.census.empty or works(protocols):
@@ -79,7 +79,7 @@ def reason(protocols: Sequence[ShardProtocol]) -> str:
     home = protocols[0]
     if any(each.left_behind for each in protocols) or outrun(protocols):
         return "run_over"
-    # Another shard is in a later run: what waits is dropped, and what is left at home, which was rolled back.
+    # Another shard is in a later run: waiting puts are dropped, and so is the work of a rolled-back home.
     unsaid = home.seeding == Seeding.ACTIVE or any(each.outbox.parentless for each in protocols)
     if home.together.over and not home.over and (unsaid or not home.finished):
         return "run_over"
@@ -91,20 +91,20 @@ def reason(protocols: Sequence[ShardProtocol]) -> str:
 
 
 class AtOnce:
-    """Tells whether all shards would have said at one moment what the last answer of each says.
+    """Tells whether a condition was true in all shards at the same moment.
 
-    That takes two answers of each shard, nothing new between (see `TerminationDetector`). An owner asks about
-    one thing only.
+    This takes two answers from each shard, with nothing new between them (see `TerminationDetector`). Each
+    object is for one condition.
     """
 
     def __init__(self, protocols: Sequence[ShardProtocol], common: CommonState) -> None:
         self._protocols = protocols
         self._common = common
         self._first: tuple[int, list[int]] | None = None
-        """The exchanges that were composed when each said so first, and the versions of all shards then."""
+        """Number of composed exchanges, and versions, when all last answers first met the condition."""
 
     def confirms(self, each_says_so: bool) -> bool:
-        """Return whether all said so at one moment; *each_says_so*: all last answers do."""
+        """Return whether the condition was true everywhere at once; *each_says_so*: in all last answers."""
         if not each_says_so:
             self._first = None
             return False
@@ -118,12 +118,12 @@ class AtOnce:
 
 
 class Level:
-    """Of one worker.
+    """The level of seeding that one worker has at home.
 
     Args:
-        protocols: of all its parts; the first one is that with home.
-        home_answers: whether home has answered the last call. Otherwise others may have declared this worker
-            dead there and finished the run, while its puts are still accepted in another shard.
+        protocols: the protocols of all parts of the worker; the first one is with home.
+        home_answers: returns whether home has answered the last call. If not, other workers may have declared
+            this one dead there and finished the run, while another shard still accepts its puts.
     """
 
     def __init__(
@@ -132,26 +132,26 @@ class Level:
         self._protocols = protocols
         self._home_answers = home_answers
         self._last: dict[int, int] = {}
-        """By shard, the number of the last put without a parent for which the level is needed."""
+        """By shard, the number of the last put without a parent that needs the level."""
         protocols[0].stays_raised = self.needed
         for each in protocols[1:]:
             each.may_seed = self.is_raised
 
     def put(self, shard: int, number: int) -> None:
-        """Note that a put without a parent was appended to the outbox of another shard than home."""
+        """Note a put without a parent in the outbox of a shard other than home."""
         self._last[shard] = number
 
     @property
     def shards(self) -> Iterable[int]:
-        """Those with puts for which it is needed."""
+        """The shards with puts that need the level."""
         return self._last
 
     def is_raised(self) -> bool:
-        """Tell whether home has confirmed it and answers, and nothing that lowers it was sent since."""
+        """Tell whether home has confirmed the level and answers, and no exchange since then lowers it."""
         return self._protocols[0].raised_at is not None and self._home_answers()
 
     def needed(self) -> bool:
-        """Tell whether it has to stay raised, even if start() is complete."""
+        """Tell whether the level has to stay raised, even if start() is complete."""
         while self._last and self._protocols[0].raise_retired:
             shard, number = next(iter(self._last.items()))
             if self._protocols[shard].retired < number:
@@ -165,16 +165,16 @@ class _Stage(IntEnum):
     HOME = 1
     """Home was asked."""
     AGAIN = 2
-    """The others were asked again."""
+    """The other shards were asked again."""
     FINISHING = 3
-    """Home was asked to finish, if it has not changed."""
+    """Home was asked to finish the run if home has not changed."""
 
 
 class TerminationDetector:
-    """Of one worker. The questions are ordinary exchanges, after each of which a step costs O(1).
+    """Finds out for one worker that nothing is left. It asks by ordinary exchanges; each step costs O(1).
 
     Args:
-        protocols: of all its parts; the first one is that with home.
+        protocols: the protocols of all parts of the worker; the first one is with home.
         ask: makes the next exchange with a shard due at once.
     """
 
@@ -184,14 +184,14 @@ class TerminationDetector:
         self._stage = _Stage.WORKING
         self._versions: list[int] = []
         self._ids: list[str] = []
-        """Under which this worker was registered in each shard when it began to ask."""
+        """The worker's id in each shard when it began to ask."""
         self._left = set(range(len(protocols)))
-        """The shards that are lost, or that were not empty when they answered last."""
+        """Shards that are lost or damaged, or were not empty at their last answer."""
         self._asked: dict[int, int] = {}
-        """By shard that has not answered, the exchanges that were composed when it was asked."""
+        """For each shard that has not answered, the number of exchanges composed before the question."""
 
     def step(self, shard: int, quiet: bool) -> None:
-        """Go on after an exchange with *shard*, or begin anew; *quiet*: nothing here keeps the run open."""
+        """Take a step after an exchange with *shard*; *quiet*: this worker does not keep the run open."""
         home, of = self._protocols[0], self._protocols[shard]
         (self._left.add if of.lost or of.damage or not of.census.empty else self._left.discard)(shard)
         if of.applied > self._asked.get(shard, of.applied):
@@ -213,13 +213,13 @@ class TerminationDetector:
             home.finish_at = self._versions[0]
             self._next(_Stage.FINISHING, 0)
         else:
-            self._begin_anew()  # home has changed meanwhile, or somebody listens
+            self._begin_anew()  # home has changed since, or a worker listens
 
     def _has_changed(self, shard: int) -> bool:
         of = self._protocols[shard]
         if self._stage is _Stage.WORKING:
             return False
-        # A rejoin may bring back the version that a roll-back has taken.
+        # A rejoin may bring back a version that was lost in a roll-back.
         return of.id != self._ids[shard] or (shard > 0 and of.census.version != self._versions[shard])
 
     def _begin_anew(self) -> None:

@@ -1,8 +1,8 @@
 """Ends of leases that wait for puts in other shards.
 
 A confirmed put can be lost if its shard is rolled back and this worker, which has it in its log, is killed.
-Within one shard a roll-back that takes a child takes the ack of its parent, too. Between shards only the
-lease of the parent is left to find the child again: so it is kept until its puts elsewhere are retired.
+Within one shard, a roll-back that takes a child also takes the ack of its parent. Between shards, only the
+lease of the parent can find the child again. So it is kept until its puts in other shards are retired.
 docs/internals/shards.md has the rule.
 """
 
@@ -17,13 +17,13 @@ from scrapy_dq.sharding.protocol import ShardProtocol
 
 
 class DeferredEnds:
-    """Of one worker.
+    """The deferred ends of one worker.
 
     Tens of thousands may wait for a horizon. They are tuples of bytes and numbers, which Python's garbage
     collector visits only once: with objects, full collections stopped a process for a quarter of a second.
 
     Args:
-        protocols: of its parts, by shard.
+        protocols: the protocols of the worker's parts, by shard.
     """
 
     def __init__(self, protocols: Sequence[ShardProtocol]) -> None:
@@ -31,11 +31,11 @@ class DeferredEnds:
         self._needs: dict[bytes, dict[int, int]] = {}
         """By lease and other shard, the highest number of a put there on which the lease depends."""
         self._deferred: dict[bytes, tuple[int, int, int]] = {}
-        """By lease: a serial number, its shard, and on how many shards it waits."""
+        """By lease: a serial number, its shard, and how many shards it waits for."""
         self._endings: dict[bytes, Ending] = {}
-        """By lease, of those that do not end with an Ack."""
+        """By lease, the endings other than Ack."""
         self._waiting: list[list[tuple[int, int, bytes]]] = [[] for _ in protocols]
-        """By shard, a heap: number of a put, and serial number and lease of what waits for it."""
+        """By shard, a heap: number of a put, and serial number and lease of the end that waits for it."""
         self._serial = count()
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class DeferredEnds:
             needs[shard] = max(number, needs.get(shard, 0))
 
     def defers(self, shard: int, ending: Ending) -> bool:
-        """Tell whether *ending* has to wait, and keep it until then; *shard*: of its lease."""
+        """Tell whether *ending* has to wait, and keep it if so; *shard*: the shard of its lease."""
         needs = self._needs.pop(ending.entry_id, None)
         if not needs:
             return False
@@ -70,17 +70,17 @@ class DeferredEnds:
         return not shards.isdisjoint(self._needs.get(entry_id, ()))
 
     def forget(self, entry_id: bytes) -> None:
-        """Note that a lease was released: what it depends on does not matter any more."""
+        """Note that a lease was released and depends on no puts any more."""
         self._needs.pop(entry_id, None)
 
     def due(self, shard: int) -> Iterator[tuple[int, Ending]]:
-        """Remove and yield the ends that have waited for *shard* alone, and no longer, each with its own."""
+        """Remove and yield the ends that waited only for *shard* and can now be sent, each with its shard."""
         waiting = self._waiting[shard]
         while waiting and waiting[0][0] <= self._protocols[shard].retired:
             _, serial, entry_id = heappop(waiting)
             of, own, left = self._deferred.get(entry_id, (-1, 0, 0))
             if of != serial:
-                continue  # it was lost, and its lease may have been granted and deferred again
+                continue  # this end was given up, and the entry may have been leased and deferred again
             if left > 1:
                 self._deferred[entry_id] = serial, own, left - 1
                 continue
@@ -89,7 +89,7 @@ class DeferredEnds:
             yield own, Ack(entry_id) if ending is None else ending
 
     def give_up_on(self, shard: int) -> list[tuple[int, bytes]]:
-        """Remove those that wait for *shard*, and return their leases, each with its own shard."""
+        """Remove the ends that wait for *shard*, and return their leases, each with its own shard."""
         waiting, self._waiting[shard] = self._waiting[shard], []
         given_up = []
         for _, serial, entry_id in waiting:
@@ -101,7 +101,7 @@ class DeferredEnds:
         return given_up
 
     def give_up(self) -> list[tuple[int, bytes]]:
-        """Remove all that wait, and return their leases, each with its shard."""
+        """Remove all ends, and return their leases, each with its shard."""
         given_up = [(shard, entry_id) for entry_id, (_, shard, _) in self._deferred.items()]
         self._deferred.clear()
         self._endings.clear()

@@ -1,4 +1,4 @@
-"""Joining the other shards than home, and what home says when a worker leaves them."""
+"""Joining the shards other than home, and the question to home before a worker leaves them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scrapy_dq.sharding.protocol import ShardProtocol
 
 
 async def join_others(parts: Sequence[Part], joined: Joined) -> Joined:
-    """Join all shards but home, the first of *parts*, which has *joined*.
+    """Join all shards except home; *joined*: the answer of home, which is the first of *parts*.
 
     Returns:
         FINISHED: the run ended during the call; the worker has to leave the shards that it joined.
     Raises:
-        FrontierUnavailable, FrontierRefused: the worker has left all shards, home too.
+        FrontierUnavailable, FrontierRefused: the worker has left all shards, also home.
     """
     home, others = parts[0], [each.membership for each in parts[1:]]
     at_home = home.frontier
@@ -46,7 +46,7 @@ async def join_others(parts: Sequence[Part], joined: Joined) -> Joined:
 
 
 async def standing_of(home: Part) -> Standing | None:
-    """Return where home stands, also for a worker whose exchanges it answers no more; None: unknown."""
+    """Return home's standing, also if home answers no more exchanges of this worker; None: unknown."""
     try:
         return await home.frontier.standing()
     except FrontierError:
@@ -54,10 +54,10 @@ async def standing_of(home: Part) -> Standing | None:
 
 
 def version_of(shard: ShardProtocol, home: Standing | None) -> int:
-    """Return the version with which its last worker clears a shard; -1: not, its run is not known to be over.
+    """Return the version at which the last worker clears *shard*; -1: never, its run may not be over.
 
     RACE: the shard was rolled back, and another worker has taken it into the next run with this one. Or a
-    retry has opened the run again since home said that it is finished.
+    retry has reopened the run since home reported its end.
     """
     if home is None or home.epoch != shard.epoch:
         return -1

@@ -1,4 +1,4 @@
-"""The worker of a process: one, or one for each shard behind the same interface."""
+"""The worker of a process: one worker, or one per shard behind the same interface."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def worker_of(
     """Return the worker of this process in a crawl.
 
     Args:
-        frontiers: of all shards; the first one is home.
+        frontiers: the frontiers of all shards; the first one is home.
         connect: returns a client of `redis.asyncio` for the heartbeat with a frontier; called in its thread.
-        pace: returns what says when an exchange with a frontier is due.
+        pace: returns the pace of the exchanges with a frontier.
 
     For the other arguments see `Worker`.
     """

@@ -1,4 +1,4 @@
-"""A worker as a member of one shard: it joins in the run of home, and leaves when home allows it."""
+"""A worker as a member of one shard: it joins home's run, and leaves when home allows it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scrapy_dq.sharding.protocol import ShardProtocol
 
 
 class Home(NamedTuple):
-    """Where the home shard of a crawl stands: the others follow it."""
+    """The state of a crawl's home shard, which the other shards follow."""
 
     epoch: str
     run: int
     shards_exist: bool
-    """All other shards exist: one that is absent, or of another epoch, was lost."""
+    """All other shards exist: if one is absent or has another epoch, it was lost."""
     standing: Callable[[], Awaitable[Standing]]
-    """Asks home where it stands by now."""
+    """Asks home for its present state."""
 
 
 async def follow_home(
@@ -33,8 +33,8 @@ async def follow_home(
 
     Raises:
         RunOver: that run ended during the call.
-        FrontierRefused: among others, if home knows this shard, and it is gone; or if it is in a later run
-            than home.
+        FrontierRefused: for example, home knows this shard, but it is gone, or it is in a later run than
+            home.
     """
     name, replaces = f"crawl {frontier.crawl!r}", b""
     while True:

@@ -8,15 +8,15 @@ from scrapy_dq.frontier.worker import pace
 from scrapy_dq.frontier.worker.pace import Rhythm
 
 SPREAD_S, SPREAD_MOST_S = 0.025, 0.5
-"""How much longer a move waits for each further shard, and the most: each shard gets a part of the moves, and
-an exchange has a fixed cost."""
+"""How much longer a move waits per further shard, and at most: each shard gets a part of the moves, and an
+exchange has a fixed cost."""
 SLOW_MOST_S = 2.0
 """The longest time that moves wait for the moves of another lease of their shard, and that an idle worker
 waits before it asks a shard again."""
 
 
 def rhythm_of(shards: int) -> Rhythm:
-    """Return the rhythm of a worker in each of so many shards, at least 2."""
+    """Return a worker's rhythm in each of *shards* shards, at least 2."""
     longer_s = min(SPREAD_S * (shards - 1), SPREAD_MOST_S)
     return Rhythm(
         pace.LINGER_S + longer_s, pace.IDLE_FIRST_S + longer_s,
@@ -28,9 +28,9 @@ def share(free: int, running: int, part: float) -> int:
     """Return how many leases of one shard can run here at once: at least 1.
 
     Args:
-        free: how many more leases can run here, of all shards.
+        free: how many more leases, from all shards, can run here.
         running: how many leases of this shard are running.
-        part: what waits in this shard, of all that waits: 0 to 1.
+        part: this shard's part of all waiting entries, 0 to 1.
     """
-    # Where nothing waits, something may have come since.
+    # An empty shard may have got entries since its last answer.
     return max(1, running + max(min(1, free), ceil(free * part)))

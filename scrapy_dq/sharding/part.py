@@ -17,7 +17,7 @@ class Part(Worker):
 
     Args:
         whole: the worker of all shards, which its owner uses.
-        number: of the shard.
+        number: the number of the shard.
     """
 
     protocol_class = ShardProtocol
@@ -32,7 +32,7 @@ class Part(Worker):
 
     @property
     def puts_outage(self) -> str:
-        """Why this shard takes no puts without a parent now: an outage of it, or of home."""
+        """Why this shard takes no puts without a parent now: its own outage, or an outage of home."""
         return self.outage or self._whole.home.outage
 
     def has_all(self, since: int) -> bool:

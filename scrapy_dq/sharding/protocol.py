@@ -1,4 +1,4 @@
-"""What several shards add to the protocol of a worker: docs/internals/shards.md has the rules."""
+"""The protocol of a worker in a crawl with several shards: docs/internals/shards.md has the rules."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from scrapy_dq.frontier.moves import Move, is_parentless
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 _LOWERED = (Seeding.DONE, Seeding.LISTENING)
-"""With these levels only, nothing of this worker's start() is incomplete if it dies."""
+"""If this worker dies at one of these levels, its start() is not incomplete."""
 
 
 class CommonState:
-    """The state that the protocols of one worker, one for each shard, share."""
+    """The state that one worker's protocols share; there is one protocol per shard."""
 
     def __init__(self) -> None:
         self.over = False
-        """The run is finished for good in one of them: puts are dropped, so that no page is acked.
+        """The run is finished for good in one shard: puts are dropped, so no page may be acked.
 
-        RACE: the shard of a page was rolled back, and is in the next run by now, where no other worker finds
-        its links.
+        RACE: the shard of a page was rolled back and is in the next run already. After an ack of the page, no
+        other worker would find its links there.
         """
         self.lost = False
-        """The frontier of one of them is gone."""
+        """The frontier of one shard is gone."""
         self.over_at = -1
-        """Number of exchanges that were composed when that was found."""
+        """Number of exchanges composed before the run was `over`."""
         self.composed = 0
-        """Number of exchanges that were composed."""
+        """Number of exchanges composed by all protocols."""
         self.run = 0
-        """The latest run in which any of them has registered."""
+        """The latest run in which any protocol has registered."""
         self.run_at = 0
-        """Number of exchanges that were composed by then."""
+        """Number of exchanges composed before that."""
         self.give_up_deferred: Callable[[], object] = lambda: None
         """Forgets the leases whose ends wait for puts in other shards."""
         self.suspects: set[ShardProtocol] = set()
-        """Those that may have a suspect, or meet one."""
+        """Protocols that may have a suspect, or lease one."""
 
     def registered_in(self, run: int) -> None:
-        """Note that one of them has registered in a run."""
+        """Note that a protocol has registered in a run."""
         if run > self.run:
             self.run, self.run_at = run, self.composed
 
@@ -56,7 +56,7 @@ class CommonState:
 class ShardProtocol(WorkerProtocol):
     """The protocol of one worker in one shard; for the arguments see `WorkerProtocol`.
 
-    It numbers its exchanges among all exchanges of the worker.
+    The worker's protocols number their exchanges together.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -66,36 +66,33 @@ class ShardProtocol(WorkerProtocol):
         self.home = self
         """The protocol with home."""
         self.others: Sequence[ShardProtocol] = ()
-        """Those of this worker in the other shards."""
+        """This worker's protocols in the other shards."""
         self.together = CommonState()
         self.raised_at: float | None = None
-        """When Redis has confirmed a level of seeding that keeps the run open; None: it may be lowered."""
+        """When Redis confirmed a level of seeding that keeps the run open; None: the level may be lowered."""
         self.raise_retired = False
-        """No roll-back within the horizon takes that back."""
+        """No roll-back within the horizon can undo the raise."""
         self.stays_raised: Callable[[], bool] = lambda: False
-        """Whether another shard has, or is to get, puts that this level is needed for; see `Level`."""
+        """Returns whether another shard has, or will get, puts that need the level; see `Level`."""
         self.may_seed: Callable[[], bool] = lambda: True
-        """Whether puts without a parent may be sent now."""
+        """Returns whether puts without a parent may be sent now."""
         self.held_back = False
-        """Because they may not, the last exchange had no moves."""
+        """The last exchange had no moves, because such puts may not be sent."""
         self.finish_at = UNFINISHED
         """See `Terms.finish_at`."""
         self.outrun_at: int | None = None
-        """Number of exchanges composed when its shard said that it is in a later run, without this worker."""
+        """Number of exchanges composed before the shard reported a later run without this worker."""
         self.rolled_back = False
         """Redis has lost puts of this run that the log had retired."""
         self._forfeited = False
         self._may_lease = 0
-        """How many leases the exchange that is under way may bring."""
+        """How many leases the exchange under way may bring."""
         self.asks_for_suspects = False
-        """The exchange that is under way may bring a suspect."""
+        """The exchange under way may bring a suspect."""
 
     @property
     def unsaid(self) -> bool:
-        """As in one shard; also: the worker has to ask another shard first.
-
-        Home has to confirm the level, or a shard has to come into the run of another one (`_catch_up`).
-        """
+        """As with one shard; also if home has to confirm the level, or a shard has to `_catch_up`."""
         if self.raised_at is None and self.stays_raised():
             return True
         if self.run < self.together.run and not (self.finished or self.together.over):
@@ -106,12 +103,12 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def waits_to_seed(self) -> bool:
-        """It has puts without a parent, and home has not confirmed the level that they need."""
+        """The outbox has puts without a parent, and home has not confirmed the level that they need."""
         return self.outbox.parentless > 0 and not self.may_seed()
 
     @property
     def sendable(self) -> tuple[int, bool]:
-        # Moves that wait for home do not go sooner if the worker asks this shard more often.
+        # More exchanges with this shard would not speed up moves that wait for home.
         return (0, False) if self.held_back and self.waits_to_seed else super().sendable
 
     @property
@@ -120,18 +117,18 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def on_hold(self) -> bool:
-        """The crawl is paused or draining; only home hears of it."""
+        """The crawl is paused or draining; only home gets such commands."""
         return self.home.commands.hold is not Hold.NONE
 
     @property
     def pages(self) -> int:
-        """How many requests of this run this worker sent, counting the leases under way."""
+        """How many requests of this run the shard counts as sent, with in-flight and requested leases."""
         under_way = self._may_lease if isinstance(self._pending, Composed) else 0
         return self.census.pages + self.census.in_flight + under_way
 
     @property
     def certain_at(self) -> float:
-        """From when on an exchange makes certain what other shards wait for; inf: they wait for nothing."""
+        """From when on an exchange makes moves certain that other shards wait for; inf: no shard waits."""
         if self.raised_at is not None and not self.raise_retired and self.stays_raised():
             return min(self.log.certain_at, self.log.certain_after(self.raised_at))
         return self.log.certain_at
@@ -164,15 +161,15 @@ class ShardProtocol(WorkerProtocol):
         )
 
     def _pages_left(self) -> int | None:
-        """Return what the other shards leave of `max_pages` for this one, as far as this worker knows."""
+        """Return this shard's part of `max_pages` after the other shards, as far as this worker knows."""
         if self.max_pages is None:
             return None
         return self.max_pages - sum(other.pages for other in self.others)
 
     def _may_meet_suspects(self, want: int) -> bool:
-        """Note that this one may meet a suspect from now on; return False, and do not, if another one may.
+        """Tell whether this shard may lease a suspect from now on, and note it; False: another shard may.
 
-        One at a time, over all shards: else a death would charge several.
+        A worker has only one suspect at a time, over all shards: otherwise its death would charge several.
         """
         self.asks_for_suspects = False
         found = {of for of in self.together.suspects if of.asks_for_suspects or of.leases.suspect}
@@ -194,7 +191,7 @@ class ShardProtocol(WorkerProtocol):
         if self.seeding == Seeding.DONE and self.stays_raised():
             level = Seeding.ACTIVE
         if level in _LOWERED:
-            self._lower()  # from now on it may arrive
+            self._lower()  # from now on the lower level may arrive
         return level
 
     def _next_number(self) -> int:
@@ -238,12 +235,12 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _waits_for_the_run(self) -> bool:
-        """Home will confirm no level for puts without a parent, or this shard not that its log is certain."""
+        """A put waits for a level that home will not confirm, or the log waits for its retirement."""
         waits = self.stays_raised() or any(of.waits_to_seed for of in (self, *self.others))
         return waits or bool(self.log)
 
     def _only_listened(self, sent: Composed) -> bool:
-        # RACE: it was declared dead, and a put for another shard came after *sent*, and waits for the level.
+        # RACE: the worker was declared dead. After *sent*, a put for another shard came and needs the level.
         return super()._only_listened(sent) and not self.stays_raised()
 
     def _end_with_others(self, sent: Composed, receipt: Receipt) -> None:
@@ -254,10 +251,11 @@ class ShardProtocol(WorkerProtocol):
             self.outrun_at = self.together.composed
 
     def _follow_home(self) -> None:
-        """Register in the run in which this worker is a member at home: nothing of the one before is left.
+        """Register in the run in which this worker is a member at home: nothing of the previous run is left.
 
-        RACE: home was rolled back to before the end of that run, or has applied a late copy of a join, and
-        was brought into the next one with this worker. While that is no member here, it cannot find the end.
+        RACE: home was rolled back to before the end of the previous run, or applied a late copy of a join.
+        Then home was brought into the next run with this worker, which is no member here and cannot find the
+        end.
         """
         self.log.begin_run()
         self.run, self.census, self.rolled_back = self.home.run, Census(), False
@@ -267,8 +265,8 @@ class ShardProtocol(WorkerProtocol):
     def _catch_up(self) -> None:
         """Take this shard and its entries into the run of another shard where this worker has registered.
 
-        RACE: all shards were rolled back to the run before. A worker took the other shard into its run and
-        was killed before it came here. The next worker to join would delete the entries of this shard.
+        RACE: all shards were rolled back to the previous run. A worker took the other shard into its run and
+        was killed before it reached this one. The next worker to join would delete this shard's entries.
         """
         newest = self.together
         if self.run < newest.run and newest.run_at < self.composed and not newest.over:
@@ -286,14 +284,14 @@ class ShardProtocol(WorkerProtocol):
         self.home.seeding = Seeding.AGAIN
 
     def _forfeit(self) -> None:
-        """Let no page be acked on which lost puts of this shard were found, wherever it lives."""
+        """Ack no page, in any shard, that has yielded lost puts of this shard."""
         super()._forfeit()
         self.together.give_up_deferred()
         for other in self.others:
             other.forfeit()
 
     def forfeit(self) -> None:
-        """Give up all leases, as soon as the call that is under way is answered."""
+        """Give up all leases as soon as the call under way is answered."""
         self._forfeited = self._forfeited or bool(self.leases)
         self.leases.forfeit()
 
@@ -307,17 +305,17 @@ class ShardProtocol(WorkerProtocol):
         everywhere = (self, *self.others)
         if any(of.outbox.parentless or of.seeding == Seeding.ACTIVE for of in everywhere):
             return Parentless.WAITING
-        # That a run is finished is home's word alone: a retry may have opened it since another shard ended.
+        # Only home decides that a run is finished: a retry may have reopened it after another shard ended.
         is_open = self is not self.home and not self.home.finished
         logged = is_open or any(of.log.parentless for of in everywhere)
         return Parentless.LOGGED if logged else Parentless.NONE
 
     def _still_owned(self, answer: Rejoined) -> frozenset[bytes]:
-        # It was asked to keep them before they were given up: the next rejoin releases them.
+        # The leases were given up after this rejoin had asked to keep them: the next rejoin releases them.
         return frozenset() if self._forfeited else super()._still_owned(answer)
 
     def _parents(self, owned: frozenset[bytes]) -> Collection[bytes]:
-        # A page of another shard may have the parent of a put.
+        # The parent of a put may be leased from another shard.
         return owned.union(*(of.leases.owned for of in self.others))
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
@@ -329,11 +327,11 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _closes(self) -> tuple[ShardProtocol, ...]:
-        """At home all: what waits for other shards waits for a level that home will not confirm any more."""
+        """For home, all protocols: home will not confirm the level that puts for other shards wait for."""
         return (self, *(self.others if self is self.home else ()))
 
     def _lacks(self, forgot: bool, parentless: bool) -> bool:
-        # Pages of other shards may be acked whose links are gone, and no start() brings these back.
+        # Pages of other shards may be acked although their links are gone; no start() brings the links back.
         return forgot
 
     def _give_up_leases(self, parentless: bool, *, for_good: bool) -> None:
@@ -353,11 +351,11 @@ class ShardProtocol(WorkerProtocol):
 
 
 def connect_protocols(protocols: Iterable[ShardProtocol]) -> None:
-    """Connect the protocols of one worker with all shards of a crawl; the first one is with home."""
+    """Connect one worker's protocols to each other; the first one is with home."""
     found = list(protocols)
     for number, each in enumerate(found):
         each.others, each.together = [other for other in found if other is not each], found[0].together
         each.home, each.number = found[0], number
     for each in found[1:]:
-        # Only home knows who is seeding, and says when the run is finished.
+        # Only home knows which workers are seeding, and decides that the run is finished.
         each.seeding, each.finish_at = Seeding.DONE, ELSEWHERE

@@ -1,4 +1,4 @@
-"""Which shards a worker cannot reach although other workers do."""
+"""Finds the shards that a worker cannot reach although other workers do."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 
 
 class Reach:
-    """Compares which shards this worker and the others reach. It waits for a shard that answers none of them.
+    """Compares the shards that this worker and others reach. It waits for a shard that answers no worker.
 
-    Whoever waits for a shard says so in the others (lua/transitions/report.lua): a live member that says
-    nothing of the kind has answers from all.
+    A worker that waits for a shard reports that to the other shards (lua/transitions/report.lua). So a live
+    member without such a report gets answers from all shards.
 
     Args:
-        parts: of the worker.
+        parts: the parts of the worker.
         deferred: its leases whose ends wait for puts in other shards.
-        end: ends such a lease, which is in the given shard.
+        end: ends such a lease; its first argument is the lease's shard.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Reach:
         self.lost: frozenset[int] = frozenset()
         """The shards that have given this worker no answer for *ttl_s*, while they answer others."""
         self._beats: dict[str, int] = {}
-        """Of the other members, when this worker looked last."""
+        """Heartbeats of the other members at the last look."""
         self._tried_at: dict[int, float] = {}
-        """By shard: when this worker last tried to reach it, before it found that others do."""
+        """By shard, when this worker last tried to reach it before it found that other workers do."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -55,7 +55,7 @@ class Reach:
             self._task.cancel()
 
     async def try_once(self) -> None:
-        """Ask the lost shards once more, before this worker leaves: the others need the rest of its time."""
+        """Ask the lost shards one last time before leaving: the other shards need the rest of the time."""
         lost = [self._parts[shard].membership for shard in self.lost]
         await asyncio.gather(*(each.attempt(each.dialogue.look, 0.0) for each in lost))
 
@@ -82,7 +82,7 @@ class Reach:
             self._tried_at = {}
             return
         for shard in silent - self.lost:
-            # RACE: when an outage for all ends, another worker may be answered before this one tries again.
+            # RACE: when an outage ends for all, another worker may get an answer before this one tries again.
             tried_at = _tried_at(self._parts[shard])
             if tried_at > self._tried_at.setdefault(shard, tried_at):
                 self._give_up(shard)
@@ -111,6 +111,6 @@ def _tried_at(part: Part) -> float:
 
 
 def _keeps_waiting(part: Part) -> bool:
-    """Tell whether the crawl cannot end while this worker is there, cut off, and takes nothing."""
+    """Tell whether this worker, cut off and without new requests, keeps the crawl from ending."""
     of = part.protocol
     return of.outbox.parentless > 0 or of.stays_raised() or part.census.declined > 0

@@ -45,7 +45,7 @@ from scrapy_dq.sharding.reach import Reach
 
 
 class ShardedWorker(Worker):
-    """A worker with a part in each shard. It inherits from `Worker` what only concerns the part at home."""
+    """A worker with a part in each shard. Methods inherited from `Worker` concern only the part at home."""
 
     protocol: ShardProtocol
 
@@ -84,12 +84,12 @@ class ShardedWorker(Worker):
             each.tokens = ChildTokens(each.protocol, protocols)
         self._common = self.home.protocol.together
         self._turns = deque(range(len(frontiers)))
-        """Whose lease is taken next."""
+        """The shards, in the order in which their leases are taken."""
         self._at_once = AtOnce(protocols, self._common)
         self._reported = (True, False)
         """`pending` and `over`, as the owner knows them."""
         self._ended_at = -1
-        """Number of exchanges that were composed when home said that the run is finished; -1: it has not."""
+        """Number of exchanges composed before home reported the end of the run; -1: it has not."""
         self._ends = False
         """The run is over, and the worker has asked all shards again."""
         self._leased: dict[bytes, int] = {}
@@ -101,14 +101,14 @@ class ShardedWorker(Worker):
         self._leaving = False
         self.unstored_puts = 0
         self._told_gone: dict[int, int] = {}
-        """By shard, the lost requests that this worker reported to home under its present id; see `Gone`."""
+        """By shard, the number of lost requests reported to home under the present id; see `Gone`."""
         self._told_as = ""
         self._deferred = DeferredEnds(protocols)
         self._common.give_up_deferred = self._deferred.give_up
         self._reach = Reach(self._parts, options.ttl_s, self._deferred, self._end, listener)
         self._level = Level(protocols, lambda: not self.home.outage)
         self._was_needed = False
-        """The level of seeding, after the last exchange."""
+        """Whether the level of seeding was needed after the last exchange."""
         self._termination = TerminationDetector(protocols, lambda shard: self.parts[shard].ask())
 
     @property
@@ -126,12 +126,12 @@ class ShardedWorker(Worker):
 
     @property
     def applied(self) -> int:
-        """The number, among composed exchanges from 1 on, up to which each shard has applied one."""
+        """Each shard has applied an exchange with this number, from 1 on, or a later one."""
         return min(each.applied for each in self._protocols)
 
     @property
     def answered(self) -> int:
-        """As `applied`, of the shards that are not in an outage; larger than any number if all are."""
+        """As `applied`, for the shards without an outage; larger than any number if all have one."""
         return min((each.applied for each in self.parts if not each.outage), default=sys.maxsize)
 
     @property
@@ -177,7 +177,7 @@ class ShardedWorker(Worker):
     def ending(self) -> str:
         return closing.reason(self._protocols)
 
-    # For the owner; none of these waits.
+    # For the owner; these methods do not wait.
 
     def put(self, put: Put) -> bool:
         if self._reported[1] or self.home.protocol.over:
@@ -221,7 +221,7 @@ class ShardedWorker(Worker):
 
     def take(self) -> Lease | None:
         if self._reported[1]:
-            return None  # the run is over: it would be released, and leased again
+            return None  # the run is over: the lease would be released, and leased again
         for _ in self.parts:
             shard = self._turns[0]
             self._turns.rotate(-1)
@@ -258,7 +258,7 @@ class ShardedWorker(Worker):
             part.end(ending)
 
     async def notices(self) -> Notices | None:
-        """Return the events of the run that no worker has reported; the census is of the last exchanges."""
+        """Return the events of the run that no worker has reported, with the census of the last exchanges."""
         others = self.parts[1:]
         dead = sum(each.census.dead for each in others)
         outage_s = max(each.dialogue.counting.longest_outage_s for each in others)
@@ -269,7 +269,7 @@ class ShardedWorker(Worker):
 
     @property
     def keeps_open(self) -> bool:
-        """Home has confirmed that this worker may put, and answers: no other worker finishes the run."""
+        """Home answers, and has confirmed that this worker may put: no other worker finishes the run."""
         return self._level.is_raised()
 
     def part_of(self, put: Put) -> int:
@@ -280,7 +280,7 @@ class ShardedWorker(Worker):
 
     def room_of(self, part: Part) -> int:
         """Return how many leases of a shard can run here at once: its share of the free slots."""
-        # What it runs may lead to a shard that it does not reach: others run it.
+        # Its requests may lead to a shard that it does not reach: other workers run them.
         capacity = 0 if self.over or self._reach.lost else self._capacity()
         if capacity <= 0:
             return capacity
@@ -290,7 +290,7 @@ class ShardedWorker(Worker):
         return share(free, running, self._waiting[part.number] / max(1, self._waits))
 
     def exchanged(self, part: Part) -> None:
-        """Go on after an exchange with a shard was answered."""
+        """Act on the answer to an exchange with a shard."""
         shard, home = part.number, self.home.protocol
         waiting = part.census.waiting
         self._waits += waiting - self._waiting[shard]
@@ -328,12 +328,12 @@ class ShardedWorker(Worker):
                 self.parts[shard].dialogue.kick()
 
     def _look_beyond(self, shard: int) -> None:
-        """Pass on between the shards what concerns the whole crawl."""
-        if self.home.protocol.commands.hold is Hold.PAUSED:  # only home hears of it
+        """Pass a pause from home to all shards, and report losses of all shards to home."""
+        if self.home.protocol.commands.hold is Hold.PAUSED:  # only home gets this command
             for part in self.parts:
                 part.dialogue.release_buffer()
         if shard == HOME and self.home.id != self._told_as:
-            # It may have been rolled back. A shard that is in another run by now tells of that one.
+            # Home may have been rolled back: report again. A shard in another run reports losses of that run.
             self._told_as, self._told_gone = self.home.id, {}
         for each, of in enumerate(self._protocols):
             gone = max(int(of.rolled_back), of.census.gone if each != HOME else 0)
@@ -353,7 +353,7 @@ class ShardedWorker(Worker):
     def _end(self, shard: int, ending: Ending | Return) -> None:
         if self.over:
             ending = Release(ending.entry_id)
-        # Otherwise the lease was lost since.
+        # If it does not end, the lease was lost since.
         part = self.parts[shard]
         if part.leases.ends(ending.entry_id):
             part.end(ending)
@@ -385,7 +385,7 @@ class ShardedWorker(Worker):
         try:
             await self._reach.try_once()
             for _ in range(2):
-                # The second time because the first one may bring news: a level to raise, a later run.
+                # Twice, because the first time may bring news: a level to raise, a later run.
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             if raised := self._level.needed():
                 await home.attempt(self._raise_level, deadline)
@@ -400,14 +400,14 @@ class ShardedWorker(Worker):
                 self._let_pass(shard)
             for shard, entry_id in self._deferred.give_up():
                 self._end(shard, Release(entry_id))
-            # Also what became certain while another shard was waited for.
+            # More ends may have become due while the worker waited for other shards.
             if any(each.outbox for each in self._protocols):
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             if self.home.protocol.finished:
-                # Its knowledge of them may be older than the end. Home after them: a retry opens home first.
+                # Their last answers may be older than the end. Home comes last: a retry opens home first.
                 await asyncio.gather(*(each.attempt(each.dialogue.look, deadline) for each in others))
                 await home.attempt(home.dialogue.look, deadline)
-            # One that is over at home knows no longer what has failed.
+            # A part whose run is over no longer knows its failed requests.
             blind = any(each.over for each in self._protocols)
             kept = blind or self.census.failed + self.census.dead > 0
             now = await standing_of(self.home) if self.home.protocol.finished else None
@@ -423,7 +423,7 @@ class ShardedWorker(Worker):
             self._end_all()
 
     async def _raise_level(self, deadline: float) -> None:
-        """Ask home, which may have taken this worker for dead, and be finished, until the level is raised."""
+        """Ask home until the level is raised; home may have declared this worker dead and be finished."""
         dialogue = self.home.dialogue
         await dialogue.look(deadline)
         # The loop ends: as soon as the puts are certain, an exchange lowers the level.
@@ -445,6 +445,6 @@ class ShardedWorker(Worker):
         doubts = []
         for each in await asyncio.gather(*waits, return_exceptions=True):
             if isinstance(each, BaseException):
-                raise each  # when all have ended: none goes on without its caller
+                raise each  # only now, when all have ended: none continues without its caller
             doubts.append(each)
         return next(filter(None, doubts), "")

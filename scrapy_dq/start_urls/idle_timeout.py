@@ -12,21 +12,21 @@ from scrapy_dq.frontier.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 SILENT_S = 2.0
-"""Without an exchange for this long, Redis is unavailable: new start payloads would not be noticed."""
+"""After so long without an exchange, Redis is unavailable: new start payloads would not be noticed."""
 
 
 class IdleTimeout:
     """Keeps the run open until the whole crawl has had nothing to do for long enough.
 
-    While any worker listens, the run is not finished. Each stops by itself, after about the same time; when
-    the last one has stopped, the run is finished, and all close.
+    While any worker listens, the run is not finished. Each worker decides on its own when to stop listening,
+    all after about the same time. When the last one has stopped, the run is finished, and all close.
     """
 
     def __init__(self, worker: Worker, patience_s: float, paused: Callable[[], bool]) -> None:
         """
         Args:
-            patience_s: seconds without anything to do; 0: do not listen at all; inf: for ever.
-            paused: returns whether this worker takes nothing now, although something may be there.
+            patience_s: seconds without anything to do; 0: do not listen at all; inf: no limit.
+            paused: returns whether this worker takes no requests now, although some may wait.
         """
         self._paused = paused
         self._worker = worker
@@ -51,7 +51,7 @@ class IdleTimeout:
     def exchanged(self) -> bool:
         """Tell whether, since the last exchange, there is nothing to do but listen."""
         self._heard = time.monotonic()
-        if self.on:  # the census of many shards takes its time
+        if self.on:  # the census of many shards takes time
             self._note_movements()
         was_idle, self._was_idle = self._was_idle, self.on and self._worker.idle
         return self._was_idle and not was_idle
@@ -63,7 +63,7 @@ class IdleTimeout:
             self._timer.cancel()
 
     def _note_movements(self) -> None:
-        """Measure from now on, if there was something to do meanwhile, here or on another worker."""
+        """Measure from now on, if any worker has done something since the last call."""
         moved = self._movements()
         if moved != self._moved:
             self._since, self._moved = time.monotonic(), moved
@@ -75,7 +75,7 @@ class IdleTimeout:
             return  # idle() starts the next measurement
         now = time.monotonic()
         if self._worker.outage or now - self._heard > SILENT_S or self._paused():
-            self._since = now  # there may have been something to do
+            self._since = now  # there may have been work
         self._note_movements()
         left_s = self._since + self._patience_s - now
         if left_s > 0:
@@ -87,6 +87,6 @@ class IdleTimeout:
         self._worker.listen(False)
 
     def _movements(self) -> tuple[int, ...]:
-        # What other workers took and finished between two calls changes only these counts.
+        # Work that other workers took and finished between two calls changes only these counts.
         census = self._worker.census
         return census.done, census.failed, census.dead

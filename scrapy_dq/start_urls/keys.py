@@ -1,4 +1,4 @@
-"""The start keys of a spider: its attributes, or else the settings."""
+"""The start keys of a spider, from its attributes or the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
-    """Return the start keys of *spider*, or None if it has none; its attributes that are None are filled in.
+    """Return the start keys of *spider* (None: it has no keys), and fill in its attributes that are None.
 
     Raises:
         ConfigError: an attribute of the spider, or a setting, cannot be used.
@@ -43,7 +43,7 @@ def start_keys_of(spider: Spider, config: Config) -> StartKeys | None:
 
 
 def patience_s(spider: Spider, config: Config) -> float:
-    """Return for how many idle seconds a spider stays open for start payloads; inf: for ever.
+    """Return how many idle seconds a spider stays open for start payloads; inf: without limit.
 
     Raises:
         ConfigError: its `max_idle_time` cannot be used.

@@ -1,4 +1,4 @@
-"""Makes requests from what was fed to a crawl: start payloads, and items of a Queue."""
+"""Makes requests from start payloads, and from items of a Queue."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.text import printable, prose_without_logins, url_error
 
 LONGEST_FED_S = 2_592_000
-"""30 days: a payload that is due later, milliseconds in place of seconds, would keep the whole crawl open."""
+"""30 days: a later payload, for example in milliseconds by mistake, would keep the whole crawl open."""
 
 FED = (bytes((formats.PAYLOAD,)), bytes((formats.ITEM,)))
-"""The first byte of an entry that was fed, and is not a request yet."""
+"""First bytes of entries that are not requests yet: start payloads and items of a Queue."""
 
 
 class NoRequest(ValueError):
-    """No request can be made from it; the message is the reason of its dead letter."""
+    """No request can be made from a payload; the message is the reason of its dead letter."""
 
 
 class NotMadeHere(NoRequest):
-    """The code or the settings of this worker lack what the payload needs."""
+    """The payload needs code or settings that this worker lacks."""
 
 
 class Payloads:
-    """Makes requests from start payloads. A payload runs no code but the spider's own."""
+    """Makes requests from start payloads. A payload cannot run any code except the spider's."""
 
     def __init__(self, spider: Spider, codec: Codec) -> None:
         self._codec = codec
         self._make: Callable[[bytes], Any] = getattr(spider, "make_request_from_data", request_from_data)
 
     def requests(self, payload: bytes) -> list[Request]:
-        """Return the requests that an entry stands for, at least one.
+        """Return the requests that an entry describes, at least one.
 
         Raises:
             NotMadeHere: other workers may be able to make them.
-            NoRequest: there are none, whatever the cause.
+            NoRequest: no request can be made.
         """
         try:
             self._codec.check_size(payload)
@@ -72,11 +72,12 @@ class Payloads:
 def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
     """Return the request that a payload describes: a URL, or JSON of an object with "url".
 
-    "method" and "meta" are those of the request; everything else in the object is form data. The request is
-    not filtered as a duplicate.
+    "method" and "meta" belong to the request, and all other members of the object are form data. The request
+    is not filtered as a duplicate.
 
     Raises:
-        NoRequest: it is neither, has values of the wrong type, or its "meta" would make Scrapy run code.
+        NoRequest: the payload is neither, has values of the wrong type, or its "meta" would make Scrapy run
+            code.
     """
     try:
         text = data.decode(encoding).strip()
@@ -129,7 +130,7 @@ def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def _check_meta(meta: dict[str, Any]) -> None:
-    # Also without what DQ_TYPES lists: that is for requests which the project itself makes.
+    # Not even the types of DQ_TYPES are allowed: they are for requests that the project itself makes.
     _checked(_UNTRUSTED_META, meta, 'its "meta": ')
     for key, latest in (("dq_delay", LONGEST_FED_S), ("dq_not_before", time.time() + LONGEST_FED_S)):
         due = meta.get(key)

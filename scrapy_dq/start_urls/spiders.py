@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class RedisMixin:
     """Feeds a spider from plain Redis keys: a URL or JSON that is pushed there is crawled.
 
-    All workers of the crawl take from the same keys, as fast as they crawl. A payload is in flight from the
-    moment it is taken until its requests are stored, so a worker that dies loses none. The spider stays open
-    for more, for ever or until nothing has come for `max_idle_time`.
+    All workers of the crawl take payloads from the same keys, as fast as they crawl. A payload is in flight
+    until its requests are stored, so the death of a worker loses none. The spider stays open for more, until
+    it has been idle for `max_idle_time`.
 
     When the spider opens, attributes that are None are filled in from the settings.
     """
@@ -30,14 +30,14 @@ class RedisMixin:
     """The key, or several in order of priority; `%(name)s` stands for the spider's name. None:
     REDIS_START_URLS_KEY."""
     redis_encoding: str | None = None
-    """Of payloads; None: REDIS_ENCODING."""
+    """The encoding of payloads; None: REDIS_ENCODING."""
     max_idle_time: float | None = None
     """Seconds without anything to do, on any worker, after which the spider closes; 0: never; None:
     MAX_IDLE_TIME_BEFORE_CLOSE."""
     redis_batch_size: int | None = None
     """Without effect: payloads are taken as fast as they are crawled."""
     server: Any = None
-    """A blocking Redis client, once the spider is open. Each call stops the whole crawl for a round trip to
+    """A blocking Redis client, once the spider is open. Each call stops this whole worker for a round trip to
     Redis: use it rarely."""
 
     @classmethod
@@ -48,7 +48,7 @@ class RedisMixin:
         return spider  # type: ignore[no-any-return]
 
     def warn_if_not_fed(self, spider: Spider) -> None:
-        """Warn that no scheduler but scrapy_dq's feeds the spider."""
+        """Warn if the scheduler is not scrapy_dq's: no other one feeds the spider."""
         if self.server is None:
             spider.logger.warning(
                 "%s is fed by scrapy_dq.Scheduler, but this crawl has another scheduler (SCHEDULER, "
@@ -57,7 +57,7 @@ class RedisMixin:
             )
 
     async def start(self) -> AsyncIterator[Any]:
-        """Yield what the project's own `start_requests()` yields, if any; `start_urls` are ignored."""
+        """Yield the requests of the project's own `start_requests()`, if any; `start_urls` are ignored."""
         own = getattr(type(self), "start_requests", None)
         if own is not None and own is not getattr(Spider, "start_requests", None):
             with warnings.catch_warnings():
@@ -72,9 +72,9 @@ class RedisMixin:
     def make_request_from_data(self, data: bytes) -> Request | Iterable[Request] | None:
         """Return the request, or requests, that a payload describes; override it for your own formats.
 
-        Here: a URL; or JSON of an object with "url", optionally "method" and "meta", and everything else as
-        form data. The request is not filtered as a duplicate. If this raises or returns no request, the
-        payload becomes a dead letter; the crawl goes on.
+        By default, a payload is a URL, or JSON of an object with "url", optionally "method" and "meta", and
+        all other members as form data. The request is not filtered as a duplicate. If this method raises or
+        returns no request, the payload becomes a dead letter, and the crawl continues.
         """
         return request_from_data(data, self.redis_encoding or "utf-8")
 

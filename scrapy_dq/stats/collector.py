@@ -1,4 +1,4 @@
-"""SharedStats: a stats collector whose sums all workers share; and when a worker reports them."""
+"""SharedStats: a stats collector with sums over all workers. A coroutine sends a worker's counts."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ from scrapy_dq.repeated import Repeated
 
 logger = logging.getLogger(__name__)
 LONGEST_NAME = 500
-"""Characters of a stat that is shared."""
+"""Maximum number of characters in the name of a shared stat."""
 MOST_NAMES = 10_000
-"""How many stats one worker shares."""
+"""Maximum number of stats that one worker shares."""
 
 
 class SharedStats(MemoryStatsCollector):
     """`STATS_CLASS`: with `scrapy_dq.Scheduler`, the crawl stores the stats of all its workers together.
 
-    What `inc_value` counts is summed; of `max_value` and `min_value` the largest and the smallest number of
-    all workers is kept. What is set (`set_value`, `set_stats`), what is not a number, and stats beyond the
-    first 10,000 of a worker, are not shared. In the process, and in its log, the stats are this worker's own;
-    `scrapy_dq.frontier.shared_stats(client, crawl)` reads those of all.
+    Counts of `inc_value` are summed. For `max_value` and `min_value`, the largest and the smallest number of
+    all workers is kept. Values of `set_value` and `set_stats`, values that are not numbers, and a worker's
+    stats beyond its first 10,000 are not shared. In the process, and in its log, the stats are this worker's
+    own; `scrapy_dq.frontier.shared_stats(client, crawl)` reads the shared ones.
 
-    They are sent every five seconds, and when the scheduler closes: what is counted after that, in
-    handlers of `spider_closed`, is not shared. Under another scheduler nothing is shared.
+    A worker sends its counts every five seconds, and when the scheduler closes. Later counts, in handlers of
+    `spider_closed`, are not shared. Under another scheduler nothing is shared.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        # Log records are counted, too: in threads, and in signal handlers that run while this lock is held.
+        # Log records are also counted: in threads, and in signal handlers that run while this lock is held.
         self._lock = threading.RLock()
         self._deltas: dict[tuple[str, str], int | float] = {}
         self._names: set[object] = set()
         self._warned = False
 
     def inc_value(self, key: str, count: int = 1, start: int = 0, spider: Spider | None = None) -> None:
-        """As Scrapy's."""
+        """Do the same as Scrapy's method, and share the count."""
         with self._lock:
             amount = count if key in self._stats else start + count
             super().inc_value(key, count, start)
             self._share("sum", key, amount, operator.add)
 
     def max_value(self, key: str, value: Any, spider: Spider | None = None) -> None:
-        """As Scrapy's."""
+        """Do the same as Scrapy's method, and share the number."""
         with self._lock:
             super().max_value(key, value)
             self._share("max", key, value, max)
 
     def min_value(self, key: str, value: Any, spider: Spider | None = None) -> None:
-        """As Scrapy's."""
+        """Do the same as Scrapy's method, and share the number."""
         with self._lock:
             super().min_value(key, value)
             self._share("min", key, value, min)
@@ -71,7 +71,7 @@ class SharedStats(MemoryStatsCollector):
         if not _shareable(key, number):
             return
         if key not in self._names:
-            # One for each URL, say, would fill the memory of Redis, and be read by whoever reads the stats.
+            # One stat per URL, for example, would fill the memory of Redis and every view of the stats.
             if len(self._names) >= MOST_NAMES:
                 if not self._warned:
                     self._warned = True
@@ -86,7 +86,7 @@ class SharedStats(MemoryStatsCollector):
         self._deltas[kind, key] = number if before is None else joined(before, number)
 
     def take_deltas(self, limit: int) -> list[tuple[str, str, int | float]]:
-        """Return up to *limit* of what has changed, as (kind, stat, number), and forget it."""
+        """Return up to *limit* changes, as (kind, stat, number), and remove them."""
         with self._lock:
             taken = list(islice(self._deltas.items(), limit))
             for name, _ in taken:
@@ -97,26 +97,26 @@ class SharedStats(MemoryStatsCollector):
 def _shareable(key: object, number: object) -> bool:
     if not isinstance(number, (int, float)) or isinstance(number, bool):
         return False
-    # Redis counts in 64 bits; Python does not even print an int of 5,000 digits, which a depth may be.
+    # Redis counts in 64 bits. A depth may be an int of 5,000 digits, which Python does not even print.
     if not (math.isfinite(number) if isinstance(number, float) else abs(number) < 2**63):
         return False
-    # A name may be made of what a site, or a payload, says; the sums are kept for the whole run.
+    # A name may contain text from a site or a payload, and the sums are kept for the whole run.
     if not isinstance(key, str) or len(key) > LONGEST_NAME:
         return False
     return key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key)
 
 
 class Tally:
-    """Passes counts on once per turn of the event loop, in which a page yields dozens of requests.
+    """Passes counts on once per turn of the event loop. In one turn, a page yields dozens of requests.
 
-    Each counts twice, and Scrapy looks at the arguments of each call: that was 7 % of the cost of a put.
+    Each counts twice, and Scrapy examines the arguments of each call: that was 7 % of the cost of a put.
     """
 
     def __init__(self, inc_value: Callable[[str, int], Any]) -> None:
         """*inc_value*: the method of `crawler.stats`."""
         self._inc_value = inc_value
         self._counts: dict[tuple[str, ...], int] = {}
-        """By the stats that are counted together."""
+        """Counts, by the stats that are counted together."""
 
     def __call__(self, *names: str) -> None:
         """Add 1 to each of these stats, in the next turn."""
@@ -125,7 +125,7 @@ class Tally:
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def flush(self) -> None:
-        """Pass on what was counted, at once."""
+        """Pass on all counts at once."""
         counts, self._counts = self._counts, {}
         for names, count in counts.items():
             for name in names:
@@ -133,17 +133,17 @@ class Tally:
 
 
 EVERY_S = 5.0
-"""A worker that is killed loses what it has counted since; one trip to Redis in this time costs nothing."""
+"""Seconds. A killed worker loses its later counts; one trip to Redis in this time costs nothing."""
 MAX_DELTAS = 500
 """Limit of one trip, which bounds how long it blocks Redis."""
 LAST_S = 1.0
-"""How long the end of a crawl waits for the last tally."""
+"""Seconds that the end of a crawl waits for the last tally."""
 
 
 class StatsSharing:
-    """One coroutine that sends a tally every EVERY_S; without a reply it is repeated, and counts once.
+    """Sends a tally every EVERY_S, in one coroutine. A tally without a reply is repeated, and counts once.
 
-    CRASH: what was not sent is not counted: at most one interval.
+    CRASH: counts that were not sent are lost: at most one interval.
     """
 
     def __init__(self, stats: SharedStats, frontier: Frontier, worker: Worker) -> None:
@@ -157,7 +157,7 @@ class StatsSharing:
         self._telling = Repeated("Stats are not shared", self.tell, EVERY_S)
 
     async def tell(self) -> None:
-        """Send all that has been counted so far.
+        """Send all counts so far.
 
         Raises:
             FrontierError: the next call repeats the tally that got no reply.

@@ -16,10 +16,10 @@ def app(
     """Return an ASGI app with the page of all crawls in the Redis of a project; needs the extra `web`.
 
     Args:
-        settings: of the project, as from `scrapy.utils.project.get_project_settings`.
-        token: whoever reads or changes anything has to have it; empty: whoever reaches the app may read.
-        allow_steering: whoever has the token may also pause, resume, drain, stop, limit, retry and forget.
-        hosts: names under which browsers reach it, besides localhost and all IP addresses.
+        settings: the project's settings, for example from `scrapy.utils.project.get_project_settings`.
+        token: needed to read or change anything; empty: anyone who reaches the app may read.
+        allow_steering: users with the token may also pause, resume, drain, stop, limit, retry and forget.
+        hosts: names under which browsers reach the app, besides localhost and all IP addresses.
     Raises:
         ConfigError: a setting is wrong, or the token is too short, or missing although steering is allowed.
         ImportError: Starlette is not installed.

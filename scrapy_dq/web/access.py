@@ -1,4 +1,4 @@
-"""Who may read and who may change: a token, and by which names browsers reach the page."""
+"""Decide who may read and who may change crawls: by token, and by the page's host names."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from scrapy_dq.settings import ConfigError
 
 TOKEN_VARIABLE = "DQ_WEB_TOKEN"
 SHORTEST_TOKEN = 16
-"""Characters: nothing limits how often a token is guessed."""
+"""Characters. Nothing limits the number of guesses."""
 _LONGEST_TOKEN = 1_000
 
 
 @dataclass(frozen=True)
 class Access:
-    """What whoever reaches the page may do."""
+    """The rights of a user who reaches the page."""
 
     token: str = field(default="", repr=False)
-    """Empty: whoever reaches the page may read."""
+    """Empty: anyone who reaches the page may read."""
     steering: bool = False
     hosts: frozenset[str] = frozenset()
     """Names of this server."""
 
     @classmethod
     def of(cls, token: str, steering: bool, hosts: Iterable[str]) -> Access:
-        """
+        """Check the token, and normalize the names of hosts.
+
         Raises:
-            ConfigError: the token is too short, has other characters than a header may have, or is missing.
+            ConfigError: the token is too short, has characters that a header may not have, or is missing.
         """
         if steering and not token:
             raise ConfigError(
-                "steering needs a token: without one, whoever reaches the page could stop crawls"
+                "steering needs a token: without one, anyone who reaches the page could stop crawls"
             )
         if token and not (token.isascii() and token.isprintable() and " " not in token):
             raise ConfigError("the token may have only printable ASCII characters, and no spaces")
@@ -46,17 +47,17 @@ class Access:
         return cls(token, steering, frozenset(name.lower().rstrip(".") for name in hosts))
 
     def admits(self, authorization: str) -> bool:
-        """Tell whether a request with this Authorization header may read."""
+        """Return whether a request with this Authorization header may read."""
         if not self.token:
             return True
         scheme, _, token = authorization.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(token.encode(), self.token.encode())
 
     def knows(self, host: str) -> bool:
-        """Tell whether a Host header names this page.
+        """Return whether a Host header names this page.
 
-        A page of another site can have its own name resolve to this address, and then read from here as if
-        this were that site (DNS rebinding). It needs a name for that: an address is none.
+        Another site can resolve its own name to this address, and its page then reads from here like from its
+        own site (DNS rebinding). That attack needs a name, so addresses are safe.
         """
         name = host.lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
@@ -64,7 +65,7 @@ class Access:
 
 
 def given_token(file: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the token in *file*, or in the environment; "": there is none.
+    """Return the token in *file* or in the environment; "" if there is no token.
 
     Raises:
         ConfigError: the file cannot be read, or is empty.
@@ -81,5 +82,5 @@ def given_token(file: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
+    """Return a random token that cannot be guessed."""
     return secrets.token_urlsafe(24)

@@ -1,4 +1,4 @@
-"""The ASGI app: its routes, its files, and what each request is answered."""
+"""The ASGI app: its routes, its files, and the answer to each request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILES = {
     "/app.css": ("app.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-"""They hold nothing of a crawl: whoever reaches the page may load them."""
+"""Files without data of a crawl. Anyone who reaches the page may load them."""
 KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "history", "days")
 LONGEST_CRAWL = 1_000
 STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (FrontierError, 409))
@@ -42,7 +42,7 @@ STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (Fr
 
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Reads]:
-    """Return the app, and what looks at Redis for it: close that to end all waiting for a look."""
+    """Return the app and its reader of Redis; closing the reader ends all waiting for a look."""
     looks = Reads(config)
 
     @asynccontextmanager
@@ -65,7 +65,7 @@ def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, R
 
 
 def metrics_app(access: Access, text: Callable[[], bytes]) -> Any:
-    """Return an app that has nothing but the metrics, at /metrics; *text* returns them."""
+    """Return an app that serves only the metrics, at /metrics; *text* returns them."""
 
     async def metrics(request: Request) -> Response:
         return Response(await asyncio.to_thread(text), headers={"Content-Type": CONTENT_TYPE})
@@ -82,7 +82,7 @@ class _Site:
         self._metrics = Metrics(looks.crawls)
 
     async def data(self, request: Request) -> Response:
-        """Return a look of just now, or the next one: an open page asks each second."""
+        """Return a fresh look, or the next one; an open page asks every second."""
         subject = _subject(request)
         if subject is None:
             return _refusal(400, "there is no such data")
@@ -101,7 +101,7 @@ class _Site:
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     async def do(self, request: Request) -> Response:
-        """Change a crawl, and say what was done."""
+        """Change a crawl, and report the result."""
         try:
             order = await request.json()
         except (ValueError, RecursionError):
@@ -117,7 +117,7 @@ class _Site:
 
 
 def envelope(seen: Seen) -> str:
-    """Return what was seen as JSON, with its age."""
+    """Return a look as JSON, with its age."""
     age_s = f"{time.monotonic() - seen.at:.3f}" if seen.body else "null"
     error, found = json.dumps(seen.error), json.dumps(seen.found)
     return f'{{"age_s": {age_s}, "error": {error}, "found": {found}, "look": {seen.body or "null"}}}'
@@ -128,7 +128,7 @@ def _refusal(status: int, error: str) -> Response:
 
 
 def _subject(request: Request) -> Subject | None:
-    """Return what a request asks for; None: nothing that there is."""
+    """Return the subject of a request; None: there is no such subject."""
     asked = request.query_params
     kind, crawl, entry_id = (asked.get(name, "") for name in ("kind", "crawl", "id"))
     if kind not in KINDS or (kind != "crawls" and not _is_crawl(crawl)):

@@ -1,4 +1,4 @@
-"""What the page changes in a crawl, as the commands do: pause, drain, resume, stop, limit, retry, forget."""
+"""Change a crawl from the page, as the commands do: pause, drain, resume, stop, limit, retry, forget."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _LONGEST = 4_096
 
 
 class BadOrder(ValueError):
-    """What was sent makes no sense, or not now; the message says why."""
+    """The order makes no sense, or not at this time; the message says why."""
 
 
 def obey(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
     """Change a crawl as *order* says, and return the result in one sentence; blocking.
 
     Raises:
-        BadOrder: it makes no sense; nothing was changed.
-        NoSuchCrawl, FrontierError, redis.exceptions.RedisError: it failed.
+        BadOrder: the order makes no sense; nothing was changed.
+        NoSuchCrawl, FrontierError, redis.exceptions.RedisError: the change failed.
     """
     action = order.get("action")
     if action in (Command.PAUSE.value, Command.DRAIN.value, Command.RESUME.value, Command.STOP.value):
@@ -104,12 +104,12 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
     if not (found.failed or found.dead or found.left):
         return f"Nothing to retry: it is not kept any more.{missed}"
     moved = count_of(found.failed + found.dead, "request")
-    left = f" {found.left:,} were left: removed meanwhile, or not movable." if found.left else ""
+    left = f" {found.left:,} were left: already removed, or not movable." if found.left else ""
     return f"Back in the backlog: {moved}.{left}{missed}"
 
 
 def _choice(place: Place, order: Mapping[str, Any]) -> Callable[[Entry], bool]:
-    """Return which records are retried: one, a group, or all. What names none of these retries nothing."""
+    """Return a filter for the records to retry: one, a group, or all. An order that names none is refused."""
     if order.get("all") is True:
         return lambda record: True
     if "id" in order:
@@ -142,7 +142,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
             f"the crawl has REQUEST_FINGERPRINTER_CLASS {printable(stored)!r}, and this page {ours!r}: use "
             f"`scrapy dq clear --seen` in its project"
         )
-    # Stopped crawlers have no fingerprinter of their own.
+    # A crawler that does not run has no fingerprinter, so this builds one.
     fingerprint = build_from_crawler(fingerprinter, Crawler(Spider, settings)).fingerprint
     pairs = []
     for url in urls:
@@ -158,7 +158,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
 
 
 def _who() -> str:
-    """Return who gave an order, as events name them: who runs this page; the token names nobody."""
+    """Return the name that events show for an order: the user who runs this page. A token has no name."""
     return f"{own_name()} (page)"
 
 

@@ -1,4 +1,4 @@
-"""What a request has to be like before anything looks at it; and the headers of each answer."""
+"""Check requests before the app gets them, and set the headers of each answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MOST_BODY_BYTES = 262_144
 HEADERS = {
-    # No inline script or style; and no text becomes HTML, whatever a script may try.
+    # No inline script or style. No script can turn text into HTML.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -32,18 +32,19 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses what no page of this app sends: other hosts, other sites, other types, too much.
+    """Refuses requests that no page of this app sends: with another host, site or type, or a large body.
 
-    There is no CORS and no cookie: a page of another site can neither read from here, nor send the token.
+    There is no CORS and no cookie, so a page of another site can neither read from here nor send the token.
     """
 
     def __init__(
         self, app: Any, access: Access, public: Callable[[str], bool], *, any_host: bool = False
     ) -> None:
-        """
+        """Guard *app* with the rights in *access*.
+
         Args:
-            public: tells by its path whether something holds nothing of a crawl.
-            any_host: whoever has the token may use any name of this server.
+            public: returns whether the resource at a path holds no data of a crawl.
+            any_host: clients with the token may use any name of this server.
         """
         self._app = app
         self._access = access
@@ -73,7 +74,7 @@ class Guard:
         await self._app(scope, receive, send_with_headers)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and reason for a request that is refused; None: it is not."""
+        """Return status and reason if a request is refused; None: it may pass."""
         headers, method = Headers(scope=scope), scope["method"]
         host = headers.get("host", "")
         if not (self._any_host or self._access.knows(host)) or len(headers.getlist("host")) > 1:
@@ -100,6 +101,6 @@ class Guard:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path below the place where this app is mounted."""
+    """Return the path below the mount point of this app."""
     path, root = scope["path"], scope.get("root_path", "")
     return str(path[len(root) :] if root and path.startswith(root) else path) or "/"

@@ -1,4 +1,4 @@
-"""Reads of Redis, one at a time, shared by all browsers."""
+"""Read Redis for all browsers, one look at a time."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from scrapy_dq.web import shown
 
 logger = logging.getLogger(__name__)
 PATIENCE_S = 25.0
-"""How long an answer waits for its turn."""
+"""Seconds for which an answer waits for its turn."""
 PAUSE = 49
-"""After a look, its crawl is not looked at for so many times as long: looks take 2 % of Redis's time."""
+"""After a look, its crawl rests this many times as long: looks take 2 % of Redis's time."""
 MOST_PAUSE_S = 2.0
-"""No crawl is looked at for as long, but at most for this: a costly one does not keep others waiting."""
+"""Longest rest of the other crawls after a look: a costly crawl does not block them."""
 AFTER_NO_ANSWER_S = 2.0
 """The pause after a look that Redis did not answer."""
 HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
-"""Every 10 s there is a new sample."""
+"""A new sample appears every 10 s."""
 WANTED_S = 15.0
-"""How long the newest look is kept after anybody has asked for it."""
+"""Seconds for which the newest look is kept after the last request for it."""
 MOST_SUBJECTS = 200
 MOST_ROWS = 1000
 
 
 class Subject(NamedTuple):
-    """What is looked at."""
+    """The thing that a browser looks at."""
 
     kind: str
     """crawls, crawl, failed, dead, failed_one, dead_one, history (three hours) or days."""
@@ -51,10 +51,10 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """The result of the newest look, or why there is none that is newer."""
+    """The result of the newest successful look, and the error of a later one."""
 
     at: float = 0.0
-    """Of the data, by this process's monotonic clock."""
+    """Time of the data, by this process's monotonic clock."""
     body: str = ""
     """JSON; empty: no look has succeeded."""
     error: str = ""
@@ -63,7 +63,7 @@ class Seen:
 
 
 class Busy(Exception):
-    """Too much is asked for at once."""
+    """Browsers ask for too many things at once."""
 
 
 class _Kept:
@@ -74,13 +74,13 @@ class _Kept:
         self.looked_at = 0.0
         self.asked_at = 0.0
         self.look: Callable[[], Any] | None = None
-        """Reads at it; it remembers what rates need."""
+        """Reads the subject, and remembers earlier reads to compute rates."""
         self.task: asyncio.Task[None] | None = None
-        """The next look, for all who wait for it."""
+        """The next look, which all waiting browsers share."""
 
 
 class Reads:
-    """Reads at Redis in a thread, when a browser asks, at a bounded pace."""
+    """Reads Redis in a thread when a browser asks, at a bounded pace."""
 
     def __init__(self, config: Config) -> None:
         self.crawls = CrawlList()
@@ -90,17 +90,17 @@ class Reads:
         self._place: Place | None = None
         self._kept: dict[Subject, _Kept] = {}
         self._rests: dict[str, float] = {}
-        """By crawl: until when there is no look at it."""
+        """Until when a crawl is not read, by crawl."""
         self._rest = 0.0
-        """Until when there is no look at all."""
+        """Until when no crawl is read."""
         self._turn = asyncio.Lock()
         self._threads = ThreadPoolExecutor(1, "dq-looks")
 
     async def newest(self, subject: Subject, within_s: float = PATIENCE_S) -> Seen:
-        """Return what was seen just now, or in the next look, or, after *within_s*, what was seen before.
+        """Return a fresh result, or wait for the next look; after *within_s*, return the old result.
 
         Raises:
-            Busy: too many different things are looked at.
+            Busy: browsers look at too many different things.
         """
         now = time.monotonic()
         kept = self._keep(subject, now)
@@ -113,10 +113,10 @@ class Reads:
         return kept.seen
 
     async def call(self, crawl: str, change: Callable[[Place], Any]) -> Any:
-        """Return what *change* returns for a crawl; in a thread of its own, at once.
+        """Call *change* for a crawl at once, in a separate thread; return its result.
 
         Raises:
-            FrontierError, NoSuchCrawl: it failed.
+            FrontierError, NoSuchCrawl: the change failed.
         """
 
         def work() -> Any:
@@ -124,11 +124,11 @@ class Reads:
                 return change(self._at(crawl))
 
         if self._place is None:
-            await self.open()  # which waits for a look that is in progress
+            await self.open()  # this waits for a look in progress
         return await asyncio.to_thread(work)
 
     def forget(self, crawl: str) -> None:
-        """Let nobody get what was seen of a crawl before it was changed."""
+        """Drop results that were read before a crawl was changed."""
         for subject, kept in self._kept.items():
             if subject.crawl == crawl and subject.kind != "crawl":
                 kept.seen = Seen()
@@ -137,7 +137,7 @@ class Reads:
         """Connect, and return the address of Redis, without a password.
 
         Raises:
-            FrontierError, ConfigError: it is not usable.
+            FrontierError, ConfigError: Redis is not usable.
         """
         await asyncio.get_running_loop().run_in_executor(self._threads, self._open)
         assert self._place is not None
@@ -156,7 +156,7 @@ class Reads:
         self._threads.shutdown(wait=False)
 
     def _keep(self, subject: Subject, now: float) -> _Kept:
-        """Return what is kept of *subject*, and drop subjects that no browser asks for any more."""
+        """Return the record of *subject*, and drop subjects that no browser asks for any more."""
         for other in [each for each, kept in self._kept.items() if now - kept.asked_at > WANTED_S]:
             if self._kept[other].task is None:
                 del self._kept[other]
@@ -167,7 +167,7 @@ class Reads:
         return kept
 
     async def _look_in_turn(self, subject: Subject, kept: _Kept) -> None:
-        """Look once, when it is the turn of *subject*: those who have waited longest come first."""
+        """Look once, at the turn of *subject*; the longest wait comes first."""
         try:
             while True:
                 await _sleep_until(max(kept.looked_at + EVERY_S, self._rests.get(subject.crawl, 0.0)))
@@ -184,7 +184,7 @@ class Reads:
         began = time.monotonic()
         kept.seen, answered = await self._in_thread(subject, kept)
         now = kept.looked_at = time.monotonic()
-        # Most of the time of a look without an answer was waiting for one.
+        # A look without an answer spent its time waiting, not in Redis.
         pause_s = PAUSE * (now - began) if answered else AFTER_NO_ANSWER_S
         self._rests = {crawl: until for crawl, until in self._rests.items() if until > now}
         self._rests[subject.crawl] = now + pause_s
@@ -194,7 +194,7 @@ class Reads:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._look, subject, kept)
 
     def _look(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool]:
-        """Look at Redis; return what was seen, and whether it answered; in a thread."""
+        """Read Redis in this thread; return the result, and whether Redis answered."""
         before = kept.seen
         try:
             with as_unavailable():
@@ -207,11 +207,11 @@ class Reads:
         except NoSuchCrawl as absent:
             error = str(absent)
         except FrontierUnavailable as outage:
-            # One key of another type, or one that this user may not read, is no outage.
+            # A key of another type, or a key that this user may not read, is no outage.
             return replace(before, error=printable(str(outage)), found=True), is_answer(outage.__cause__)
         except (FrontierError, ConfigError) as refused:
             return replace(before, error=printable(str(refused)), found=True), self._place is not None
-        except Exception as unexpected:  # of a record of another version; the others are still looked at
+        except Exception as unexpected:  # a record of another version, for example; other looks go on
             logger.exception("a look at %s of a crawl failed", subject.kind)
             return replace(before, error=f"it cannot be read ({type(unexpected).__name__})"), True
         kept.look = None
@@ -226,7 +226,7 @@ class Reads:
         return replace(self._place, config=replace(self._config, crawl=crawl))
 
     def _looking_at(self, subject: Subject) -> Callable[[], Any]:
-        """Return what looks at *subject* each time it is called; it returns None if there is none."""
+        """Return a function that reads *subject*; it returns None if the subject does not exist."""
         place = self._at(subject.crawl)
         kind, _, of_one = subject.kind.partition("_")
         if of_one:

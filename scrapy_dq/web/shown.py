@@ -1,4 +1,4 @@
-"""The JSON that the page shows: all crawls, one crawl, one failed request; each text can be printed."""
+"""Make the JSON that the page shows: all crawls, one crawl, one failed request; all texts are printable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 20_000
 
 
 def crawls(found: Crawls, redis: str) -> dict[str, Any]:
-    """Return the page of all crawls."""
+    """Return the data for the page of all crawls."""
     rows = [_crawl(row) for row in found.rows]
     return {"redis": redis, "crawls": rows, "searched": found.searched, "full": found.full}
 
@@ -40,7 +40,7 @@ def _crawl(row: Row) -> dict[str, Any]:
 
 
 def crawl(found: Snapshot) -> dict[str, Any]:
-    """Return the page of a crawl, of a snapshot with `turn` and `partitions`."""
+    """Return the data for the page of a crawl; the snapshot must have `turn` and `partitions`."""
     status = found.status()
     for kind in ("largest", "slowest", "blocked"):
         status[f"{kind}_partitions"] = [_partition(each) for each in status[f"{kind}_partitions"]]
@@ -80,7 +80,7 @@ def _partition(each: dict[str, Any]) -> dict[str, Any]:
 
 
 def full(record: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return *record* with printable texts; None: there is none."""
+    """Return *record* with printable texts; None if there is no record."""
     if record is None:
         return None
     request = record["request"]
@@ -96,7 +96,7 @@ def full(record: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _value(value: Any) -> str:
-    """Return *value* as text; a long one is not indented, which could make it 500 times as long."""
+    """Return *value* as text; long values are not indented, because that could make them 500 times longer."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if not isinstance(value, str) and len(text) <= LONGEST:
         text = json.dumps(value, ensure_ascii=False, indent=1)
@@ -104,7 +104,7 @@ def _value(value: Any) -> str:
 
 
 def _lines(text: str) -> str:
-    """Return *text* with ? for what cannot be printed, cut to LONGEST; it keeps its lines."""
+    """Return *text* with ? for unprintable characters, cut to LONGEST; line breaks stay."""
     cut = text[:LONGEST].replace("\r\n", "\n")
     shown = "".join(char if char.isprintable() or char == "\n" else "?" for char in cut)
     return f"{shown}\n({len(text) - LONGEST:,} more characters)" if len(text) > LONGEST else shown

@@ -1,4 +1,4 @@
-"""Fixtures of the adoption tests: a crawl of scrapy-redis, filled by its own classes, and one to adopt it."""
+"""Fixtures of the adoption tests: a scrapy-redis crawl, filled by its own classes, and its adopter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BookSpider(Spider):
 
 
 class Progress:
-    """What was shown."""
+    """A progress display that records its calls."""
 
     def __init__(self) -> None:
         self.shown: dict[str, list[int]] = {}
@@ -99,7 +99,7 @@ class Case:
         beside: Callable[[], object] | None = None,
         **options: Any,
     ) -> Report:
-        """Adopt, pickles trusted unless *options* say otherwise; *beside* is called all the while."""
+        """Adopt the crawl, by default with trusted pickles; call *beside* repeatedly during the adoption."""
         chosen = Options(**{"trust_pickle": True} | options)
         crawler = self.crawler(**settings or {})
 
@@ -118,13 +118,13 @@ class Case:
         return asyncio.run(adopt())
 
     def beat(self) -> None:
-        """Let a worker of another machine be registered, and alive."""
+        """Register a worker of another machine and let it beat."""
         prefix = keys.prefix(self.name)
         self.client.sadd(prefix + "members", "elsewhere")
         self.client.hincrby(prefix + "beats", "elsewhere", 1)
 
     def serve(self, **settings: Any) -> list[Request]:
-        """Join as a worker does, and return all that is served, in its order."""
+        """Join as a worker does, and return all served requests in order."""
         return asyncio.run(self._serve(self.crawler(**settings)))
 
     async def _serve(self, crawler: Crawler) -> list[Request]:
@@ -153,7 +153,7 @@ class Case:
         return peek(self.client, self.name)
 
     def dead(self) -> dict[str, bytes]:
-        """Return payload by reason of all dead letters."""
+        """Return the payloads of all dead letters by reason."""
         letters = self.client.hgetall(keys.prefix(self.name) + "dead").values()
         unpacked = (msgpack.unpackb(letter, raw=True) for letter in letters)
         return {letter[0].decode(): letter[5] for letter in unpacked}
@@ -161,14 +161,14 @@ class Case:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Yield the URL of one server: what is adopted does not depend on its kind."""
+    """Yield the URL of one server: an adoption does not depend on its kind."""
     with RedisServer(appendonly=True) as server:
         yield server.url
 
 
 @pytest.fixture
 def case(redis_url: str, crawl_name: str) -> Iterator[Case]:
-    """Yield a crawl that nobody else has."""
+    """Yield a crawl with a unique name."""
     case = Case(redis_url, crawl_name)
     yield case
     case.client.close()

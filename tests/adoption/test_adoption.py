@@ -1,4 +1,4 @@
-"""What becomes of a scrapy-redis crawl that is adopted: requests, order, fingerprints, dead letters."""
+"""The adoption of a scrapy-redis crawl: requests, order, fingerprints, dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.scrapy_redis_requests import HOST, ORDERS, member, pages, url
 
 
 def drained(queue: Any) -> list[str]:
-    """Return the URLs in the order in which scrapy-redis serves them; nothing is left."""
+    """Return the URLs in scrapy-redis's order, and empty the queue."""
     found = []
     while (request := queue.pop()) is not None:
         found.append(request.url)
@@ -31,7 +31,7 @@ def drained(queue: Any) -> list[str]:
     ("queue", "order"), [(queue, order) for queue, orders in ORDERS.items() for order in orders]
 )
 def test_requests_are_served_as_scrapy_redis_would_have(queue: str, order: str, case: Case) -> None:
-    """Ties included, over several batches; whether filtered or not, start requests or not."""
+    """This includes ties, several batches, unfiltered requests and start requests."""
     rng = random.Random(7)
     metas: tuple[dict[str, Any], ...] = ({}, {"is_start_request": True}, {"depth": 2})
     requests = [
@@ -47,8 +47,8 @@ def test_requests_are_served_as_scrapy_redis_would_have(queue: str, order: str, 
     assert served == drained(theirs)
 
 
-def test_a_request_arrives_whole(case: Case) -> None:
-    """Its class, callback, body, headers and meta; but a start request counts as no seed any more."""
+def test_a_request_is_adopted_with_all_its_attributes(case: Case) -> None:
+    """It keeps its class, callback, body, headers and meta; a start request no longer counts as a seed."""
     spider = case.spider()
     sent = [
         FormRequest(url(1), spider.parse_book, formdata={"a": "é"}, headers={"X": ["a", "b"]}, priority=3,
@@ -64,8 +64,8 @@ def test_a_request_arrives_whole(case: Case) -> None:
     assert second == sent[1].to_dict(spider=spider)
 
 
-def test_to_adopt_again_stores_nothing_twice(case: Case) -> None:
-    """Neither filtered nor unfiltered requests, nor dead letters, nor equal ones in a LIST."""
+def test_a_repeated_adoption_stores_nothing_twice(case: Case) -> None:
+    """This holds for filtered and unfiltered requests, dead letters and equal requests in a LIST."""
     same = [Request(HOST, dont_filter=True)] * 3
     case.push([*same, *pages(5), *same], "LifoQueue")
     case.client.lpush(case.queue_key, b"junk", b"junk")
@@ -77,8 +77,8 @@ def test_to_adopt_again_stores_nothing_twice(case: Case) -> None:
     assert (census.waiting, census.dead) == (11, 2)
 
 
-def test_what_our_own_crawl_has_seen_counts_as_seen(case: Case) -> None:
-    """A page that it found before the adoption is not crawled twice."""
+def test_pages_that_our_crawl_has_seen_are_not_adopted(case: Case) -> None:
+    """A page that our crawl found before the adoption is not crawled twice."""
     case.push(pages(3))
     case.adopt()
     case.client.delete(case.queue_key, case.dupefilter_key)
@@ -88,7 +88,7 @@ def test_what_our_own_crawl_has_seen_counts_as_seen(case: Case) -> None:
 
 
 def test_the_run_stays_open(case: Case) -> None:
-    """With nothing to do, too: its dupefilter is kept for the workers that come."""
+    """This holds even without requests: its dupefilter is kept for the workers that come."""
     RFPDupeFilter(case.client, case.dupefilter_key).request_seen(Request(HOST))
     report = case.adopt()
     assert (report.counts.requests, report.counts.new_fingerprints) == (0, 1)
@@ -97,7 +97,7 @@ def test_the_run_stays_open(case: Case) -> None:
 
 
 def test_the_dupefilter_is_copied(case: Case) -> None:
-    """As bytes; what scrapy-redis 0.9 would not have written is left out and counted."""
+    """It is stored as bytes; values that scrapy-redis 0.9 would not have written are skipped and counted."""
     filter_ = RFPDupeFilter(case.client, case.dupefilter_key)
     for request in pages(1_200):
         filter_.request_seen(request)
@@ -131,8 +131,10 @@ WRONG: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("broken", "reason"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
-def test_what_cannot_be_crawled_becomes_a_dead_letter(broken: bytes, reason: str, case: Case) -> None:
-    """With its reason and its bytes; the rest continues."""
+def test_a_request_that_cannot_be_crawled_becomes_a_dead_letter(
+    broken: bytes, reason: str, case: Case
+) -> None:
+    """The dead letter has the reason and the bytes; the rest is adopted."""
     case.push(pages(3))
     case.add(broken)
     report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096, "DQ_PARTITION_BY": "slot"})
@@ -147,7 +149,7 @@ def test_what_cannot_be_crawled_becomes_a_dead_letter(broken: bytes, reason: str
 
 
 def test_a_finished_run_of_the_same_name_is_not_opened(case: Case) -> None:
-    """DQ_RUN_NAME says that it is over."""
+    """DQ_RUN_NAME shows that the run is over."""
     case.push(pages(1))
     settings = {"DQ_RUN_NAME": "nightly"}
     case.adopt(settings)

@@ -1,4 +1,4 @@
-"""`scrapy dq` and `scrapy dq adopt` as a user runs them: what they print, and how they end."""
+"""`scrapy dq` and `scrapy dq adopt` as a user runs them: their output and exit status."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def project(make_project: Callable[..., Project], redis_url: str) -> Project:
 
 
 class Named:
-    """What scrapy-redis's queue wants to know of a spider."""
+    """The part of a spider that scrapy-redis's queue needs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,15 +61,15 @@ def pages(count: int) -> list[Request]:
     return [Request(f"http://127.0.0.1:9/p/{n}") for n in range(count)]
 
 
-def test_the_group_alone_tells_of_its_commands(project: Project) -> None:
+def test_dq_without_a_command_lists_the_commands(project: Project) -> None:
     for done in (run_dq(project), *run_dq_each(project, [["-h"], ["--help"]])):
         assert done.returncode == 0
         assert "take over a crawl of scrapy-redis" in done.stdout
         assert done.stderr == ""
 
 
-def test_a_command_tells_of_its_options(project: Project) -> None:
-    """Its own, and Scrapy's."""
+def test_the_help_of_adopt_lists_its_options(project: Project) -> None:
+    """The help lists its own options and Scrapy's."""
     (done,) = run_dq_each(project, [["adopt", "--help"]])
     assert done.returncode == 0
     for option in ("--trust-pickle", "--delete-source", "--queue ", "--crawl", "--logfile"):
@@ -92,8 +92,8 @@ USAGE: dict[str, list[str]] = {
 }
 
 
-def test_what_is_asked_for_wrongly_is_reported(project: Project) -> None:
-    """With exit status 2, as of Scrapy's own commands."""
+def test_wrong_usage_exits_with_status_two(project: Project) -> None:
+    """The exit status is 2, as in Scrapy's own commands."""
     for done, says in zip(run_dq_each(project, list(USAGE.values())), USAGE, strict=True):
         assert done.returncode == 2
         assert says in done.stderr
@@ -101,7 +101,7 @@ def test_what_is_asked_for_wrongly_is_reported(project: Project) -> None:
 
 
 def one_line(done: Ended | subprocess.CompletedProcess[str]) -> str:
-    """Return the one line on standard error of a command that failed."""
+    """Return the only line that a failed command printed on standard error."""
     typed_wrongly = "-a takes" in done.stderr
     assert done.returncode == 1 + typed_wrongly, done.stdout + done.stderr
     assert done.stdout == ""
@@ -111,8 +111,8 @@ def one_line(done: Ended | subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) -> None:
-    """On standard error, with exit status 1, without the password; nothing is changed."""
+def test_an_adoption_that_cannot_begin_prints_one_line(project: Project, client: redis.Redis) -> None:
+    """The line is on standard error, without the password; the exit status is 1 and nothing changes."""
     push(client, project, pages(2))
     name, away = project.name, f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
     cases = {
@@ -132,8 +132,8 @@ def test_what_cannot_be_done_is_one_line(project: Project, client: redis.Redis) 
     assert peek(client, name).phase == "absent"
 
 
-def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> None:
-    """In lines that read well on a pipe: what there is of each, the reasons, what to do next."""
+def test_the_report_counts_the_adopted_requests(project: Project, client: redis.Redis) -> None:
+    """The lines suit a pipe: the counts, the reasons and the next steps."""
     push(client, project, pages(1200))
     client.zadd(
         f"{project.name}:requests", {pickle.dumps(os.getcwd): 0, b"junk": 0, pickle.dumps(os.getpid): 0}
@@ -144,7 +144,7 @@ def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> 
         "-s", "SCHEDULER_FLUSH_ON_START=True", "-s", "DQ_ORDER=fifo", "--delete-source",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert client.exists(f"{project.name}:requests")  # what cannot be read can only be repaired from there
+    assert client.exists(f"{project.name}:requests")  # unreadable entries can only be repaired from there
     for row in (
         "requests adopted 1,200", "already seen 0", "dead letters 3", "fingerprints 1,201",
         "skipped, not fingerprints 1",
@@ -162,8 +162,8 @@ def test_what_was_adopted_is_reported(project: Project, client: redis.Redis) -> 
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_what_is_not_as_it_should_be_is_told(redis_url: str) -> None:
-    """With what to do about it."""
+def test_the_report_names_a_remedy_for_each_problem(redis_url: str) -> None:
+    """The report names a remedy."""
     case = Case(redis_url, "books")
     crawler = case.crawler()
     source = Source(None)
@@ -181,7 +181,7 @@ def test_what_is_not_as_it_should_be_is_told(redis_url: str) -> None:
 
 
 def test_an_embedded_redis_that_was_searched_is_named(make_project: Callable[..., Project]) -> None:
-    """scrapy-redis would have looked elsewhere."""
+    """scrapy-redis would have searched another Redis."""
     project = make_project([])
     done = run_dq(project, "adopt", project.name)
     assert done.returncode == 1
@@ -189,7 +189,7 @@ def test_an_embedded_redis_that_was_searched_is_named(make_project: Callable[...
 
 
 def test_a_program_gets_json(project: Project, client: redis.Redis) -> None:
-    """The same of what was adopted, on standard output alone."""
+    """Standard output has the same report as JSON, and nothing else."""
     push(client, project, pages(12))
     client.zadd(f"{project.name}:requests", {b"junk": 0})
     done = run_dq(project, "adopt", project.name, "--trust-pickle", "--json")
@@ -200,8 +200,10 @@ def test_a_program_gets_json(project: Project, client: redis.Redis) -> None:
     assert sum(found["reasons"].values()) == 1
 
 
-def test_a_name_and_arguments_are_those_of_the_crawl(project: Project, client: redis.Redis) -> None:
-    """`--crawl` names it, `-a` belongs to it: a worker that has the same resumes it without a warning."""
+def test_the_adopted_crawl_has_the_given_name_and_spider_arguments(
+    project: Project, client: redis.Redis
+) -> None:
+    """`--crawl` names it and `-a` belongs to it: a worker with both resumes it without a warning."""
     push(client, project, pages(3))
     name = f"{project.name}-100%"
     done = run_dq(project, "adopt", project.name, "--trust-pickle", "--crawl", name, "-a", "category=poetry")
@@ -216,14 +218,14 @@ def test_a_name_and_arguments_are_those_of_the_crawl(project: Project, client: r
 
 
 def test_nothing_to_adopt_is_reported_as_a_failure(project: Project) -> None:
-    """It says where it looked; a script goes no further."""
+    """The command names the keys that it searched; a script stops there."""
     done = run_dq(project, "adopt", project.name)
     assert done.returncode == 1
     assert f"neither {project.name}:requests nor {project.name}:dupefilter exists" in done.stdout
 
 
-def test_other_commands_pay_nothing_for_these() -> None:
-    """Scrapy loads the group whenever it starts: it imports neither a reactor nor what draws bars."""
+def test_the_command_group_imports_no_reactor_and_no_progress_bars() -> None:
+    """Scrapy loads the group at every start: the group imports no reactor and no progress bars."""
     names = ("rich", "twisted.internet.reactor")
     look = f"import sys, scrapy_dq.commands; print([n for n in {names} if n in sys.modules])"
     done = subprocess.run(
@@ -250,10 +252,8 @@ def adopted_after_two_kills(
     return run_dq(project, *words)
 
 
-def test_an_adoption_that_is_killed_continues_when_it_is_run_again(
-    project: Project, client: redis.Redis
-) -> None:
-    """With SIGKILL, in the middle, twice: nothing is stored twice, nothing is missing."""
+def test_a_killed_adoption_continues_when_it_is_run_again(project: Project, client: redis.Redis) -> None:
+    """SIGKILL hits it twice in the middle: nothing is stored twice and nothing is missing."""
     requests = pages(4000)
     for request in requests[::3]:
         request.dont_filter = True
@@ -267,10 +267,10 @@ def test_an_adoption_that_is_killed_continues_when_it_is_run_again(
     assert client.scard(keys.prefix(project.name) + "adopted") == 4001
 
 
-def test_an_adoption_of_a_jobdir_that_is_killed_continues_when_it_is_run_again(
+def test_a_killed_adoption_of_a_jobdir_continues_when_it_is_run_again(
     project: Project, client: redis.Redis, redis_url: str
 ) -> None:
-    """With SIGKILL, in the middle, twice: nothing is stored twice, nothing is missing."""
+    """SIGKILL hits it twice in the middle: nothing is stored twice and nothing is missing."""
     case = Case(redis_url, project.name)
     left = Left(case, project.folder, **settings_of("PickleLifoDiskQueue"))
     requests = [Request(f"http://127.0.0.1:9/p/{n}", dont_filter=n % 3 == 0) for n in range(4000)]

@@ -29,14 +29,16 @@ THEIRS = RFPDupeFilter(Mock(), "key")
         Request("data:text/plain,x"),
     ],
 )
-def test_it_is_scrapy_rediss_own(request_: Request) -> None:
-    """Byte for byte: what that has seen is to be recognised."""
+def test_the_fingerprint_equals_that_of_scrapy_redis(request_: Request) -> None:
+    """It is equal byte for byte, so that pages seen by scrapy-redis are recognised."""
     assert scrapy_redis.fingerprint(request_).hex() == THEIRS.request_fingerprint(request_)
     assert len(scrapy_redis.fingerprint(request_)) == scrapy_redis.FINGERPRINT_BYTES
 
 
 @given(st.text(max_size=30), st.binary(max_size=30), st.sampled_from(["GET", "post", "Ä"]))
-def test_it_is_scrapy_rediss_own_for_any_request(path: str, body: bytes, method: str) -> None:
+def test_the_fingerprint_of_any_request_equals_that_of_scrapy_redis(
+    path: str, body: bytes, method: str
+) -> None:
     try:
         request = Request("http://example.com/" + path, method=method, body=body)
         theirs = THEIRS.request_fingerprint(request)

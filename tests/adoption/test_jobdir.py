@@ -1,4 +1,4 @@
-"""What becomes of a crawl that Scrapy's own scheduler has left in a JOBDIR."""
+"""The adoption of a crawl that Scrapy's own scheduler left in a JOBDIR."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def url(number: int) -> str:
 def settings_of(queue: str) -> dict[str, Any]:
     return {
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
-        # By default DownloaderAwarePriorityQueue, which needs an engine, and serves slots in turn.
+        # The default, DownloaderAwarePriorityQueue, needs an engine and serves slots in turn.
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
     }
 
@@ -101,7 +101,7 @@ def some(count: int) -> list[Request]:
 
 @pytest.mark.parametrize("queue", SQUEUES)
 def test_requests_are_served_as_scrapy_would_have(queue: str, case: Case, tmp_path: Path) -> None:
-    """Of each disk queue; over several batches. Start requests, in a queue of their own, come last."""
+    """This holds for each disk queue, over several batches; start requests come last, from another queue."""
     order = next(order for name, order in ORDERS.items() if name in queue)
     left = Left(case, tmp_path, **settings_of(queue), DQ_ORDER=order)
     requests = some(1_200)
@@ -115,7 +115,7 @@ def test_requests_are_served_as_scrapy_would_have(queue: str, case: Case, tmp_pa
     assert left.served() == [request.url for request in case.serve(**left.settings)]
 
 
-def test_a_queue_of_slots_is_adopted_whole(case: Case, tmp_path: Path) -> None:
+def test_a_queue_with_a_folder_for_each_slot_is_adopted(case: Case, tmp_path: Path) -> None:
     """DownloaderAwarePriorityQueue, Scrapy's default, has a folder for each slot."""
     left = Left(case, tmp_path, **settings_of("PickleLifoDiskQueue"))
     left.folder.joinpath("requests.queue").mkdir(parents=True)
@@ -134,8 +134,8 @@ def test_a_queue_of_slots_is_adopted_whole(case: Case, tmp_path: Path) -> None:
     assert sorted(request.url for request in case.serve(**left.settings)) == sorted(urls)
 
 
-def test_what_was_seen_is_not_crawled_again(left: Left, case: Case) -> None:
-    """In the present run it counts as seen, with the fingerprint that a worker of this crawl would send."""
+def test_pages_that_scrapy_has_seen_are_not_crawled_again(left: Left, case: Case) -> None:
+    """It counts as seen in the present run, under the fingerprint that a worker of this crawl would send."""
     requests = [Request(url(n)) for n in range(30)]
     left.fill(requests)
     scheduler = left.scheduler()
@@ -150,7 +150,7 @@ def test_what_was_seen_is_not_crawled_again(left: Left, case: Case) -> None:
 
 
 def test_fingerprints_of_older_versions_are_read(left: Left, case: Case) -> None:
-    """Before Scrapy 2.19 each was a line of text; what is none is counted."""
+    """Before Scrapy 2.19 each was a line of text; invalid lines are counted."""
     left.fill([Request(url(0), dont_filter=True)])
     fingerprint = RequestFingerprinter(case.crawler()).fingerprint
     found = [fingerprint(Request(url(n))).hex() for n in range(2_500)]
@@ -160,21 +160,21 @@ def test_fingerprints_of_older_versions_are_read(left: Left, case: Case) -> None
 
 
 def test_fingerprints_of_any_size_are_read(left: Left) -> None:
-    """A fingerprinter of the project may give others than those of Scrapy."""
+    """A project's fingerprinter may return sizes other than Scrapy's."""
     left.fill([Request(url(0), dont_filter=True)])
     (left.folder / "requests.seen").write_text("\n".join(["ab" * 32, "cd" * 32, ""]))
     assert left.adopt().counts.new_fingerprints == 2
 
 
-def test_a_folder_that_is_gone_meanwhile_is_one_line(left: Left, case: Case) -> None:
+def test_a_jobdir_deleted_during_the_adoption_is_reported(left: Left, case: Case) -> None:
     left.fill([Request(url(n)) for n in range(2_000)])
     case.progress.while_under_way = lambda: shutil.rmtree(left.folder, ignore_errors=True)
     with pytest.raises(BadSource, match=r"cannot be read .* Requests that were already adopted stay"):
         left.adopt()
 
 
-def test_to_adopt_again_stores_nothing_twice(left: Left, case: Case, tmp_path: Path) -> None:
-    """Nor what is there several times, nor from a copy of the folder."""
+def test_a_repeated_adoption_stores_nothing_twice(left: Left, case: Case, tmp_path: Path) -> None:
+    """This holds for equal requests and for a copy of the folder."""
     left.fill([*some(50), *[Request(HOST, dont_filter=True)] * 3])
     assert left.adopt().counts.adopted == 53
     left.folder = Path(shutil.copytree(left.folder, tmp_path / "another"))
@@ -183,8 +183,8 @@ def test_to_adopt_again_stores_nothing_twice(left: Left, case: Case, tmp_path: P
     assert case.look().census.waiting == 53
 
 
-def test_what_cannot_be_read_becomes_a_dead_letter(left: Left, case: Case) -> None:
-    """A pickle that names a class, which is not looked up; the others are adopted."""
+def test_an_unreadable_request_becomes_a_dead_letter(left: Left, case: Case) -> None:
+    """The class that a pickle names is not imported; the other requests are adopted."""
     left.fill([Request(url(0), meta={"of": Path("x")}), Request(url(1))])
     counts = left.adopt().counts
     assert (counts.adopted, counts.dead) == (1, 1)
@@ -192,8 +192,8 @@ def test_what_cannot_be_read_becomes_a_dead_letter(left: Left, case: Case) -> No
     assert reason.startswith("it names pathlib.")
 
 
-def test_a_crawl_that_did_not_end_by_itself_is_adopted_as_far_as_it_goes(left: Left, case: Case) -> None:
-    """Its process was killed: queuelib's count is that of its start."""
+def test_the_jobdir_of_a_killed_crawl_is_adopted(left: Left, case: Case) -> None:
+    """Its process was killed, so queuelib's count is the count at its start."""
     scheduler = left.fill(some(40), close=False)
     assert scheduler.dqs is not None
     for queue in scheduler.dqs.queues.values():
@@ -204,10 +204,10 @@ def test_a_crawl_that_did_not_end_by_itself_is_adopted_as_far_as_it_goes(left: L
     left.folder = killed
     report = left.adopt()
     assert report.counts.adopted == 40
-    assert "did not end by itself" in " ".join(_advice(report, case.crawler(), ""))
+    assert "was interrupted" in " ".join(_advice(report, case.crawler(), ""))
 
 
-def test_a_file_that_was_cut_is_refused(left: Left, case: Case) -> None:
+def test_a_truncated_file_is_refused(left: Left, case: Case) -> None:
     left.fill([Request(url(n)) for n in range(20)])
     (path,) = left.folder.glob("requests.queue/0")
     path.write_bytes(path.read_bytes()[:-7])
@@ -216,7 +216,7 @@ def test_a_file_that_was_cut_is_refused(left: Left, case: Case) -> None:
     assert not case.client.keys(keys.prefix(case.name) + "*")
 
 
-def test_a_fifo_file_that_was_cut_is_read_up_to_there(case: Case, tmp_path: Path) -> None:
+def test_a_truncated_fifo_file_is_read_up_to_the_cut(case: Case, tmp_path: Path) -> None:
     left = Left(case, tmp_path, **settings_of("PickleFifoDiskQueue"))
     left.fill([Request(url(n)) for n in range(20)])
     (path,) = left.folder.glob("requests.queue/0/q00000")
@@ -226,7 +226,7 @@ def test_a_fifo_file_that_was_cut_is_read_up_to_there(case: Case, tmp_path: Path
 
 
 def test_a_jobdir_of_another_spider_is_refused(left: Left, case: Case) -> None:
-    """It names callbacks that this one has not."""
+    """It names callbacks that this spider does not have."""
     left.fill([Request(url(1))])
     (path,) = left.folder.glob("requests.queue/0")
     path.unlink()
@@ -239,7 +239,7 @@ def test_a_jobdir_of_another_spider_is_refused(left: Left, case: Case) -> None:
 
 
 def test_fingerprints_of_another_fingerprinter_are_refused(left: Left, case: Case) -> None:
-    """All that was done would be crawled again."""
+    """All finished pages would be crawled again."""
     left.fill([Request(url(n)) for n in range(5)])
     (left.folder / "requests.seen").write_bytes(b"\0\x14" + b"x" * 20)
     with pytest.raises(BadSource, match="another REQUEST_FINGERPRINTER_CLASS"):
@@ -247,13 +247,13 @@ def test_fingerprints_of_another_fingerprinter_are_refused(left: Left, case: Cas
     assert not case.client.keys(keys.prefix(case.name) + "*")
 
 
-def test_a_folder_that_is_none_is_refused(left: Left, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_jobdir_is_refused(left: Left, tmp_path: Path) -> None:
     left.folder = tmp_path
     with pytest.raises(BadSource, match=r"is not a JOBDIR of Scrapy: it has neither requests.queue nor"):
         left.adopt()
 
 
-def test_how_an_sqlite_queue_was_served_has_to_be_known(case: Case, tmp_path: Path) -> None:
+def test_the_order_of_an_sqlite_queue_must_be_known(case: Case, tmp_path: Path) -> None:
     left = Left(case, tmp_path, **settings_of("PickleFifoSQLiteQueue"))
     left.fill([Request(url(n)) for n in range(5)])
     left.settings = settings_of("PickleLifoDiskQueue")
@@ -263,7 +263,7 @@ def test_how_an_sqlite_queue_was_served_has_to_be_known(case: Case, tmp_path: Pa
 
 
 def test_a_jobdir_in_use_is_refused(left: Left, case: Case) -> None:
-    """Its queue would change meanwhile."""
+    """Its queue would change during the adoption."""
     filter_ = RFPDupeFilter(str(left.folder.parent))  # opens requests.seen
     left.folder = left.folder.parent
     with pytest.raises(BadSource, match=r"process \d+ uses .*: stop its crawl with one Ctrl-C"):
@@ -271,7 +271,7 @@ def test_a_jobdir_in_use_is_refused(left: Left, case: Case) -> None:
     filter_.close("finished")
 
 
-def test_an_empty_jobdir_is_nothing_to_adopt(left: Left, case: Case) -> None:
+def test_an_empty_jobdir_has_nothing_to_adopt(left: Left, case: Case) -> None:
     left.fill([])
     report = left.adopt()
     assert report.nothing

@@ -1,4 +1,4 @@
-"""Pickles as plain data: what scrapy-redis and JOBDIR write comes back; nothing that runs code is run."""
+"""Pickles as plain data: the data of scrapy-redis and JOBDIR is read, and no code runs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def read(pickled: bytes) -> Any:
 @settings(max_examples=50)
 @given(values, st.sampled_from(PROTOCOLS))
 def test_plain_data_comes_back(value: Any, protocol: int) -> None:
-    """With each protocol that is written, as `pickle` itself reads it, types included."""
+    """Each written protocol gives the same value and types as `pickle` itself."""
     pickled = pickle.dumps(value, protocol)
     assert read(pickled) == pickle.loads(pickled)
     assert repr(read(pickled)) == repr(pickle.loads(pickled))
 
 
-def test_what_occurs_twice_comes_back_as_one() -> None:
-    """As `pickle` has it: a list that occurs in two places stays one list."""
+def test_an_object_that_occurs_twice_stays_one_object() -> None:
+    """As in `pickle`, a list that occurs in two places stays one list."""
     part = [1]
     again = read(pickle.dumps([part, part]))
     assert again[0] is again[1]
@@ -61,7 +61,7 @@ def test_a_dict_of_a_request_comes_back(protocol: int) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_link_text_of_a_crawl_spider_comes_back_as_text(protocol: int) -> None:
-    """Its class is lxml's, so that the pickle names it; each request of a CrawlSpider's rules holds one."""
+    """Its class belongs to lxml, so the pickle names it; each request of a CrawlSpider's rules has one."""
     page = HtmlResponse("http://example.com", body=b'<a href="/x">the link</a>')
     (link,) = LinkExtractor().extract_links(page)
     assert type(link.text) is not str
@@ -71,7 +71,7 @@ def test_a_link_text_of_a_crawl_spider_comes_back_as_text(protocol: int) -> None
 
 
 class Calls:
-    """Pickled, it is a call."""
+    """An object whose pickle is a call."""
 
     def __init__(self, function: Callable[..., Any], *args: Any, state: Any = None, **more: Any) -> None:
         self._reduced = (function, args, state, *more.values())
@@ -90,7 +90,7 @@ class Slotted(Plain):
 
 
 def hostile(marker: Path) -> dict[str, bytes]:
-    """Return pickles that would write *marker*, or that name something, each in its own way."""
+    """Return pickles that would write *marker* or name an object, each in a different way."""
     command = f"touch {marker}"
     touch = f"open({str(marker)!r}, 'w')".encode()
     posix = os.system.__module__.encode()
@@ -121,8 +121,8 @@ def hostile(marker: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("shape", hostile(Path("x")))
-def test_what_names_or_calls_is_refused(shape: str, tmp_path: Path) -> None:
-    """Nothing of it is imported or run."""
+def test_a_pickle_that_names_or_calls_anything_is_refused(shape: str, tmp_path: Path) -> None:
+    """The pickle imports and runs nothing."""
     marker = tmp_path / "marker"
     sys.modules.pop("antigravity", None)
     with pytest.raises(NotPlain) as refusal:
@@ -131,8 +131,8 @@ def test_what_names_or_calls_is_refused(shape: str, tmp_path: Path) -> None:
     assert len(str(refusal.value)) < 1000
 
 
-def test_the_refusal_names_what_the_pickle_names() -> None:
-    """The user reads it in the reason of the dead letter."""
+def test_the_refusal_quotes_the_names_in_the_pickle() -> None:
+    """The user reads the name in the reason of the dead letter."""
     with pytest.raises(NotPlain, match=r"it names (posix|nt)\.system, and names"):
         read(pickle.dumps(Calls(os.system, "x")))
     with pytest.raises(NotPlain, match=r"names datetime\.datetime, and"):
@@ -140,13 +140,13 @@ def test_the_refusal_names_what_the_pickle_names() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"", b".", b"N", b"(1.", b"R.", b"]](a1.", b"g9\n.", b"{}", b"\x80"])
-def test_what_is_not_a_pickle_is_refused(junk: bytes) -> None:
-    """Nothing else is ever raised."""
+def test_bytes_that_are_not_a_pickle_are_refused(junk: bytes) -> None:
+    """`loads` raises no other error."""
     with pytest.raises(NotPlain):
         read(junk)
 
 
-# Not LONG_BINPUT: for the number that follows it, the unpickler makes room in its memo, up to 64 GB.
+# Without LONG_BINPUT: the unpickler reserves memo space for the number after it, up to 64 GB.
 some_bytes = st.integers(0, 255).filter(lambda byte: byte != pickle.LONG_BINPUT[0])
 
 
@@ -158,7 +158,7 @@ def test_any_bytes_are_read_or_refused(junk: bytes) -> None:
 
 @given(st.data())
 def test_a_spoiled_pickle_is_read_or_refused(data: st.DataObject) -> None:
-    """One of plain data, with some bytes changed."""
+    """A pickle of plain data has some changed bytes."""
     pickled = bytearray(pickle.dumps({"a": (1, {2}), "b": [b"c", 2**70, frozenset({1.5})]}, -1))
     assert pickle.LONG_BINPUT not in pickled
     for _ in range(data.draw(st.integers(1, 4))):
@@ -167,6 +167,6 @@ def test_a_spoiled_pickle_is_read_or_refused(data: st.DataObject) -> None:
         read(bytes(pickled))
 
 
-def test_more_bytes_than_an_entry_may_have_are_refused() -> None:
+def test_a_pickle_larger_than_an_entry_is_refused() -> None:
     with pytest.raises(NotPlain, match="1,042 bytes are more than DQ_MAX_ENTRY_BYTES = 1,024"):
         loads(pickle.dumps("x" * 1024, 4), 1024)

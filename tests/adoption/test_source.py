@@ -1,4 +1,4 @@
-"""The keys of scrapy-redis: what is read only if it is trusted, of which type they are, when they go."""
+"""The keys of scrapy-redis: trust in their pickles, their types, and their deletion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unit.test_serializer import OWN_JSON
 
 
 def test_a_pickle_is_read_only_if_it_is_trusted(case: Case) -> None:
-    """One clear refusal that says why; nothing is changed, not even a crawl begun."""
+    """One refusal names the reason; nothing changes and no crawl begins."""
     case.push(pages(3))
     with pytest.raises(BadSource, match=r"the 3 requests .* are pickles.*can hold code.*--trust-pickle"):
         case.adopt(trust_pickle=False)
@@ -34,7 +34,7 @@ def test_a_dupefilter_alone_needs_no_trust(case: Case) -> None:
 
 
 def test_json_needs_no_trust(case: Case) -> None:
-    """What scrapy-redis stored with a serializer is read with the same; and so are its entries written."""
+    """The serializer of scrapy-redis's entries reads them, and writes the new entries."""
     theirs = case.theirs("PriorityQueue", OWN_JSON)
     theirs.push(Request(url(1), case.spider().parse_book, body="é", headers={"A": "b"}))
     case.add(json.dumps({"url": "file:///etc/passwd"}).encode(), b"{", pickle.dumps({}))
@@ -47,7 +47,7 @@ def test_json_needs_no_trust(case: Case) -> None:
 
 
 def test_a_trusted_serializer_reads_the_queue(case: Case) -> None:
-    """What it is, is not known; that it is trusted is said by DQ_TRUST_PICKLE."""
+    """The serializer is unknown; DQ_TRUST_PICKLE declares it trusted."""
     own = SimpleNamespace(dumps=OWN_JSON.dumps, loads=lambda data: json.loads(data))
     case.theirs("PriorityQueue", own).push(Request(url(1)))
     settings = {"SCHEDULER_SERIALIZER": own, "DQ_TRUST_PICKLE": True}
@@ -56,8 +56,8 @@ def test_a_trusted_serializer_reads_the_queue(case: Case) -> None:
 
 
 @pytest.mark.parametrize("queue_class", [None, "scrapy_redis.queue.PriorityQueue", "mine.Queue"])
-def test_a_list_needs_to_be_told_how_it_was_served(queue_class: str | None, case: Case) -> None:
-    """The key itself does not say it; the refusal names both."""
+def test_the_order_of_a_list_must_be_given(queue_class: str | None, case: Case) -> None:
+    """The key does not show the order; the refusal names both options."""
     case.push(pages(2), "FifoQueue")
     with pytest.raises(BadSource, match=r"is a LIST, and .* --queue fifo .*FifoQueue.* --queue lifo"):
         case.adopt({"SCHEDULER_QUEUE_CLASS": queue_class})
@@ -66,7 +66,7 @@ def test_a_list_needs_to_be_told_how_it_was_served(queue_class: str | None, case
 
 
 def test_a_zset_is_served_by_priority(case: Case) -> None:
-    """To say otherwise is a mistake."""
+    """An option for another order is a mistake."""
     case.push(pages(1))
     with pytest.raises(BadSource, match="is a ZSET, as PriorityQueue has it: omit --queue"):
         case.adopt(queue="fifo")
@@ -123,8 +123,8 @@ def test_keys_come_from_the_settings(case: Case) -> None:
         case.adopt({"SCHEDULER_QUEUE_KEY": "%(spyder)s"})
 
 
-def test_where_nothing_is_there_nothing_begins(case: Case) -> None:
-    """No crawl either, that a worker would resume."""
+def test_no_crawl_begins_if_the_source_is_empty(case: Case) -> None:
+    """No crawl begins that a worker would resume."""
     report = case.adopt(trust_pickle=False)
     assert report.nothing
     assert report.complete
@@ -132,7 +132,7 @@ def test_where_nothing_is_there_nothing_begins(case: Case) -> None:
 
 
 def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
-    """Exactly the two keys, once all is stored, and not without a word."""
+    """Exactly the two keys are deleted, after everything is stored and with a message."""
     case.push(pages(3))
     case.client.rpush(f"{case.name}:start_urls", "x")
     assert case.adopt().deleted == []
@@ -148,7 +148,7 @@ def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
 
 @pytest.mark.parametrize("bytes_", [50, 5000])
 def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> None:
-    """What cannot be read may be repaired from there; also when it is found again, or kept in part only."""
+    """A user may repair unreadable entries there, also if they are found again or kept only in part."""
     case.push(pages(1))
     case.add(member(body=b"x" * bytes_, callback="gone"))
     for known in (0, 1):
@@ -158,10 +158,10 @@ def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> N
     assert case.client.exists(case.queue_key)
 
 
-def test_a_source_is_not_deleted_while_it_is_not_certain_that_redis_keeps_it(
+def test_a_source_is_kept_while_the_adopted_requests_may_not_be_on_disk(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Redis of a shard may fail as this process has gone, which alone could store it again."""
+    """A shard's Redis may fail after the end of this process, and no other process could store it again."""
 
     async def doubt(*args: object) -> str:
         return "It is not certain"

@@ -21,28 +21,28 @@ from support.web_page import TOKEN, WebPage
 
 PASSWORD = "s3cr3t-w0rd"
 CHANGES = ("retry", "push", "clear", "limit", "move", "export", "import")
-"""Commands that may have something to say beside what they print."""
+"""Commands that may write messages beside their output."""
 
 LOOKS = ("status", "workers", "search", "failed", "dead", "events", "doctor")
-"""Commands that only read, and need no more than a crawl."""
+"""Commands that only read, and need nothing but a crawl."""
 
 LISTS = {
     "status": "crawls", "workers": "workers", "search": "entries", "failed": "entries", "dead": "entries",
     "events": "events", "metrics": "samples",
 }  # fmt: skip
-"""The list in the JSON of a command."""
+"""The key of the list in a command's JSON."""
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RedisServer]:
-    """Yield one server with a password; what is looked at does not depend on its kind."""
+    """Yield one server with a password; its kind makes no difference to these tests."""
     with RedisServer(appendonly=True, password=PASSWORD) as server:
         yield server
 
 
 @pytest.fixture
 def live(server: RedisServer, crawl_name: str) -> Iterator[LiveFrontier]:
-    """Yield a frontier that nobody else has."""
+    """Yield a frontier that no other test uses."""
     with closing(LiveFrontier(server.url, crawl_name, Order.PRIORITY_LIFO)) as live:
         yield live
 
@@ -54,7 +54,7 @@ def worker(live: LiveFrontier) -> HandWorker:
 
 
 class Dq:
-    """Runs commands in this process, as the group does; `text` and `found` are what they print."""
+    """Runs commands in this process, as the group does; `text` and `found` return their output."""
 
     def __init__(self, url: str, crawl: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.url = url
@@ -63,15 +63,15 @@ class Dq:
         self.said: list[str] = []
         """Lines on standard error."""
         self.printed = ""
-        """What was printed, also of a command that broke off."""
+        """The output, also if the command ended with an error."""
         self.may_say = False
-        """Whether a command that shows something has to say something, too, on standard error."""
+        """Whether a command that only reads may also write to standard error."""
         self._capsys = capsys
 
     def text(self, name: str, *words: str, **settings: Any) -> str:
-        """Run a command on the crawl and return what it prints: in 80 columns, without colour or password.
+        """Run a command on the crawl and return its output: in 80 columns, without colour or password.
 
-        What those that change something say in prose is one line in a pipe.
+        Commands that change something write each message on one line of any length.
         """
         shown = self._run(name, words, settings)
         assert "\x1b" not in shown
@@ -79,17 +79,17 @@ class Dq:
         return shown
 
     def found(self, name: str, *words: str, **settings: Any) -> Any:
-        """Run a command with --json and return what a program gets."""
+        """Run a command with --json and return the parsed output."""
         found = json.loads(self._run(name, (*words, "--json"), settings))
-        assert isinstance(found, dict)  # a later version can add keys
+        assert isinstance(found, dict)  # not a list, because a later version can add keys
         return found
 
     def listed(self, name: str, *words: str, **settings: Any) -> list[dict[str, Any]]:
-        """Run a command with --json and return the list that it is about."""
+        """Run a command with --json and return the list that LISTS names."""
         return list(self.found(name, *words, **settings)[LISTS[name]])
 
     def lines(self, name: str, *words: str, **settings: Any) -> list[str]:
-        """Run a command whose lines may be of any length."""
+        """Run a command whose lines may have any length, and return them."""
         return self._run(name, words, settings).splitlines()
 
     def _run(self, name: str, words: Sequence[str], settings: dict[str, Any]) -> str:
@@ -113,10 +113,10 @@ class Dq:
 
 
 def loader_of(*names: str, **custom_settings: dict[str, Any]) -> type:
-    """Return a SPIDER_LOADER_CLASS of spiders with these names, whose crawls are named as they are.
+    """Return a SPIDER_LOADER_CLASS of spiders with these names; each spider's crawl has its name.
 
     Args:
-        custom_settings: of some of them, by name.
+        custom_settings: settings of some of the spiders, by name.
     """
 
     def spider(name: str) -> type:
@@ -131,19 +131,19 @@ def loader_of(*names: str, **custom_settings: dict[str, Any]) -> type:
 
 @pytest.fixture
 def dq(live: LiveFrontier, server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Dq:
-    """Return the commands, on the crawl of `live`."""
+    """Return the commands for the crawl of `live`."""
     return Dq(server.url, live.crawl, capsys)
 
 
 @pytest.fixture
 def dq_at(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Dq]:
-    """Return a function that gives the commands on the Redis at a URL."""
+    """Return a function that returns the commands for the Redis at a URL."""
     return lambda url: Dq(url, "crawl", capsys)
 
 
 @pytest.fixture(scope="module")
 def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WebPage]]:
-    """Yield a page that only reads, without a token; and one that steers, with one. They log nothing."""
+    """Yield a page that only reads, without a token, and one that steers, with a token. They log nothing."""
     with ExitStack() as stack:
         folders = {name: tmp_path_factory.mktemp(name) for name in ("reads", "steers")}
         yield {

@@ -1,4 +1,4 @@
-"""`scrapy dq doctor --acl`: users with the least rights, who do what they are for, and nothing else."""
+"""`scrapy dq doctor --acl`: users with the least rights can do their work, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = {
 
 @pytest.fixture
 def url(start_redis: StartRedis) -> str:
-    """Return the address of a database that is not the first one."""
+    """Return the URL of database 1, not of the first one."""
     return start_redis(appendonly=True).url.removesuffix("/0") + "/1"
 
 
@@ -43,7 +43,7 @@ def admin(url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def urls(project: Project, admin: Any, url: str) -> dict[str, str]:
-    """Make the users that doctor names, and return the URL of each."""
+    """Create the users that doctor names, and return the URL of each."""
     found = {}
     for done in run_dq_each(project, [("doctor", project.name, "--acl", role) for role in ROLES]):
         command = done.stdout.replace(">PASSWORD", f">{PASSWORD}").split()
@@ -55,7 +55,7 @@ def urls(project: Project, admin: Any, url: str) -> dict[str, str]:
 def test_each_role_can_do_its_work_and_nothing_else(
     project: Project, admin: Any, urls: dict[str, str], start_site: StartSite
 ) -> None:
-    """A fed crawl with items in Redis, by three users; none of them touches another key."""
+    """Three users run a fed crawl with items in Redis; none of them can touch another key."""
     site = start_site(pages=20)
     key = f"{project.name}:[start] *"
     with redis.Redis.from_url(urls["feeder"]) as feeder:
@@ -90,8 +90,8 @@ def test_each_role_can_do_its_work_and_nothing_else(
     assert "denies access" in cleared.stderr
 
 
-def test_what_there_is_no_user_for(dq: Any) -> None:
-    """A feeder needs a key of its own; without a crawl, the rights are for all of them."""
+def test_a_feeder_needs_a_start_key_and_a_crawler_needs_no_crawl(dq: Any) -> None:
+    """A feeder needs a start key; without a crawl, the rights cover all crawls."""
     with pytest.raises(WrongUsage, match="name a RedisSpider"):
         dq.text("doctor", "--acl", "feeder")
     line = dq.found("doctor", "--acl", "crawler", "--crawl", "")["acl"]

@@ -1,4 +1,4 @@
-"""Options that are printed to be typed again: as they were, but for passwords and keys."""
+"""Options that are printed for users to type again: unchanged, except passwords and keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_option_that_was_not_given_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("setting", [each for each in SETTINGS if each.secret], ids=lambda each: each.name)
 def test_no_secret_setting_is_shown_anywhere(setting: Any) -> None:
-    """Neither in a command to type again, nor on the page of the settings, nor by Python."""
+    """A command to type again, the page of the settings and Python's repr() all hide it."""
     values = {
         "REDIS_URL": "redis://:s3cr3t-0123456789@host/0",
         "REDIS_PARAMS": {"password": "s3cr3t-0123456789"},

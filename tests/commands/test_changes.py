@@ -49,10 +49,10 @@ def start_dq(project: Project, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_a_live_crawl_takes_what_is_pushed_and_is_not_cleared(
+def test_a_live_crawl_takes_pushed_requests_and_is_not_cleared(
     make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """At once, though it waits; `clear` refuses while its worker lives, and with --force closes it."""
+    """A waiting worker takes them at once. `clear` refuses while it lives; with --force, it closes."""
     site = start_site(pages=5)
     project = make_project([], redis_url=server.url, spider=FED)
     worker = project.start_worker()
@@ -82,7 +82,7 @@ def test_a_live_crawl_takes_what_is_pushed_and_is_not_cleared(
 def test_a_push_that_is_killed_does_not_keep_a_run_open(
     make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """The worker waits for it while it lives, crawls what it has pushed, and ends when it is dead."""
+    """The worker waits for a live push and crawls its pages; after the push is killed, it finishes."""
     site = start_site(pages=3)
     project = make_project([site.start_url], redis_url=server.url, settings={"DQ_WORKER_TTL": 60})
     push = start_dq(project, "push", project.name, "--file", "-")
@@ -102,10 +102,10 @@ def test_a_push_that_is_killed_does_not_keep_a_run_open(
     assert look(project).phase == "finished"
 
 
-def test_a_push_that_is_interrupted_says_how_far_it_was(
+def test_an_interrupted_push_reports_how_many_requests_it_stored(
     make_project: MakeProject, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """Ctrl-C while it waits for more: what was read is stored, and nobody is left behind."""
+    """Ctrl-C while the push waits for more: the lines so far are stored, and it has left the crawl."""
     project = make_project([], redis_url=server.url)
     push = start_dq(project, "push", project.name, "--file", "-", "--json")
     assert push.stdin is not None
@@ -121,10 +121,10 @@ def test_a_push_that_is_interrupted_says_how_far_it_was(
     assert (overview.members, overview.phase, overview.census.waiting) == ([], "open", 2)
 
 
-def test_what_failed_is_crawled_again_after_the_cause_is_mended(
+def test_failed_pages_are_crawled_again_after_the_cause_is_mended(
     make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """The finished run is open again: pages that failed, and those that they link, once each; no other."""
+    """The finished run is open again: only failed pages and the pages they link are crawled, once each."""
     site = start_site(pages=13)
     project = make_project([site.start_url], redis_url=server.url, spider=FAILS)
     assert project.run_worker().close_reason == "finished"
@@ -141,10 +141,10 @@ def test_what_failed_is_crawled_again_after_the_cause_is_mended(
     assert look(project).census.failed == 0
 
 
-def test_workers_forget_what_they_remember_for_themselves(
+def test_workers_also_forget_pages_in_their_own_memory(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
-    """Of two at work each finds its own page again and again: once forgotten, it is crawled once more."""
+    """Two workers yield their own page again and again: it is crawled again after it was forgotten."""
     site = start_site(pages=1)
     project = make_project([site.start_url], redis_url=server.url, spider=ASKS)
     workers = project.start_workers(2)
@@ -159,8 +159,10 @@ def test_workers_forget_what_they_remember_for_themselves(
     assert all(worker.stats["dq/duplicates"] > 5 for worker in workers)
 
 
-def test_what_redis_forgets_is_for_doctor_to_say(make_project: MakeProject, start_redis: StartRedis) -> None:
-    """Without an AOF: a warning in the log of a worker, and none from commands that join."""
+def test_commands_that_join_do_not_warn_about_a_missing_aof(
+    make_project: MakeProject, start_redis: StartRedis
+) -> None:
+    """Without an AOF, the log of a worker has a warning; commands that join print none."""
     project = make_project([], redis_url=start_redis().url)
     name = project.name
     for done in run_dq_each(project, [["push", name, "http://127.0.0.1:9/"], ["adopt", name]]):
@@ -168,8 +170,8 @@ def test_what_redis_forgets_is_for_doctor_to_say(make_project: MakeProject, star
     assert "has no AOF" in project.run_worker(settings={"RETRY_ENABLED": False}).text
 
 
-def test_a_crawl_in_the_embedded_redis_is_pushed_to(make_project: MakeProject) -> None:
-    """It is started for the moment, and keeps what was pushed."""
+def test_requests_are_pushed_to_a_crawl_in_the_embedded_redis(make_project: MakeProject) -> None:
+    """Each command starts the embedded Redis for a moment, and Redis keeps the request."""
     project = make_project([])
     pushed, looked, cleared = run_dq_each(
         project,

@@ -1,4 +1,4 @@
-"""`scrapy dq clear`: a site, what was seen, a crawl, old crawls: what it asks, deletes and leaves alone."""
+"""`scrapy dq clear`: a site, `seen`, a crawl, old crawls: its question, deleted keys, and other keys."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TTL = {"DQ_WORKER_TTL": 1}
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look every 50 ms, where in earnest it is a second."""
+    """Look every 50 ms instead of every second."""
     monkeypatch.setattr(liveness, "LOOK_S", 0.05)
 
 
 @pytest.fixture
 def beaten(live: LiveFrontier, worker: HandWorker) -> Iterator[HandWorker]:
-    """Yield a worker of another machine that lives."""
+    """Yield a live worker of another machine."""
     with beating(live, worker):
         yield worker
 
@@ -66,10 +66,10 @@ def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
         thread.join()
 
 
-def test_it_says_what_there_is_and_asks(
+def test_clear_prints_the_counts_and_asks(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All counts; then all keys of the crawl are gone, and no other."""
+    """It prints all counts; with consent it deletes all keys of the crawl, and no other key."""
     end_badly(worker, 2)
     worker.exchange(*puts(b"a", 5, 100), put(200, due_in=900), want=2)
     worker.leave()
@@ -90,8 +90,8 @@ def test_it_says_what_there_is_and_asks(
         dq.text("clear", "--all", "--yes")
 
 
-def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
-    """It names the worker, and the ways out."""
+def test_clear_refuses_while_a_worker_is_alive(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
+    """The error names the worker and the ways out."""
     before = live.redis.hgetall(live.key("meta"))
     with pytest.raises(FrontierRefused, match="worker worker of crawl") as refusal:
         dq.text("clear", "--all", "--yes", **TTL)
@@ -105,7 +105,7 @@ def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: Ha
 def test_a_worker_that_is_silent_for_long_is_dead(
     dq: Any, live: LiveFrontier, worker: HandWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is watched for DQ_WORKER_TTL, once."""
+    """The command watches it once, for DQ_WORKER_TTL."""
     caplog.set_level("INFO", liveness.__name__)
     worker.exchange(put(1), put(2), want=1)
     began = time.monotonic()
@@ -116,7 +116,9 @@ def test_a_worker_that_is_silent_for_long_is_dead(
     assert caplog.text.count("clear: watching for up to 1 s whether worker is alive") == 1
 
 
-def test_a_worker_that_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+def test_clear_does_not_wait_for_a_worker_that_died_on_this_machine(
+    dq: Any, live: LiveFrontier, worker: HandWorker
+) -> None:
     """Its process is gone."""
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     worker.leave()
@@ -128,17 +130,17 @@ def test_a_worker_that_died_here_is_not_waited_for(dq: Any, live: LiveFrontier, 
 
 
 def test_force_deletes_under_workers(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
-    """It says what becomes of them; each finds at its next exchange that the frontier is gone."""
+    """The output warns about it; each worker learns at its next exchange that the frontier is gone."""
     beaten.exchange(put(1), put(2), want=1)
     text = dq.text("clear", "--all", "--force", "--yes", DQ_WORKER_TTL=60)
     assert "close with reason frontier_lost" in text
     assert beaten.exchange(put(3)).status is Status.LOST
 
 
-def test_a_worker_that_joins_while_it_asks_is_seen(
+def test_clear_refuses_if_a_worker_joins_during_the_question(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer took its time: it is looked again."""
+    """The command looks for live workers again after the user's answer."""
     worker.exchange(put(1))
     worker.leave()
     with ExitStack() as stack:
@@ -153,7 +155,7 @@ def test_a_worker_that_joins_while_it_asks_is_seen(
 
 
 def finish(live: LiveFrontier, days_ago: float) -> None:
-    """Let a run end so many days ago, after one page."""
+    """Finish a run of one page, and date its end back."""
     worker = HandWorker(live, f"worker of {live.crawl}")
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
@@ -166,7 +168,7 @@ def finish(live: LiveFrontier, days_ago: float) -> None:
 def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
     start_redis: StartRedis, dq_at: Callable[[str], Any]
 ) -> None:
-    """Those that go on, ended lately, or are retried stay; nothing is deleted without consent."""
+    """Crawls that continue, ended lately or began again stay; without consent, none is deleted."""
     server = start_redis()
     with ExitStack() as stack:
         crawls = {
@@ -202,7 +204,7 @@ def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
 def test_a_crawl_that_begins_again_before_the_answer_stays(
     start_redis: StartRedis, dq_at: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its new run is not what was listed; the others are deleted, and the exit status is not 0."""
+    """Its new run was not listed; the other crawl is deleted, and the exit status is not 0."""
     server = start_redis()
     with ExitStack() as stack:
         old, again = (
@@ -228,7 +230,7 @@ def test_a_crawl_that_begins_again_before_the_answer_stays(
 def test_a_key_of_another_type_is_deleted_with_the_rest(
     dq: Any, live: LiveFrontier, worker: HandWorker, name: str
 ) -> None:
-    """By force; what else there is, is deleted too."""
+    """--force deletes this key and all others."""
     worker.exchange(put(1, partition=b"a", token=b"token", admission=Admission.SEEN), want=1)
     live.redis.delete(live.key(name))
     live.redis.set(live.key(name), "not ours")
@@ -239,7 +241,7 @@ def test_a_key_of_another_type_is_deleted_with_the_rest(
 def test_a_crawl_that_cannot_be_read_is_not_deleted_without_force(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The message names the way."""
+    """The message names the command that deletes it."""
     live.redis.delete(live.key("rotation"))
     live.redis.set(live.key("rotation"), "not ours")
     with pytest.raises(FrontierRefused, match=r"has another type: .* clear --all --force"):
@@ -259,8 +261,10 @@ def filled(live: LiveFrontier, worker: HandWorker) -> HandWorker:
     return worker
 
 
-def test_what_waits_in_one_partition_is_dropped(dq: Any, live: LiveFrontier, filled: HandWorker) -> None:
-    """While a worker has some of it in flight; the event says who has done it."""
+def test_the_waiting_requests_of_one_partition_are_dropped(
+    dq: Any, live: LiveFrontier, filled: HandWorker
+) -> None:
+    """A worker keeps its leases, and an event reports the number."""
     assert dq.text("clear", *YES) == f"23 requests of {TRAP} dropped.\n"
     status = dq.found("status", "--no-rate")
     assert (status["waiting"], status["delayed"], status["in_flight"]) == (5, 0, 2)
@@ -268,7 +272,7 @@ def test_what_waits_in_one_partition_is_dropped(dq: Any, live: LiveFrontier, fil
     assert dq.found("clear", *YES)["dropped"] == 0
 
 
-def test_it_asks_and_without_an_answer_drops_nothing(
+def test_nothing_is_dropped_without_consent(
     dq: Any, live: LiveFrontier, filled: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(CommandError, match="standard input is not a terminal"):
@@ -284,7 +288,7 @@ def test_it_asks_and_without_an_answer_drops_nothing(
 
 @pytest.mark.usefixtures("filled")
 def test_a_misspelled_site_is_refused(dq: Any) -> None:
-    """In another spelling that leads to the host it is the same site."""
+    """Another spelling of the same host is the same site."""
     with pytest.raises(CommandError, match=r"nothing in a partition of that name now; did you mean"):
         dq.text("clear", "--site", "trap.exampel", "--yes")
     with pytest.raises(WrongUsage, match="is not the name of a site"):
@@ -292,10 +296,8 @@ def test_a_misspelled_site_is_refused(dq: Any) -> None:
     assert dq.found("clear", "--site", "TRAP.example.", "--yes")["dropped"] == 23
 
 
-def test_it_may_be_killed_before_each_of_its_commands(
-    dq: Any, live: LiveFrontier, filled: HandWorker
-) -> None:
-    """kill -9: a repeat goes on with what is left."""
+def test_a_killed_clear_of_a_site_can_be_repeated(dq: Any, live: LiveFrontier, filled: HandWorker) -> None:
+    """kill -9: the next try drops the remaining requests."""
     kills = 0
     while kills < MOST and killed_before(kills + 1, lambda: dq.text("clear", *YES)):
         kills += 1
@@ -316,7 +318,7 @@ def test_it_may_be_killed_before_each_of_its_commands(
         (["--seen", "http://a/"], "name the spider before the URLs"),
     ],
 )
-def test_what_is_cleared_has_to_be_chosen(
+def test_clear_needs_to_know_what_to_delete(
     dq: Any, live: LiveFrontier, worker: HandWorker, words: list[str], says: str
 ) -> None:
     before = live.dump()
@@ -331,8 +333,8 @@ def pusher(live: LiveFrontier) -> HandWorker:
     return HandWorker(live, "worker", OWN)
 
 
-def test_what_is_forgotten_can_be_pushed_again(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
-    """However the URL is written; how many had been seen is reported."""
+def test_a_forgotten_url_can_be_pushed_again(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
+    """The URL may be written differently; the output counts seen and other URLs."""
     push = Push(dq, tmp_path)
     push(f"{HOST}/1?a=1&b=2", f"{HOST}/2")
     found = dq.found("clear", "pushed", "--seen", f"{HOST}/1?b=2&a=1", f"{HOST}/9", **SPIDERS)
@@ -342,7 +344,7 @@ def test_what_is_forgotten_can_be_pushed_again(dq: Any, tmp_path: Path, pusher: 
     assert "forgotten        1\nnot seen before  0" in text
 
 
-def test_a_file_says_which_requests(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
+def test_a_file_can_list_the_requests_to_forget(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
     """One with a body differs from one without; bad lines are reported, and the rest continues."""
     push, file = Push(dq, tmp_path), tmp_path / "forget.jsonl"
     slot = json.dumps({"url": f"{HOST}/1", "method": "POST", "body": "x"})
@@ -357,7 +359,7 @@ def test_a_file_says_which_requests(dq: Any, tmp_path: Path, pusher: HandWorker)
     assert "invalid          1" in dq.text("clear", "pushed", "--seen", "--file", str(file), **SPIDERS)
 
 
-def test_more_than_one_call_takes(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
+def test_thousands_of_requests_are_forgotten(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
     """A part of a file may have thousands of lines."""
     push = Push(dq, tmp_path)
     lines = [f"http://a/{n}" for n in range(4000)]
@@ -366,14 +368,14 @@ def test_more_than_one_call_takes(dq: Any, tmp_path: Path, pusher: HandWorker) -
     assert found["forgotten"] == 4000
 
 
-def test_what_scrapy_redis_had_seen_is_forgotten(dq: Any, live: LiveFrontier, pusher: HandWorker) -> None:
-    """By its own fingerprint."""
+def test_adopted_fingerprints_are_forgotten(dq: Any, live: LiveFrontier, pusher: HandWorker) -> None:
+    """The command also removes scrapy-redis's fingerprint."""
     live.call("adopt", pusher.epoch, 0, "", 1, [fingerprint(Request(f"{HOST}/1"))])
     assert dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)["forgotten"] == 1
 
 
-def test_a_seen_with_times_forgets_too(dq: Any, tmp_path: Path, live: LiveFrontier) -> None:
-    """Of a crawl with DQ_SEEN_TTL."""
+def test_a_url_is_forgotten_if_seen_expires(dq: Any, tmp_path: Path, live: LiveFrontier) -> None:
+    """The crawl has DQ_SEEN_TTL."""
     push, expiring = Push(dq, tmp_path), {"DQ_SEEN_TTL": 1000, "SCHEDULER_PERSIST": True}
     push.text(f"{HOST}/1", "--crawl", "", DQ_CRAWL=live.crawl, **expiring)
     assert live.redis.type(live.key("seen")) == b"zset"
@@ -381,8 +383,8 @@ def test_a_seen_with_times_forgets_too(dq: Any, tmp_path: Path, live: LiveFronti
     assert live.redis.hget(live.key("meta"), "seen_kind").decode() == Seen.EXPIRING.value
 
 
-def test_fingerprints_that_no_entry_can_have_are_refused(dq: Any, live: LiveFrontier) -> None:
-    """The crawl has another fingerprinter, or does not exist: nothing is made of it."""
+def test_another_fingerprinter_or_a_missing_crawl_is_refused(dq: Any, live: LiveFrontier) -> None:
+    """The crawl has another fingerprinter, or does not exist: the commands create nothing."""
     with pytest.raises(NoSuchCrawl, match="there is no crawl"):
         dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)
     assert live.dump() == {}
@@ -392,8 +394,8 @@ def test_fingerprints_that_no_entry_can_have_are_refused(dq: Any, live: LiveFron
             dq.found(*words, f"{HOST}/1", **SPIDERS)
 
 
-def test_what_a_clear_that_broke_off_has_left_is_cleared(dq: Any, live: LiveFrontier) -> None:
-    """The crawl is gone, and buckets of what it had seen are not."""
+def test_a_second_clear_deletes_the_rest_of_an_interrupted_one(dq: Any, live: LiveFrontier) -> None:
+    """The crawl is gone, but buckets of its `seen` are left."""
     live.redis.hset(live.key("discarded"), "generation", 3000)
     for n in range(3000):
         live.redis.sadd(live.key(f"seen:generation:{n}"), n)
@@ -401,10 +403,10 @@ def test_what_a_clear_that_broke_off_has_left_is_cleared(dq: Any, live: LiveFron
     assert live.dump() == {}
 
 
-def test_a_clear_says_that_some_is_left(
+def test_a_clear_reports_that_a_part_is_left(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A seen set of very many fingerprints is deleted in several commands, or by the next run."""
+    """A very large seen set is deleted in several commands, or by the next run."""
     monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
     worker.leave()
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})

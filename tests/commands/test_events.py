@@ -1,4 +1,4 @@
-"""`scrapy dq events`: what happened to a crawl, who did it, and how fast the crawl was."""
+"""`scrapy dq events`: the events of a crawl, their authors, and the crawl's speed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SPIDER = replace(IDENTITY, starts="{}")
 
 @pytest.fixture
 def spider(live: LiveFrontier) -> HandWorker:
-    """Return a worker of a spider that has joined."""
+    """Return a joined worker of a spider."""
     return HandWorker(live, "spider", SPIDER)
 
 
 def test_events_are_listed_oldest_first(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
-    """In words, with the time and who it was; the same for programs."""
+    """Each has words, the time and its author; programs get the same list."""
     steer(live.redis, live.crawl, Command.PAUSE, "ann@desk")
     found = dq.listed("events")
     assert [(event["kind"], event["who"], event["run"]) for event in found] == [
@@ -45,8 +45,8 @@ def test_events_are_listed_oldest_first(dq: Any, live: LiveFrontier, spider: Han
     assert ["the run began" in lines[0], "a worker joined" in lines[1], "ann@desk" in lines[2]] == [True] * 3
 
 
-def test_the_newest_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
-    """As many as were asked for."""
+def test_the_newest_events_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
+    """-n sets how many."""
     for n in range(5):
         steer(live.redis, live.crawl, Command.PAUSE, f"user{n}@desk")
     assert [event["who"] for event in dq.listed("events", "-n", "2")] == ["user3@desk", "user4@desk"]
@@ -56,7 +56,7 @@ def test_the_newest_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) 
 def test_curves_are_drawn_before_the_events(
     dq: Any, live: LiveFrontier, spider: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ten minutes, in 80 columns, with the last and the largest value; a program gets all samples."""
+    """They show ten minutes in 80 columns, with the last and largest value; a program gets all samples."""
     assert dq.text("events", "--curves").startswith("There is no sample yet: workers take one each 10 s.\n")
     add_samples(live, 60)
     first, rate, waiting, failed, workers, memory, head, *_ = dq.text("events", "--curves").splitlines()
@@ -77,7 +77,7 @@ def test_curves_are_drawn_before_the_events(
     }  # fmt: skip
     assert (len(found), found[0]["pages_per_s"], found[35]["pages_per_s"]) == (60, None, 0.0)
     monkeypatch.setattr("rich.console.Console.encoding", "ascii")
-    assert dq.text("events", "--curves").isascii()  # of a terminal that has no blocks
+    assert dq.text("events", "--curves").isascii()  # a terminal without blocks
     add_samples(live, 360)
     assert len(dq.found("events", "--curves")["samples"]) == 10 + 60  # one a minute
 
@@ -95,12 +95,12 @@ CURVES = {
 
 @pytest.mark.parametrize("line", CURVES)
 def test_a_curve_is_a_line_of_blocks(line: str) -> None:
-    """From zero to the largest; the means of several where there is no room for all."""
+    """Its scale begins at zero; if there is too little room, each block is the mean of several values."""
     assert curve(*CURVES[line]) == line
 
 
 def test_a_text_does_not_control_the_terminal(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
-    """A user, a spider or a site decides what it is: control characters are no part of what is printed."""
+    """Users, spiders and sites choose these texts: control characters in them are not printed."""
     for who in (b"\x1b[2J", b"\xff" * 80):
         record = msgpack.packb([0, 1, b"joined", who, 1, b"\r\n"])
         live.redis.rpush(live.key("journal"), record)
@@ -109,10 +109,8 @@ def test_a_text_does_not_control_the_terminal(dq: Any, live: LiveFrontier, spide
     assert text.replace("\n", "").isprintable()
 
 
-def test_each_command_that_changes_something_says_who_gave_it(
-    dq: Any, live: LiveFrontier, spider: HandWorker
-) -> None:
-    """The user of the process and the host."""
+def test_the_event_of_a_command_names_its_author(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
+    """The author is the user of the process, and the host."""
     spider.exchange(put(1))
     for name in ("pause", "resume", "stop"):
         dq.text(name)
@@ -126,15 +124,15 @@ def test_each_command_that_changes_something_says_who_gave_it(
 
 
 def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container whose uid nobody has named."""
+    """In a container, the uid may have no name."""
     monkeypatch.setattr("getpass.getuser", lambda: {}["no entry for this uid"])
     assert own_name().startswith(f"{os.getuid()}@")
 
 
-def test_a_crawl_with_a_killed_worker(
+def test_the_events_of_a_crawl_include_the_death_of_a_worker(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
-    """It dies with what it held; the one that comes after it finishes the run and leaves."""
+    """It dies with its leases; the next worker finishes the run and leaves."""
     site = start_site(pages=60, latency_s=0.1)
     project = make_project([site.start_url], redis_url=server.url)
     dying = project.start_worker(settings={"CONCURRENT_REQUESTS": 1})
@@ -165,7 +163,7 @@ def test_a_crawl_with_a_killed_worker(
 def test_new_events_are_followed_until_ctrl_c(
     make_project: MakeProject, server: RedisServer, live: LiveFrontier, spider: HandWorker
 ) -> None:
-    """The last ones first; then each as it comes, once."""
+    """The last event comes first; then each new one, once."""
     project = make_project([], redis_url=server.url)
     process = subprocess.Popen(
         project.command("dq", "events", "--crawl", live.crawl, "--follow", "-n", "1", "--json"),

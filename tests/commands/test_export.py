@@ -1,4 +1,4 @@
-"""`scrapy dq export` and `import`: a crawl travels, and what would lose something of it is refused."""
+"""`scrapy dq export` and `import`: a whole crawl travels; a command that would lose a part of it refuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.stored import roll_back
 
 KEPT = {place: page for place, page in WHERE.items() if place not in ("in flight", "declined")}
 PLACES = KEPT | {"returned": "129"}
-"""Where the page is that `everywhere` put there: what was in flight comes back."""
+"""The pages of `everywhere` by their place after an import: leased and declined ones have come back."""
 
 
 pytestmark = pytest.mark.usefixtures("_quick_disks")
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("_quick_disks")
 
 @pytest.fixture
 def new(live: LiveFrontier, server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Iterator[Dq]:
-    """Yield the commands, on a crawl that does not exist; its shards are deleted at the end."""
+    """Yield the commands for a crawl that does not exist; its shards are deleted at the end."""
     name = f"{live.crawl}-new"
     yield Dq(server.url, name, capsys)
     for number in range(4):
@@ -66,8 +66,8 @@ def places(dq: Dq) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"DQ_SHARDS": 3, "DQ_ORDER": "fifo", "DQ_SEEN": "compact"}])
-def test_all_of_a_crawl_travels(new: Dq, exported: Path, settings: dict[str, Any]) -> None:
-    """To where it was; with other settings, too. What is said is what was done."""
+def test_an_import_restores_the_whole_crawl(new: Dq, exported: Path, settings: dict[str, Any]) -> None:
+    """Each entry returns to its place, even with other settings; the printed counts are right."""
     settings = {"DQ_PARTITION_BY": "none", **settings}
     text = new.text("import", str(exported), **settings)
     assert f"Crawl {new.crawl!r} at " in text
@@ -82,8 +82,8 @@ def test_all_of_a_crawl_travels(new: Dq, exported: Path, settings: dict[str, Any
     assert places(new) == PLACES
 
 
-def test_the_urls_are_for_people(dq: Any, everywhere: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
-    """Of everything that is there, without logins; while workers live, too."""
+def test_all_urls_are_exported_without_logins(dq: Any, everywhere: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
+    """The list has all entries, without logins, even while workers live."""
     urls = dq.lines("export", "--urls", "-")
     assert len(urls) == 9
     assert "http://...@shop.example/p/5" in urls
@@ -108,10 +108,10 @@ def test_a_crawl_with_live_workers_is_refused_unless_it_is_on_hold(
     assert (found["entries"], found["fingerprints"]) == (2, 0)
 
 
-def test_a_crawl_that_changes_meanwhile_leaves_no_file(
+def test_an_export_writes_no_file_if_the_crawl_changes(
     dq: Any, live: LiveFrontier, worker: HandWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker on hold ends what it has begun."""
+    """A worker on hold still settles its leases."""
     worker.exchange(*(page(n) for n in range(9)), want=3)
     steer(live.redis, live.crawl, Command.PAUSE)
     heads = Reader.heads
@@ -122,15 +122,15 @@ def test_a_crawl_that_changes_meanwhile_leaves_no_file(
             yield each
 
     monkeypatch.setattr(Reader, "heads", changed)
-    with pytest.raises(CommandError, match="has changed meanwhile: nothing was written"):
+    with pytest.raises(CommandError, match="has changed during the export: nothing was written"):
         dq.text("export", str(tmp_path / "x"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_seen_can_travel_alone(
+def test_seen_can_be_exported_alone(
     dq: Any, new: Dq, live: LiveFrontier, worker: HandWorker, tmp_path: Path
 ) -> None:
-    """The only thing that is left of a crawl that has finished."""
+    """It is all that is left of a finished crawl."""
     path = str(tmp_path / "seen.jsonl.zst")
     worker.exchange(*(put(n, admission=Admission.SEEN, token=b"%020d" % n) for n in range(9)), want=9)
     worker.exchange(*map(ack, range(9)))
@@ -164,7 +164,7 @@ def test_an_export_that_no_worker_here_could_use_is_refused(
     assert live.redis.exists(keys.meta(new.crawl)) == 0
 
 
-def test_a_crawl_that_exists_is_left_alone(dq: Any, everywhere: LiveFrontier, exported: Path) -> None:  # noqa: F811
+def test_an_import_leaves_an_existing_crawl_alone(dq: Any, everywhere: LiveFrontier, exported: Path) -> None:  # noqa: F811
     before = everywhere.dump()
     with pytest.raises(FrontierRefused, match="exists, and only a new one can be made"):
         dq.text("import", str(exported), DQ_PARTITION_BY="none")
@@ -172,7 +172,7 @@ def test_a_crawl_that_exists_is_left_alone(dq: Any, everywhere: LiveFrontier, ex
 
 
 @pytest.mark.parametrize("name", ["export", "import"])
-def test_a_file_has_to_be_named(dq: Any, name: str, live: LiveFrontier) -> None:
+def test_wrong_arguments_and_missing_files_are_reported(dq: Any, name: str, live: LiveFrontier) -> None:
     with pytest.raises(WrongUsage, match="a spider and a file, not 3 words"):
         dq.text(name, "books", "a", "b")
     error = (BadExport, "cannot be read") if name == "import" else (NoSuchCrawl, "there is no crawl")
@@ -181,10 +181,10 @@ def test_a_file_has_to_be_named(dq: Any, name: str, live: LiveFrontier) -> None:
     assert live.dump() == {}
 
 
-def test_an_import_that_is_killed_before_each_of_its_commands_loses_and_doubles_nothing(
+def test_an_import_that_is_killed_at_any_command_loses_and_doubles_nothing(
     new: Dq, live: LiveFrontier, exported: Path
 ) -> None:
-    """kill -9. Until it is complete, a command that would change the crawl is refused."""
+    """kill -9. Until the import is complete, a command that would change the crawl is refused."""
     settings = {"DQ_PARTITION_BY": "none", "DQ_SHARDS": 2}
     kills = 0
     for number in range(1, MOST):
@@ -194,7 +194,7 @@ def test_an_import_that_is_killed_before_each_of_its_commands_loses_and_doubles_
         if live.redis.hget(keys.meta(new.crawl), "shards") == b"0>2":
             with pytest.raises(FrontierRefused, match="is half imported"):
                 new.text("move", "--shards", "3")
-        if number == 20:  # half of it may be deleted, too
+        if number == 20:  # a half imported crawl may be deleted
             new.text("clear", "--all", "--yes", DQ_SHARDS=2)
             assert not live.redis.exists(keys.meta(new.crawl), keys.meta(Shard(new.crawl, 1)))
     assert kills > 20

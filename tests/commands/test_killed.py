@@ -1,4 +1,4 @@
-"""kill -9 of a command before each of the commands that it sends to Redis; run again, the crawl is whole."""
+"""kill -9 of a command before each of its Redis commands: after a second run, the crawl is whole."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from support.redis_server import RedisServer
 def each_moment(
     server: RedisServer, crawl_name: str, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Iterator[tuple[Dq, LiveFrontier]]]:
-    """Return a function that kills a command at one moment after the other, each time in a crawl of its own.
+    """Return a function that kills a command at each moment in turn, each time in a new crawl.
 
-    Its arguments: what makes the crawl, from a `LiveFrontier`, and the command's words and settings. What it
-    yields is a crawl in which the command was killed, and then run again to its end.
+    Its arguments: a function that fills the crawl of a `LiveFrontier`, then the command's words and settings.
+    It yields each crawl after the killed command has run again to its end.
     """
 
     def each(
@@ -36,7 +36,7 @@ def each_moment(
                 make(live)
                 dq = Dq(server.url, live.crawl, capsys)
                 killed = killed_before(number, lambda dq=dq: dq.text(*words, **settings))  # type: ignore[misc]
-                if killed and live.key_names():  # of a crawl that is deleted nothing may be left
+                if killed and live.key_names():  # a deleted crawl may leave no key
                     dq.text(*words, **settings)
                 yield dq, live
                 if not killed:
@@ -50,7 +50,7 @@ def each_moment(
 Each = Callable[..., Iterator[tuple[Dq, LiveFrontier]]]
 
 
-def test_push(each_moment: Each) -> None:
+def test_a_killed_push_can_be_repeated(each_moment: Each) -> None:
     """Each request waits once."""
     urls = [f"{HOST}/{n}" for n in range(5)]
     pushed = each_moment(
@@ -60,8 +60,8 @@ def test_push(each_moment: Each) -> None:
         assert sorted(each["request"]["url"] for each in dq.listed("search")) == urls
 
 
-def test_push_of_what_was_already_seen(each_moment: Each) -> None:
-    """With --dont-filter what the first one has handed in is pushed a second time, and no more than that."""
+def test_a_killed_push_with_dont_filter_can_be_repeated(each_moment: Each) -> None:
+    """With --dont-filter, the repeat pushes the stored requests a second time, and nothing more."""
     urls = [f"{HOST}/{n}" for n in range(5)]
     words = ("push", "pushed", *urls, "--no-wait", "--dont-filter")
     for dq, _ in each_moment(lambda live: HandWorker(live, "worker", OWN), *words, **SPIDERS):
@@ -69,8 +69,8 @@ def test_push_of_what_was_already_seen(each_moment: Each) -> None:
         assert sorted(found) in (urls, sorted(urls * 2))
 
 
-def test_retry(each_moment: Each) -> None:
-    """What had failed waits, once, and nothing else does."""
+def test_a_killed_retry_can_be_repeated(each_moment: Each) -> None:
+    """All failed and dead requests wait, once, and nothing else does."""
     for _, live in each_moment(
         lambda live: end_badly(HandWorker(live, "worker"), 3), "retry", "--all", "--yes"
     ):
@@ -78,8 +78,8 @@ def test_retry(each_moment: Each) -> None:
         assert (census.waiting, census.failed, census.dead) == (6, 0, 0)
 
 
-def test_limit(each_moment: Each) -> None:
-    """It holds."""
+def test_a_killed_limit_can_be_repeated(each_moment: Each) -> None:
+    """The limit holds."""
     limited = each_moment(
         lambda live: HandWorker(live, "worker"), "limit", "--site", HOST, "--delay", "2", "--concurrency", "3"
     )
@@ -94,7 +94,7 @@ def begun(live: LiveFrontier) -> None:
     worker.leave()
 
 
-def test_clear(each_moment: Each) -> None:
+def test_a_killed_clear_can_be_repeated(each_moment: Each) -> None:
     """No key is left."""
     for _, live in each_moment(begun, "clear", "--all", "--yes"):
         assert not live.redis.keys(live.key("*"))

@@ -1,4 +1,4 @@
-"""`scrapy dq limit`: what is shown, changed, and refused."""
+"""`scrapy dq limit`: the limits that it shows, changes and refuses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ A = HOST.encode()
 SPIDERS = {"SPIDER_MODULES": ["support.pushed_spider"]}
 
 
-def test_without_options_it_shows_what_holds(dq: Any, live: Any) -> None:
-    """And changes nothing; a partition that has none of its own has the crawl's."""
+def test_without_options_the_current_limits_are_shown(dq: Any, live: Any) -> None:
+    """It changes nothing; a partition without limits has the crawl's limits."""
     HandWorker(live, "worker", limited(2.0, 3)).exchange(*puts(A, 1))
     before = live.dump()
     assert dq.found("limit", "--site", HOST) == {
@@ -35,8 +35,8 @@ def test_without_options_it_shows_what_holds(dq: Any, live: Any) -> None:
     assert dq.status == 0
 
 
-def test_each_limit_is_set_and_taken_back(dq: Any, worker: HandWorker) -> None:
-    """One by one; --default brings back those of the settings."""
+def test_each_limit_can_be_set_and_reset(dq: Any, worker: HandWorker) -> None:
+    """Each option changes one limit; --default brings back the limits of the settings."""
     worker.exchange(*puts(A, 1))
     assert dq.found("limit", "pushed", "--site", HOST, "--delay", "1.5", **SPIDERS)["delay_s"] == 1.5
     assert dq.found("limit", "--site", HOST, "--concurrency", "2")["concurrency"] == 2
@@ -54,8 +54,8 @@ def test_each_limit_is_set_and_taken_back(dq: Any, worker: HandWorker) -> None:
     assert "none   no limit     any     no       a.example" in dq.text("limit", "--site", HOST)
 
 
-def test_workers_go_by_it(dq: Any, worker: HandWorker) -> None:
-    """From their next exchange on."""
+def test_workers_obey_a_new_limit(dq: Any, worker: HandWorker) -> None:
+    """They follow it from their next exchange on."""
     worker.exchange(*puts(A, 9))
     dq.text("limit", "--site", HOST, "--concurrency", "2")
     assert len(numbers(worker.exchange(want=9))) == 2
@@ -73,7 +73,7 @@ def test_workers_go_by_it(dq: Any, worker: HandWorker) -> None:
 def test_an_invalid_number_is_a_usage_error(
     dq: Any, worker: HandWorker, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """It is said what is allowed."""
+    """The error names the allowed values."""
     worker.exchange(*puts(A, 1))
     with pytest.raises(SystemExit) as end:
         dq.text("limit", "--site", HOST, *words)
@@ -86,8 +86,8 @@ def test_an_invalid_number_is_a_usage_error(
 
 
 @pytest.mark.parametrize("where", ["waits", "in flight", "delayed", "came back"])
-def test_what_was_already_seen_is_not_checked_again(dq: Any, worker: HandWorker, where: str) -> None:
-    """Wherever something of the partition is; limits of its own do, too."""
+def test_a_known_partition_is_limited_without_a_warning(dq: Any, worker: HandWorker, where: str) -> None:
+    """A partition is known while it has an entry anywhere, or limits."""
     due_in = 60.0 if where == "delayed" else 0.0
     want = 1 if where in ("in flight", "came back") else 0
     worker.exchange(
@@ -103,8 +103,8 @@ def test_what_was_already_seen_is_not_checked_again(dq: Any, worker: HandWorker,
     assert dq.said == []
 
 
-def test_a_name_that_no_partition_has_is_pointed_out(dq: Any, worker: HandWorker) -> None:
-    """It may come, so it is set; reading it fails. The nearest is named, or else some that exist."""
+def test_an_unknown_partition_is_reported_with_similar_names(dq: Any, worker: HandWorker) -> None:
+    """Setting works, as requests may come; reading fails. The message names the nearest one, or some."""
     worker.exchange(*puts(A, 2), want=1)
     assert dq.found("limit", "--site", "a.exmaple", "--delay", "2")["delay_s"] == 2
     assert dq.status == 0
@@ -126,25 +126,25 @@ def test_a_name_that_no_partition_has_is_pointed_out(dq: Any, worker: HandWorker
         ("xn--bcher-kva.example", "Bücher.example", "xn--bcher-kva.example"),
         ("a.example", "XN--BCHER-KVA.example.", "xn--bcher-kva.example"),
         ("a.example", "A.example", "a.example"),
-        ("a.example", "MySlot", "MySlot"),  # no host has capitals, but a slot that has no requests yet may
+        ("a.example", "MySlot", "MySlot"),  # no host has capitals, but a slot without requests may
     ],
 )
 def test_a_site_is_limited_in_any_spelling(
     dq: Any, worker: HandWorker, there: str, typed: str, partition: str
 ) -> None:
-    """As requests name it, also before there is one."""
+    """The limit has the name that requests use, even before there is a request."""
     worker.exchange(*puts(there.encode(), 2))
     assert dq.found("limit", "--site", typed, "--delay", "2")["partition"] == partition
 
 
 def test_a_download_slot_that_looks_like_an_address_is_limited(dq: Any, worker: HandWorker) -> None:
-    """A partition of that very name comes first."""
+    """A partition with exactly that name comes first."""
     worker.exchange(*puts(b"127.1", 2), *puts(b"127.0.0.1", 2))
     assert dq.found("limit", "--site", "127.1", "--delay", "2")["partition"] == "127.1"
 
 
-def test_a_crawl_without_partitions_says_so(dq: Any, worker: HandWorker) -> None:
-    """All of it is in one that has no name."""
+def test_a_crawl_without_partitions_has_one_without_a_name(dq: Any, worker: HandWorker) -> None:
+    """All its requests are in one partition without a name."""
     worker.exchange(*puts(b"", 2))
     with pytest.raises(CommandError, match="too long"):
         dq.text("limit", "--site", "x" * 513)
@@ -154,8 +154,8 @@ def test_a_crawl_without_partitions_says_so(dq: Any, worker: HandWorker) -> None
     assert dq.said == []
 
 
-def test_a_finished_run_has_no_limits_any_more(dq: Any, worker: HandWorker) -> None:
-    """The next one uses its settings: a message says so, because a change would have no effect."""
+def test_limits_of_a_finished_run_cannot_be_changed(dq: Any, worker: HandWorker) -> None:
+    """A change would have no effect: the next run takes its limits from the settings."""
     worker.exchange()
     for words in ([], ["--delay", "1"]):
         with pytest.raises(
@@ -164,10 +164,10 @@ def test_a_finished_run_has_no_limits_any_more(dq: Any, worker: HandWorker) -> N
             dq.text("limit", "--site", HOST, *words)
 
 
-def test_a_crawl_that_is_deleted_meanwhile_gets_no_limit(
+def test_a_crawl_that_is_deleted_during_the_command_gets_no_limit(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does it begin again by it."""
+    """The command does not create the crawl again."""
     worker.exchange(*puts(A, 1))
 
     def deleted(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`scrapy dq search`, `failed` and `dead`: lists, one request in full, all that is known of a URL."""
+"""`scrapy dq search`, `failed` and `dead`: lists, one request in full, and everything known about a URL."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ WHERE = {
     "in flight": "1", "returned": "2", "quarantine": "3", "waiting": "4", "delayed": "5", "failed": "6",
     "dead": "7", "declined": "9",
 }  # fmt: skip
-"""The page that is in each place."""
+"""The page in each place."""
 
 
 def end_badly(worker: HandWorker, count: int, begin: int = 0) -> None:
-    """Let *count* requests fail, and as many be buried."""
+    """Let *count* requests fail, and bury as many others."""
     urls = {n: f"http://x.example/{n}" for n in range(begin, begin + 2 * count)}
     worker.exchange(
         *[put(n, payload=stored(url, cb_kwargs={"n": n})) for n, url in urls.items()], want=2 * count
@@ -53,7 +53,7 @@ def end_badly(worker: HandWorker, count: int, begin: int = 0) -> None:
 
 @pytest.mark.parametrize("name", LISTERS)
 def test_a_list_comes_in_pages(dq: Any, worker: HandWorker, name: str) -> None:
-    """Each request is on one of them, and a line says where the next one begins."""
+    """Each request is on one page, and a line names the option for the next page."""
     end_badly(worker, 5)
     worker.exchange(*[put(n, payload=stored(f"http://x.example/{n}")) for n in range(100, 105)])
     words = (name, "--where", "waiting", "-n", "2") if name == "search" else (name, "-n", "2")
@@ -65,7 +65,7 @@ def test_a_list_comes_in_pages(dq: Any, worker: HandWorker, name: str) -> None:
 
 @pytest.mark.parametrize("name", LISTERS)
 def test_the_requests_of_one_site_can_be_listed(dq: Any, worker: HandWorker, name: str) -> None:
-    """However its host is spelled."""
+    """The host may be spelled differently."""
     for n in range(4):
         payload = stored(f"http://x.example/{n}")
         worker.exchange(put(n, partition=b"%d.example" % (n % 2), payload=payload))
@@ -79,8 +79,8 @@ def test_the_requests_of_one_site_can_be_listed(dq: Any, worker: HandWorker, nam
 
 
 @pytest.mark.parametrize("name", LISTERS)
-def test_one_is_shown_in_full(dq: Any, worker: HandWorker, name: str) -> None:
-    """By the id of the list, with or without a spider before it."""
+def test_an_entry_is_shown_in_full_by_its_id(dq: Any, worker: HandWorker, name: str) -> None:
+    """The id from the list selects it, with or without a spider before it."""
     end_badly(worker, 2)
     listed = dq.listed(name, *(("x.example",) if name == "search" else ()))
     assert listed
@@ -103,21 +103,21 @@ def test_one_is_shown_in_full(dq: Any, worker: HandWorker, name: str) -> None:
         (["search", "pushed", "http://["], "is not a URL"),
     ],
 )
-def test_what_is_typed_wrongly_is_reported(dq: Any, worker: HandWorker, words: list[str], says: str) -> None:
+def test_wrong_usage_is_reported(dq: Any, worker: HandWorker, words: list[str], says: str) -> None:
     with pytest.raises(WrongUsage, match=says):
         dq.text(*words, **SPIDERS)
 
 
 def test_a_url_with_a_star_is_a_pattern(dq: Any, worker: HandWorker) -> None:
-    """Without one, it is that URL alone."""
+    """Without a star, it would be that URL alone."""
     worker.exchange(*[put(n, payload=stored(f"http://x/{n}")) for n in (1, 10)])
     found = dq.found("search", "http://x/1*")
     assert (len(found["entries"]), "seen" in found) == (2, False)
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_each_is_reported_with_url_reason_time_worker(dq: Any, worker: HandWorker, name: str) -> None:
-    """To programs with its request, to people in lines of 80."""
+def test_each_entry_is_listed_with_url_reason_time_and_worker(dq: Any, worker: HandWorker, name: str) -> None:
+    """Programs also get its request; people get lines of 80 characters."""
     end_badly(worker, 3)
     found = dq.listed(name)
     number = 2 if name == "failed" else 5
@@ -135,10 +135,10 @@ def test_each_is_reported_with_url_reason_time_worker(dq: Any, worker: HandWorke
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_the_list_begins_with_the_causes_and_ends_with_the_way_back(
+def test_the_list_begins_with_the_causes_and_ends_with_the_retry_command(
     dq: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each cause with its host, the most frequent first; the number in a reason is no cause, its place is."""
+    """Each cause has its host, the most frequent first. Its place matters; other numbers do not."""
     monkeypatch.setattr(listing, "MOST_CAUSES", 1)
     place = "(spiders/shop.py:31 in parse)"
     reasons = [f"KeyError: {number} {place}" for number in (459, 460)]
@@ -163,7 +163,7 @@ def test_the_list_begins_with_the_causes_and_ends_with_the_way_back(
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_stored_reason_is_shown_without_logins(dq: Any, worker: HandWorker, name: str) -> None:
-    """Versions before stored them as Scrapy's errors have them."""
+    """Older versions stored the reasons exactly as Scrapy's errors."""
     payload = stored("http://us%20er:S3%20kr@x.example/")
     worker.exchange(put(1, payload=payload), want=1)
     (entry,) = worker.held
@@ -174,8 +174,8 @@ def test_a_stored_reason_is_shown_without_logins(dq: Any, worker: HandWorker, na
     assert "S3" not in dq.text(name) + dq.text(name, found["id"])
 
 
-def test_what_was_dead_before_any_worker_had_it_says_so(dq: Any, worker: HandWorker) -> None:
-    """Of a put that cannot be served."""
+def test_a_dead_letter_that_was_never_leased_is_marked(dq: Any, worker: HandWorker) -> None:
+    """The put could not be served."""
     worker.exchange(put(1, reason="dq_delay = 'x' is no number", payload=stored("http://x/")))
     assert "before any worker leased it" in " ".join(dq.text("dead").split())
     (found,) = dq.listed("dead")
@@ -189,7 +189,7 @@ def page(number: int, priority: int = 0, **more: Any) -> Any:
 
 @pytest.fixture
 def everywhere(live: LiveFrontier) -> LiveFrontier:
-    """Return a crawl that has an entry in each place, and something of another partition."""
+    """Return a crawl with an entry in each place, and one entry of another partition."""
     worker = HandWorker(live, "worker")
     victim = HandWorker(live, "victim")
     worker.exchange(page(3))
@@ -206,8 +206,8 @@ def by_place(found: dict[str, Any]) -> dict[str, str]:
     return {each["where"]: each["request"]["url"].rpartition("/")[2] for each in found["entries"]}
 
 
-def test_an_entry_is_found_wherever_it_is(dq: Any, everywhere: LiveFrontier) -> None:
-    """With what is known of it there; nothing is leased, or changed."""
+def test_an_entry_is_found_in_every_place(dq: Any, everywhere: LiveFrontier) -> None:
+    """The search shows the details of each place; it leases and changes nothing."""
     before = everywhere.dump()
     found = dq.found("search", "shop.example/p/")
     assert everywhere.dump() == before
@@ -224,7 +224,7 @@ def test_an_entry_is_found_wherever_it_is(dq: Any, everywhere: LiveFrontier) -> 
     assert "s3cret" not in str(found)
 
 
-def test_people_see_a_table(dq: Any, everywhere: LiveFrontier) -> None:
+def test_a_search_prints_a_table(dq: Any, everywhere: LiveFrontier) -> None:
     text = dq.text("search", "shop*/p/")
     for part in ("in flight", "quarantine", "due in", "next", "http://", "failed"):
         assert part in text
@@ -233,13 +233,13 @@ def test_people_see_a_table(dq: Any, everywhere: LiveFrontier) -> None:
 
 
 @pytest.mark.parametrize("where", PLACES)
-def test_one_place_alone_can_be_searched(dq: Any, everywhere: LiveFrontier, where: str) -> None:
+def test_the_search_can_be_limited_to_one_place(dq: Any, everywhere: LiveFrontier, where: str) -> None:
     found = dq.found("search", "p/", "--where", where.replace(" ", "-"))
     assert {each["where"] for each in found["entries"]} == {where}
 
 
-def test_a_search_ends_after_so_many_entries(dq: Any, live: LiveFrontier) -> None:
-    """And says so: what was not looked at may have it."""
+def test_a_search_ends_after_a_given_number_of_entries(dq: Any, live: LiveFrontier) -> None:
+    """The output says that it is incomplete: the other entries may match."""
     worker = HandWorker(live, "worker")
     worker.exchange(*[page(n) for n in range(900)])
     found = dq.found("search", "nowhere", "--most", "100")
@@ -252,8 +252,10 @@ def test_a_search_ends_after_so_many_entries(dq: Any, live: LiveFrontier) -> Non
 
 
 @pytest.mark.parametrize("order", Order)
-def test_what_is_ahead_is_served_before(server: RedisServer, crawl_name: str, order: Order) -> None:
-    """Of the same priority and partition."""
+def test_ahead_counts_the_entries_that_are_served_earlier(
+    server: RedisServer, crawl_name: str, order: Order
+) -> None:
+    """`ahead` counts the earlier entries of the same priority and partition."""
     live = LiveFrontier(server.url, crawl_name, order)
     worker = HandWorker(live, "worker")
     worker.exchange(*[page(n, start=n % 3) for n in range(30)])
@@ -282,7 +284,7 @@ def test_what_is_ahead_is_served_before(server: RedisServer, crawl_name: str, or
         ("", "http://a/", True),
     ],
 )
-def test_a_star_is_any_text_and_nothing_else_is_special(pattern: str, url: str, fits: bool) -> None:
+def test_only_a_star_is_special_in_a_pattern(pattern: str, url: str, fits: bool) -> None:
     assert matches(pattern)(url) == fits
 
 
@@ -295,10 +297,10 @@ def pusher(live: LiveFrontier) -> HandWorker:
     return HandWorker(live, "worker", OWN)
 
 
-def test_what_is_known_of_a_url_is_shown(
+def test_the_search_for_a_url_shows_its_entry_and_partition(
     dq: Any, tmp_path: Path, live: LiveFrontier, pusher: HandWorker
 ) -> None:
-    """However it is written; nothing is changed."""
+    """The URL may be written differently; the search changes nothing."""
     push = Push(dq, tmp_path)
     push(f"{PUSHED}/1?a=1&b=2", f"{PUSHED}/2")
     dq.text("limit", "--site", PARTITION, "--delay", "7", "--block", "1000")
@@ -318,7 +320,9 @@ def test_what_is_known_of_a_url_is_shown(
         assert part in text
 
 
-def test_what_is_nowhere_was_done_or_never_found(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
+def test_a_url_without_an_entry_is_done_or_was_never_found(
+    dq: Any, tmp_path: Path, pusher: HandWorker
+) -> None:
     Push(dq, tmp_path)(f"{PUSHED}/1")
     assert "It was not found, or only unfiltered" in dq.text("search", "pushed", f"{PUSHED}/3", **SPIDERS)
     assert "seen  no" in dq.text("search", "pushed", f"{PUSHED}/3", **SPIDERS)
@@ -329,8 +333,10 @@ def test_what_is_nowhere_was_done_or_never_found(dq: Any, tmp_path: Path, pusher
 
 @pytest.mark.parametrize("kind", Seen)
 @pytest.mark.parametrize("count", [1, 3_000])
-def test_each_kind_of_seen_tells(server: RedisServer, crawl_name: str, kind: Seen, count: int) -> None:
-    """A compact one also after its buckets were split."""
+def test_every_kind_of_seen_can_be_searched(
+    server: RedisServer, crawl_name: str, kind: Seen, count: int
+) -> None:
+    """A compact one still does after its buckets were split."""
     live = LiveFrontier(server.url, crawl_name, seen=kind)
     worker = HandWorker(live, "worker", OWN)
     tokens = [b"%020d" % n for n in range(2 * count)]
@@ -348,10 +354,10 @@ def test_an_expired_fingerprint_is_not_seen(live: LiveFrontier, pusher: HandWork
     assert [is_seen(live.redis, live.crawl, each, b"", b"") for each in (b"old", b"new")] == [False, True]
 
 
-def test_it_is_looked_up_in_the_shard_of_its_partition(
+def test_a_fingerprint_is_looked_up_in_the_shard_of_its_partition(
     server: RedisServer, live: LiveFrontier, pusher: HandWorker
 ) -> None:
-    """Of its fingerprint, if it has none."""
+    """A request without a partition is in the shard of its fingerprint."""
     live.redis.hset(live.key("meta"), "shards", SHARDS)
     for host in (*HOSTS, b""):
         shard = keys.Shard(live.crawl, shard_of(host, b"token", SHARDS))
@@ -361,15 +367,15 @@ def test_it_is_looked_up_in_the_shard_of_its_partition(
         assert not is_seen(live.redis, live.crawl, b"token", host, b"")
 
 
-def test_what_was_adopted_counts_as_seen(live: LiveFrontier, pusher: HandWorker) -> None:
+def test_adopted_fingerprints_count_as_seen(live: LiveFrontier, pusher: HandWorker) -> None:
     live.call("adopt", pusher.epoch, 0, "", 1, [b"x" * 20])
     assert is_seen(live.redis, live.crawl, b"y", b"", b"x" * 20)
 
 
-def test_what_waits_for_something_comes_after_what_may_be_leased(
+def test_entries_that_cannot_be_leased_yet_are_listed_last(
     dq: Any, live: LiveFrontier, server: RedisServer
 ) -> None:
-    """With what it waits for."""
+    """The list shows why they wait."""
     worker = HandWorker(live, "worker", limited(a=(0.0, 1), b=(100.0, 0)))
     at = {name: stored(f"http://{name}.example/") for name in "abcd"}
     worker.exchange(
@@ -390,15 +396,15 @@ def test_what_waits_for_something_comes_after_what_may_be_leased(
     assert first == found[0]
 
 
-def test_nothing_waits(dq: Any, worker: HandWorker) -> None:
-    """Which is not a failure."""
+def test_an_empty_backlog_is_not_a_failure(dq: Any, worker: HandWorker) -> None:
+    """An empty list is not a failure."""
     assert dq.text("search") == "Nothing waits.\n"
     assert dq.listed("search") == []
     assert dq.status == 0
 
 
 def test_untrusted_bytes_are_reported_and_do_nothing(dq: Any, worker: HandWorker) -> None:
-    """What cannot be read is one of the entries; control characters do not reach the terminal."""
+    """An unreadable entry is listed; control characters do not reach the terminal."""
     odd = bytes((REQUEST,)) + msgpack.packb({1: "http://x/\x1b[31m\nforged", "kind": "other"})
     worker.exchange(*[put(n, payload=payload) for n, payload in enumerate((b"", b"\xffjunk", odd))])
     text = dq.text("search")
@@ -407,8 +413,8 @@ def test_untrusted_bytes_are_reported_and_do_nothing(dq: Any, worker: HandWorker
     assert {entry["request"]["kind"] for entry in dq.listed("search")} == {"unreadable", "request"}
 
 
-def test_what_is_no_request_is_told_by_its_kind(dq: Any, worker: HandWorker) -> None:
-    """A start URL that was fed, an item of a Queue, and what a serializer has written."""
+def test_other_entries_than_requests_are_listed_with_their_kind(dq: Any, worker: HandWorker) -> None:
+    """The list shows fed start URLs, items of a Queue, and payloads of a serializer."""
     item = msgpack.packb({"a": 1})
     payloads = (bytes((PAYLOAD,)) + b"http://x/", bytes((ITEM,)) + item, bytes((SERIALIZED,)) + b"{}")
     worker.exchange(*[put(n, payload=payload) for n, payload in enumerate(payloads)])
@@ -422,7 +428,7 @@ def test_what_is_no_request_is_told_by_its_kind(dq: Any, worker: HandWorker) -> 
         assert part in text
 
 
-def test_a_json_serializer_shows_no_login_either(dq: Any, worker: HandWorker) -> None:
+def test_a_request_of_a_json_serializer_is_shown_without_logins(dq: Any, worker: HandWorker) -> None:
     written = {
         "url": "http://u:s3cret@x/", "method": "POST", "headers": {"Authorization": ["s3cret"]},
         "meta": {"proxy": "u:s3cret@h"}, "cookies": {"id": "s3cret"}, "callback": "parse_page", "priority": 0,

@@ -1,4 +1,4 @@
-"""`scrapy dq metrics`: what Prometheus reads of crawls, what that costs Redis, and who may read it."""
+"""`scrapy dq metrics`: the series that Prometheus reads, their cost in Redis, and who may read them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ SPIDER = replace(IDENTITY, starts="{}")
 
 @pytest.fixture
 def place(server: RedisServer, crawl_name: str) -> Iterator[Place]:
-    """Return a crawl in the Redis of the tests."""
+    """Yield the place of a crawl in the Redis of the tests."""
     with server.client() as client:
         yield place_of(client, server.url, crawl_name)
 
 
 @pytest.fixture
 def scrape(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Samples]:
-    """Return a function that scrapes the crawl, each time anew."""
+    """Return a function that scrapes the crawl and keeps nothing between two calls."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     metrics = Metrics(CrawlList(place.crawl))
     return lambda: Samples(metrics.text(place).decode())
@@ -63,8 +63,8 @@ def note(live: LiveFrontier, kind: str, who: str, count: int = 1, run: int = 0) 
     live.redis.rpush(live.key("journal"), record)
 
 
-def test_all_counts_are_there(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
-    """Of requests, workers, partitions; what the workers have counted; 37 series of a crawl."""
+def test_all_counts_of_a_crawl_are_exported(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
+    """A crawl has 37 series: requests, workers, partitions, and the workers' own counts."""
     worker = HandWorker(live, "worker", limited(0.0, 0, **{"slow.example": (60.0, None)}))
     moves = [*puts(b"a.example", 7), *puts(b"slow.example", 3, 100), put(200, due_in=3600)]
     worker.exchange(*moves, want=3)
@@ -99,9 +99,9 @@ def test_all_counts_are_there(scrape: Callable[[], Samples], live: LiveFrontier)
 def test_a_worker_is_silent_when_its_heartbeat_stands_still(
     scrape: Callable[[], Samples], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the second look on; one that has a heartbeat is alive, one that was fenced is fenced.
+    """It is silent from the second look on; a worker with a heartbeat is alive, a fenced worker is fenced.
 
-    Of those that reported an outage, only the live one waits.
+    All three reported an outage, but only the live one counts as waiting.
     """
     workers = [HandWorker(live, name) for name in ("beats", "silent", "fenced")]
     for worker in workers:
@@ -120,7 +120,7 @@ def test_a_worker_is_silent_when_its_heartbeat_stands_still(
 def test_a_counter_does_not_fall_when_failed_requests_are_retried(
     scrape: Callable[[], Samples], live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """For Prometheus it would have begun anew, and all that had failed before would be new failures."""
+    """Prometheus would take a fall for a restart, and would count all earlier failures again."""
     worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(5)], want=5)
     worker.exchange(*map(fail, range(5)))
     assert scrape().of(live.crawl)["dq_requests_failed_total"] == 5
@@ -133,7 +133,7 @@ def test_a_counter_does_not_fall_when_failed_requests_are_retried(
 
 
 def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
-    """Of this run; each once, also when it is no longer among the newest events."""
+    """Each death of this run counts once, even after it has left the newest events."""
     worker = HandWorker(live, "worker")
     note(live, "died", "of another run", 1000, run=7)
     note(live, "died", "first", 3)
@@ -149,10 +149,10 @@ def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live
         assert (series["dq_workers_died_total"], series["dq_leases_reclaimed_total"]) == (3, 11)
 
 
-def test_workers_that_left_on_purpose_are_told_from_those_that_are_missed(
+def test_dq_stopped_is_1_only_after_a_deliberate_stop(
     scrape: Callable[[], Samples], live: LiveFrontier
 ) -> None:
-    """At max_pages, or after `scrapy dq stop`; not after a signal, a kill, or the start of another worker."""
+    """`dq_stopped` is 1 after max_pages or `scrapy dq stop`; 0 after a signal, a kill or a new worker."""
 
     def stopped() -> float | None:
         return scrape().of(live.crawl)["dq_stopped"]
@@ -170,10 +170,10 @@ def test_workers_that_left_on_purpose_are_told_from_those_that_are_missed(
     assert stopped() == 1
 
 
-def test_what_a_run_has_counted_begins_at_0(
+def test_counters_begin_at_0_in_each_run(
     scrape: Callable[[], Samples], live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Counts, deaths and sums of samples are those of the run before."""
+    """Counts, deaths and sums of samples of the last run do not count."""
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
     note(live, "died", "first")
@@ -189,10 +189,10 @@ def test_what_a_run_has_counted_begins_at_0(
         assert series[name] == 0
 
 
-def test_which_run_it_is_when_runs_began_and_finished_and_why_workers_left(
+def test_the_run_its_times_and_the_reasons_why_workers_left_are_exported(
     scrape: Callable[[], Samples], live: LiveFrontier
 ) -> None:
-    """For an alert if none has finished for a day."""
+    """An alert can report that no run has finished for a day."""
     crawl = replace(IDENTITY, run_name="night-1", starts="{}")
     worker = HandWorker(live, "worker", crawl)
     series = scrape().of(live.crawl)
@@ -216,7 +216,7 @@ def test_which_run_it_is_when_runs_began_and_finished_and_why_workers_left(
 def test_a_crawl_that_cannot_be_read_hides_no_other(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One with a key of another type. A later version may write other records into the history."""
+    """One has a key of another type; another has records of an unknown format, as from a later version."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     server = start_redis()
     with ExitStack() as stack:
@@ -242,8 +242,10 @@ def test_a_crawl_that_cannot_be_read_hides_no_other(
         assert found.of(name)["dq_requests waiting"] == 3
 
 
-def test_who_asks_at_once_gets_the_same(place: Place, live: LiveFrontier, worker: HandWorker) -> None:
-    """However many Prometheuses there are."""
+def test_scrapes_in_quick_succession_get_the_same_values(
+    place: Place, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """The number of Prometheus servers makes no difference."""
     metrics = Metrics(CrawlList(live.crawl))
     first = metrics.samples(place)
     worker.exchange(put(1))
@@ -254,18 +256,18 @@ def test_who_asks_at_once_gets_the_same(place: Place, live: LiveFrontier, worker
 
 
 def test_labels_are_short_and_printable() -> None:
-    """Whatever a crawl's name is; two never become one."""
+    """The crawl's name may be anything; two names never share a label."""
     names = ['{x="1"} 7', "a\nb", "\x1b[31m\x00", "x" * 5000, "x" * 5001, "\u202egnp.exe", "é\U0001f577"]
     labels = {label_of(name) for name in names}
     assert len(labels) == len(names)
     assert all(label.isprintable() and len(label) <= 120 for label in labels)
 
 
-# ---- the command
+# The command
 
 
-def test_they_are_printed_once(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """For node_exporter's textfile collector: workers are watched until it is known whether they live."""
+def test_dq_metrics_prints_the_metrics_once(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """For node_exporter's textfile collector: the command watches until it knows which workers live."""
     worker.exchange(put(1))
     found = Samples("\n".join(dq.lines("metrics")) + "\n")
     series = found.of(live.crawl)
@@ -276,18 +278,18 @@ def test_they_are_printed_once(dq: Any, live: LiveFrontier, worker: HandWorker) 
     assert {(s["name"], frozenset(s["labels"].items())) for s in listed} == set(found.series)
 
 
-def test_without_redis_a_metric_says_so(dq_at: Callable[[str], Any]) -> None:
-    """That is no error: a file that is not written anew would say that all is well."""
+def test_dq_up_is_0_without_redis(dq_at: Callable[[str], Any]) -> None:
+    """It is no error and the file is written, because an old file would report that all is well."""
     dq = dq_at(f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0")
     found = Samples("\n".join(dq.lines("metrics")) + "\n")
     assert dq.status == 0
     assert found.value("dq_up") == 0
     assert found.names == {"dq_up", "dq_scrape_seconds"}
-    assert "cannot be reached" in "".join(dq.said)  # why: for whoever reads the mail of cron
+    assert "cannot be reached" in "".join(dq.said)  # the cause, for the reader of cron's mail
 
 
-def test_it_serves_through_an_outage(start_redis: StartRedis, tmp_path: Path) -> None:
-    """Meanwhile only that there is one; then everything again. No password is printed; SIGTERM ends it."""
+def test_metrics_are_served_during_an_outage(start_redis: StartRedis, tmp_path: Path) -> None:
+    """Until Redis is back, only the outage is reported. No password is printed; SIGTERM ends the server."""
     server = start_redis(appendonly=True, password=PASSWORD)
     with (
         closing(LiveFrontier(server.url, "first", Order.FIFO)) as live,
@@ -307,8 +309,8 @@ def test_it_serves_through_an_outage(start_redis: StartRedis, tmp_path: Path) ->
         assert PASSWORD not in metrics.printed + up.text + down.text
 
 
-def test_who_may_read(server: RedisServer, tmp_path: Path) -> None:
-    """With a token, whoever has it, by any name; without one, nobody whose Host is a name of elsewhere."""
+def test_metrics_need_the_token_or_a_local_name(server: RedisServer, tmp_path: Path) -> None:
+    """With a token, any client that has it, under any name; without one, clients that use a local name."""
     with MetricsServer(tmp_path, server.url, "first") as metrics:
         assert metrics.ask("/metrics")[0] == 200
         assert metrics.ask("/metrics", Host="localhost:1")[0] == 200
@@ -322,10 +324,10 @@ def test_who_may_read(server: RedisServer, tmp_path: Path) -> None:
         assert TOKEN not in metrics.printed + metrics.log.read_text()
 
 
-def test_the_page_has_them_too(
+def test_the_web_page_also_serves_metrics(
     server: RedisServer, tmp_path: Path, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """At /metrics, by the rules of the page."""
+    """They are at /metrics, under the rules of the page."""
     worker.exchange(put(1))
     with WebPage(tmp_path, server.url, token=TOKEN) as page:
         status, headers, text = page.ask("/metrics")
@@ -336,16 +338,16 @@ def test_the_page_has_them_too(
         assert page.ask("/metrics", Host="rebound.example")[0] == 421
 
 
-def test_an_app_that_is_mounted_says_that_there_is_no_redis_yet() -> None:
-    """Whatever serves it may start before Redis."""
+def test_a_mounted_app_reports_that_redis_is_not_reachable_yet() -> None:
+    """The server of the app may start before Redis."""
     mounted = app(Settings({"REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}))
     status, text = asyncio.run(ask_app(mounted, "/metrics"))
     assert status == 200
     assert Samples(text).value("dq_up") == 0
 
 
-def test_what_is_wrong_is_said_in_one_line(server: RedisServer, tmp_path: Path) -> None:
-    """Another address without a token; nothing to serve with; the package that is missing."""
+def test_an_error_at_the_start_is_printed_in_one_line(server: RedisServer, tmp_path: Path) -> None:
+    """The cases: another address without a token, an unreachable Redis, a missing package."""
     for words, without, status, said in (
         (["--host", "0.0.0.0"], "", 2, "lets other machines read the metrics: give a token"),
         (["-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:1/0"], "", 1, "cannot be reached"),

@@ -1,4 +1,4 @@
-"""`scrapy dq move`: what it says and refuses, and in a real crawl that is killed and moved on its way."""
+"""`scrapy dq move`: its output and refusals, and a real crawl whose move is killed on its way."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def filled(live: LiveFrontier) -> None:
 
 
 def waiting(client: Any, crawl: str, shards: int) -> list[int]:
-    """Return how many entries wait in each shard."""
+    """Return the number of waiting entries in each shard."""
     counts = (client.hget(keys.meta(keys.Shard(crawl, n)), "counts") for n in range(shards))
     return [int(each.split()[1]) if each else 0 for each in counts]
 
 
 @pytest.mark.usefixtures("filled", "_quick_disks")
-def test_it_says_what_was_moved_and_which_settings_follow(dq: Any, live: LiveFrontier) -> None:
-    """Without options it becomes what the settings say; the second time there is nothing to do."""
+def test_the_output_names_the_moved_data_and_the_settings_to_change(dq: Any, live: LiveFrontier) -> None:
+    """Without options, it follows the settings; the second time, there is nothing to do."""
     text = dq.text("move", "--shards", "3", "--seen", "compact", **FIFO)
     assert f"Crawl {live.crawl!r} at " in text
     assert "requests      40\nfingerprints  40\n" in text
@@ -90,8 +90,8 @@ def test_it_says_what_was_moved_and_which_settings_follow(dq: Any, live: LiveFro
 
 
 @pytest.mark.usefixtures("filled", "_quick_disks")
-def test_it_goes_to_another_redis(dq: Any, live: LiveFrontier, there: RedisServer) -> None:
-    """And once it is there, the same command says so."""
+def test_a_crawl_can_be_moved_to_another_redis(dq: Any, live: LiveFrontier, there: RedisServer) -> None:
+    """Afterwards the same command reports that the crawl is there."""
     text = dq.text("move", "--to", there.url, REDIS_PARAMS={"socket_timeout": 5})
     assert f"Crawl {live.crawl!r} at {there.url.removeprefix('redis://').removesuffix('/0')}" in text
     assert "Before you crawl, set REDIS_URL for " in text
@@ -103,15 +103,15 @@ def test_it_goes_to_another_redis(dq: Any, live: LiveFrontier, there: RedisServe
         dq.text("move", "--to", "nonsense")
 
 
-def test_it_refuses_while_a_worker_lives(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
+def test_move_refuses_while_a_worker_is_alive(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
     with pytest.raises(FrontierRefused, match=r"worker worker of crawl .* is alive: nothing was moved"):
         dq.text("move", "--shards", "2", **TTL)
     assert live.redis.hget(live.key("meta"), "shards") is None
 
 
 @pytest.mark.usefixtures("_quick_disks")
-def test_leases_of_a_dead_worker_are_moved_too(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """They wait again first, as when a worker finds it dead."""
+def test_leases_of_a_dead_worker_are_moved(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """They wait first again, as after a reclaim."""
     worker.exchange(*(put(n) for n in range(40)), want=9)
     dq.text("move", "--shards", "2", **TTL)
     assert sum(waiting(live.redis, live.crawl, 2)) == 40
@@ -119,10 +119,10 @@ def test_leases_of_a_dead_worker_are_moved_too(dq: Any, live: LiveFrontier, work
 
 @pytest.mark.usefixtures("filled", "_quick_disks")
 @pytest.mark.parametrize("half", [1, 2])
-def test_until_it_is_complete_nobody_joins_and_no_other_shape_begins(
+def test_an_interrupted_move_must_be_completed_before_a_worker_can_join(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, half: int
 ) -> None:
-    """In either half; it is completed as it was begun."""
+    """A move that was interrupted in either half is completed as it was begun."""
     load, begun = move.load, []
 
     async def interrupted(*args: Any, **named: Any) -> Any:
@@ -154,7 +154,7 @@ def test_a_crawl_that_does_not_exist_is_reported(dq: Any, live: LiveFrontier) ->
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_a_move_that_is_killed_at_any_of_its_commands_loses_and_doubles_nothing(
+def test_a_move_that_is_killed_at_any_command_loses_and_doubles_nothing(
     dq: Any, live: LiveFrontier, there: RedisServer, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
     """kill -9, each time five commands later."""
@@ -183,13 +183,13 @@ def test_a_move_that_is_killed_at_any_of_its_commands_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_a_crawl_continues_where_it_was_moved(
+def test_a_moved_crawl_continues_without_loss_or_repeats(
     make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer,
     there: RedisServer, away: bool,
 ) -> None:  # fmt: skip
-    """It was begun in one shard: no page is crawled twice, or left out, and a worker as before is refused.
+    """It began in one shard: no page is crawled twice or left out; a worker with old settings is refused.
 
-    The move is killed again and again, each time a little later.
+    The move is killed several times, each time a little later.
     """
     site = start_site(pages=200)
     project = make_project([site.start_url], redis_url=server.url)

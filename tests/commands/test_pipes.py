@@ -1,4 +1,4 @@
-"""Commands whose output nobody takes: the work is done nevertheless, and the exit status is that of it."""
+"""Commands whose output cannot be written: their work is done nevertheless."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from support.redis_server import RedisServer
 from support.stored_counts import count
 
 
-def test_what_cannot_be_printed_does_not_change_what_is_done(
+def test_a_command_does_its_work_even_if_it_cannot_print(
     make_project: MakeProject, server: RedisServer
 ) -> None:
-    """A reader that has gone is silent; a full disk is reported in one line, with exit status 1."""
+    """If the reader has gone, the command prints nothing; a full disk is one line, with exit status 1."""
     project = make_project([], redis_url=server.url)
     (project.folder / "urls.txt").write_text("no URL\nhttp://a.example/2\n")
     name, full = project.name, "standard output cannot be written: No space left on device"

@@ -1,4 +1,4 @@
-"""The commands that look, as a user runs them: `scrapy dq ...` in a project, one process each."""
+"""The commands that only read, as a user runs them: `scrapy dq ...` in a project, one process each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSWORD = "s3cr3t-w0rd"
 
 @pytest.fixture
 def project(make_project: MakeProject, start_site: StartSite, server: RedisServer) -> Project:
-    """Return a project whose crawl was stopped after some pages; one page fails."""
+    """Return a project whose crawl was stopped after some pages; one page failed."""
     site = start_site()
     project = make_project(
         ["http://127.0.0.1:9/refused", site.start_url], redis_url=server.url,
@@ -31,8 +31,8 @@ def project(make_project: MakeProject, start_site: StartSite, server: RedisServe
     return project
 
 
-def test_each_command_looks_at_the_crawl_of_a_spider(project: Project) -> None:
-    """In plain lines of 80 columns, with exit status 0 and nothing on standard error."""
+def test_each_command_finds_the_crawl_of_a_spider(project: Project) -> None:
+    """They print plain lines of 80 columns, exit with 0, and write nothing to standard error."""
     expected = {
         "status": "failed ", "workers": "No worker is registered.", "search": "http://127.0.0.1:",
         "failed": "http://127.0.0.1:9/refused", "dead": "0 dead letters.", "events": "a worker left",
@@ -46,8 +46,8 @@ def test_each_command_looks_at_the_crawl_of_a_spider(project: Project) -> None:
         assert expected[name] in done.stdout
 
 
-def test_what_else_a_user_may_type(project: Project) -> None:
-    """By the crawl's name; without a name; wrongly."""
+def test_a_crawl_can_be_given_by_name_and_mistakes_are_reported(project: Project) -> None:
+    """The crawl's name, no name, and mistakes."""
     name = project.name
     _, listed, as_json, by_name, nothing, typo, away = run_dq_each(
         project,
@@ -79,8 +79,8 @@ def test_what_else_a_user_may_type(project: Project) -> None:
         assert f"\nscrapy dq {words[0]}: error: " in done.stderr
 
 
-def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: MakeProject) -> None:
-    """It is started for the moment; a spider that cannot be created is reported, in JSON with the reason."""
+def test_commands_can_read_a_crawl_in_the_embedded_redis(make_project: MakeProject) -> None:
+    """Each command starts it for a moment. A spider that cannot be created is reported, with the reason."""
     broken = (
         "import scrapy\n\n\nclass Broken(scrapy.Spider):\n    name = 'broken'\n\n"
         "    def __init__(self, needed, **kwargs):\n        super().__init__(**kwargs)\n"
@@ -110,7 +110,7 @@ def test_a_crawl_in_the_embedded_redis_is_looked_at(make_project: MakeProject) -
 def test_a_broken_module_of_the_project_is_named(
     make_project: MakeProject, server: RedisServer, source: str, says: str
 ) -> None:
-    """In one line, by each command that loads spiders; those that need none work."""
+    """Each command that loads spiders names it in one line; commands without a spider work."""
     project = make_project([], redis_url=server.url)
     (project.folder / "tree_project" / "spiders" / "broken.py").write_text(source)
     name, url = project.name, "http://a.example/1"
@@ -124,8 +124,8 @@ def test_a_broken_module_of_the_project_is_named(
     assert "there is no crawl" in by_name.stderr
 
 
-def test_what_is_typed_wrongly_has_exit_status_two(make_project: MakeProject) -> None:
-    """One line on standard error says what; Redis is not asked, nor a spider."""
+def test_wrong_usage_has_exit_status_two(make_project: MakeProject) -> None:
+    """One line on standard error names the mistake; the command asks neither Redis nor a spider."""
     project = make_project([], redis_url=f"redis://127.0.0.1:{free_port()}/0")
     name, entry_id = project.name, "0" * 24
     commands = [
@@ -138,8 +138,8 @@ def test_what_is_typed_wrongly_has_exit_status_two(make_project: MakeProject) ->
         assert done.stderr.startswith(f"scrapy dq {command[0]}: ")
 
 
-def test_outside_a_project_nothing_is_begun(make_project: MakeProject) -> None:
-    """One line and exit status 1, unless SCRAPY_SETTINGS_MODULE names settings; no folder."""
+def test_outside_a_project_a_command_creates_no_folder(make_project: MakeProject) -> None:
+    """One line and exit status 1, unless SCRAPY_SETTINGS_MODULE names settings; no folder is created."""
     project = make_project([])
     (project.folder / "scrapy.cfg").unlink()
     before = sorted(project.folder.rglob("*"))
@@ -159,7 +159,7 @@ def test_outside_a_project_nothing_is_begun(make_project: MakeProject) -> None:
 def test_a_crawl_that_is_named_needs_no_project(
     make_project: MakeProject, server: RedisServer, live: LiveFrontier
 ) -> None:
-    """Of `scrapy runspider`, or on a machine that only looks: with its Redis, all but what needs a spider."""
+    """For `scrapy runspider`, or a machine that only looks: commands need Redis, and some need a spider."""
     project = make_project([])
     (project.folder / "scrapy.cfg").unlink()
     HandWorker(live, "worker").exchange(put(1))
@@ -172,8 +172,8 @@ def test_a_crawl_that_is_named_needs_no_project(
     assert (pushed.returncode, "name the spider" in pushed.stderr) == (2, True)
 
 
-def test_the_log_of_the_crawls_is_left_alone(project: Project) -> None:
-    """A look would empty it. A file that the command line names is written, but not through others' links."""
+def test_commands_do_not_write_to_the_log_file_of_the_crawl(project: Project) -> None:
+    """A command would empty it. The file of --logfile is written, but not through another user's link."""
     log, other = project.folder / "crawl.log", project.folder / "other.log"
     log.write_text("of a crawl")
     settings = ["-s", "LOG_FILE_APPEND=False"]

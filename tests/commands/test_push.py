@@ -1,4 +1,4 @@
-"""`scrapy dq push`: URLs and files, what is known, what is bad, and what of a run that is not there."""
+"""`scrapy dq push`: URLs and files, known and bad requests, and runs that do not exist yet."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Push:
         return str(self.dq.text("push", "pushed", *words, **SPIDERS | settings))
 
     def file(self, *lines: str | bytes, words: tuple[str, ...] = ()) -> Any:
-        """Push a file of these lines."""
+        """Push a file with these lines."""
         self._file.write_bytes(b"\n".join(x.encode() if isinstance(x, str) else x for x in lines))
         return self("--file", str(self._file), *words)
 
@@ -73,7 +73,7 @@ def push(dq: Any, tmp_path: Path) -> Push:
 
 
 def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """Each in its partition; those that the crawl has seen are reported as seen."""
+    """Each is in its partition; URLs that the crawl has seen are reported as seen."""
     assert push(f"{HOST}/1", f"{HOST}/2") | {"redis": ""} == {
         "crawl": live.crawl, "redis": "", "run": 0, "pushed": 2, "known": 0, "bad": 0,
     }  # fmt: skip
@@ -85,10 +85,10 @@ def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFronti
     assert "requests pushed  0\nalready seen     1" in push.text(f"{HOST}/1")
 
 
-def test_seen_ones_are_pushed_nevertheless_on_request(
+def test_seen_requests_are_pushed_with_dont_filter(
     push: Push, worker: HandWorker, live: LiveFrontier
 ) -> None:
-    """With --dont-filter, or where a line says so; nothing is left in Redis that only a repeat would need."""
+    """--dont-filter or a line of the file requests it; no data for a repeat is left in Redis."""
     push(f"{HOST}/1")
     assert push(f"{HOST}/1", f"{HOST}/1", "--dont-filter")["pushed"] == 2
     assert push.file(json.dumps({"url": f"{HOST}/1", "dont_filter": True}), f"{HOST}/1")["known"] == 1
@@ -96,8 +96,8 @@ def test_seen_ones_are_pushed_nevertheless_on_request(
     assert not live.redis.exists(live.key("admitted"))
 
 
-def test_options_hold_where_a_line_says_nothing(push: Push, worker: HandWorker) -> None:
-    """Priority, callback and each key of meta."""
+def test_options_are_defaults_for_the_lines_of_the_file(push: Push, worker: HandWorker) -> None:
+    """Priority, callback and each key of meta have such defaults."""
     words = ("--priority", "5", "--meta", '{"a": 1, "b": 2}', "--callback", "parse_page")
     own = {"url": f"{HOST}/2", "priority": -1, "meta": {"b": 3}, "callback": "parse"}
     push.file(f"{HOST}/1", json.dumps(own), words=words)
@@ -106,8 +106,8 @@ def test_options_hold_where_a_line_says_nothing(push: Push, worker: HandWorker) 
     assert (second["priority"], second["callback"], second["meta"]) == (-1, "parse", {"a": 1, "b": 3})
 
 
-def test_a_line_may_set_every_attribute_of_a_request(push: Push, worker: HandWorker) -> None:
-    """By the names that a request's attributes have; two that differ in method or body are two."""
+def test_a_line_can_set_every_attribute_of_a_request(push: Push, worker: HandWorker) -> None:
+    """The keys are the names of a request's attributes; another method or body makes another request."""
     whole = {
         "url": f"{HOST}/1", "method": "POST", "headers": {"X-A": ["1", "2"]}, "body": "é",
         "cookies": {"c": "d"}, "meta": {"deep": {"x": [1]}}, "cb_kwargs": {"k": 1}, "flags": ["f"],
@@ -122,22 +122,22 @@ def test_a_line_may_set_every_attribute_of_a_request(push: Push, worker: HandWor
     } | {"headers": {"X-A": ["1", "2"]}, "cookies": {"c": "..."}}  # fmt: skip
 
 
-def test_a_request_may_be_due_later(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """As one that a spider yields."""
+def test_a_pushed_request_can_be_delayed(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
+    """`dq_delay` works as in a request from a spider."""
     push(f"{HOST}/1", "--meta", '{"dq_delay": 900}')
     assert peek(live.redis, live.crawl).census.delayed == 1
     (request,) = push.waiting()
     assert "dq_delay" not in request.get("meta", {})
 
 
-def test_a_project_that_stores_no_url_is_reported(push: Push, worker: HandWorker) -> None:
-    """Each request of its crawl stays in the worker that finds it."""
+def test_a_push_is_refused_if_the_project_stores_no_urls(push: Push, worker: HandWorker) -> None:
+    """Each request of such a crawl stays in the worker that finds it."""
     with pytest.raises(CommandError, match="DQ_URL_SCHEMES"):
         push(f"{HOST}/1", DQ_URL_SCHEMES=[])
 
 
-def test_a_crawl_without_partitions_has_none(push: Push, live: LiveFrontier) -> None:
-    """As its settings say."""
+def test_a_push_without_partitions_uses_none(push: Push, live: LiveFrontier) -> None:
+    """Its settings have DQ_PARTITION_BY = 'none'."""
     HandWorker(live, "worker", replace(OWN, partition_by="none"))
     push(f"{HOST}/1", DQ_PARTITION_BY="none")
     assert set(live.state()["partitions"].values()) == {b""}
@@ -165,7 +165,7 @@ BAD = {
 def test_bad_lines_are_reported_with_their_numbers_and_the_rest_continues(
     push: Push, worker: HandWorker
 ) -> None:
-    """One line for each, which says why; the exit status is 1."""
+    """One line for each, with the reason; the exit status is 1."""
     lines: list[str | bytes] = ["# all that may be wrong", "", f"{HOST}/first"]
     for bad in BAD:
         lines += [bad, f"  {HOST}/{len(lines)}  \r"]
@@ -179,24 +179,24 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_rest_continues(
 
 
 def test_strict_stops_at_the_first_bad_line(push: Push, worker: HandWorker) -> None:
-    """What stood before it went in, and is counted; nothing after it does."""
+    """The lines before it are pushed and counted, the lines after it are not."""
     found = push.file(f"{HOST}/1", f"{HOST}/2", "nonsense", f"{HOST}/3", "more nonsense", words=("--strict",))
     assert (found["pushed"], found["bad"], push.dq.status) == (2, 1, 1)
     assert push.urls() == {f"{HOST}/1", f"{HOST}/2"}
     assert push("nonsense", f"{HOST}/4", "--strict")["run"] is None
 
 
-def test_a_file_may_be_large(push: Push, worker: HandWorker) -> None:
-    """More than one part and more than one exchange; the last line has no end, the first a mark."""
+def test_a_large_file_is_pushed(push: Push, worker: HandWorker) -> None:
+    """It fills several parts and exchanges; it has a byte order mark and no newline at its end."""
     count = 5000
     found = push.file("\ufeff" + f"{HOST}/0", *(f"{HOST}/{n}?{'x' * 50}" for n in range(1, count)))
     assert (found["pushed"], found["known"]) == (count, 0)
 
 
-def test_an_interrupted_push_says_how_many_were_stored(
+def test_an_interrupted_push_prints_how_many_requests_were_stored(
     push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not handed in does not count; standard error says why."""
+    """Requests that were not handed in do not count; standard error has the reason."""
     hand_in, calls = Producer.hand_in, iter((True, True, False))
 
     async def break_off(producer: Producer) -> None:
@@ -214,15 +214,15 @@ def test_an_interrupted_push_says_how_many_were_stored(
 
 
 def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """Where nothing but delayed requests waits they ask but seldom; a heartbeat reads this count."""
+    """While only delayed requests wait, workers ask seldom; their heartbeats read this count."""
     push(f"{HOST}/1")
     first = live.count("words")
     push("nonsense")
     assert live.count("words") == first > 0
 
 
-def test_lines_are_split_wherever_a_part_ends() -> None:
-    """However it is cut; what is too long is dropped, and not kept meanwhile."""
+def test_lines_are_split_the_same_wherever_a_chunk_ends() -> None:
+    """The cuts make no difference; a line that is too long is dropped as it comes, and takes no memory."""
     text = b"one\n\ntwo two\n" + b"x" * 20 + b"\nlast"
     for size in range(1, len(text) + 1):
         splitter = Splitter(10)
@@ -236,10 +236,10 @@ def test_lines_are_split_wherever_a_part_ends() -> None:
     assert len(endless._rest) <= 11
 
 
-def test_standard_input_is_a_file_too(
+def test_requests_are_read_from_standard_input(
     push: Push, worker: HandWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Called -, a pipe or not."""
+    """`--file -` reads it, whether it is a pipe or not."""
     reader, writer = os.pipe()
     os.write(writer, f"{HOST}/1\n{HOST}/2".encode())
     os.close(writer)
@@ -251,10 +251,10 @@ def test_standard_input_is_a_file_too(
         push("--file", "-")
 
 
-def test_a_terminal_gets_a_reason_as_it_is(
+def test_a_terminal_shows_a_reason_without_reading_markup(
     push: Push, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may quote a line that looks like the markup of what draws the bar."""
+    """It may quote a line that looks like markup of the progress bar."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -278,10 +278,10 @@ def test_a_terminal_gets_a_reason_as_it_is(
         ([HOST, "-a", "novalue"], "NAME=VALUE"),
     ],
 )
-def test_what_is_typed_wrongly_changes_nothing(
+def test_wrong_usage_changes_nothing(
     push: Push, live: LiveFrontier, worker: HandWorker, words: list[str], says: str
 ) -> None:
-    """It is said in one line."""
+    """The error is one line."""
     before = live.dump()
     with pytest.raises(CommandError, match=says) as error:
         push(*words)
@@ -289,15 +289,15 @@ def test_what_is_typed_wrongly_changes_nothing(
     assert live.dump() == before
 
 
-def test_limits_that_hold_stay(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
-    """Also if this project's settings have others."""
+def test_a_push_does_not_change_existing_limits(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
+    """They stay even if this project's settings have others."""
     live.limit(b"a.example", delay_s=7.0)
     push(f"{HOST}/1", DQ_DOMAIN_DELAY=3, DQ_DOMAIN_LIMITS={"a.example": {"delay": 1}})
     assert live.limit(b"a.example") == (7.0, 0, 0.0)
 
 
 def test_a_crawl_of_another_spider_or_fingerprinter_is_refused(push: Push, live: LiveFrontier) -> None:
-    """What it would store could not be read there, or would not be known."""
+    """Its workers could not read the pushed requests, or would not know them."""
     HandWorker(live, "worker", replace(OWN, spider="another"))
     with pytest.raises(FrontierRefused, match="spider class 'another'"):
         push(f"{HOST}/1")
@@ -307,25 +307,25 @@ def test_a_crawl_of_another_spider_or_fingerprinter_is_refused(push: Push, live:
     assert live.members() == {"worker"}
 
 
-def test_what_was_adopted_counts_as_seen(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
-    """By the name that scrapy-redis would give it."""
+def test_adopted_fingerprints_count_as_seen(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
+    """They are known by scrapy-redis's fingerprint."""
     live.call("adopt", worker.epoch, 0, "", 1, [fingerprint(Request(f"{HOST}/1"))])
     assert push(f"{HOST}/1", f"{HOST}/2")["known"] == 1
 
 
-def test_a_dupefilter_of_the_projects_own_lets_all_pass(
+def test_a_dupefilter_of_the_project_does_not_filter_a_push(
     push: Push, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """It is each worker's own, and filters what the worker finds."""
+    """Each worker has its own dupefilter, for the requests that the worker finds."""
     own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"}
     assert push(f"{HOST}/1", f"{HOST}/1", **own)["pushed"] == 2
 
 
-# A run that is not there
+# Runs that do not exist yet
 
 
-def test_a_crawl_that_is_typed_must_be_there(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
-    """A mistyped name begins none."""
+def test_a_crawl_given_by_name_must_exist(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
+    """A mistyped name begins no crawl."""
     with pytest.raises(NoSuchCrawl, match=f"did you mean --crawl '{live.crawl}'"):
         push(f"{HOST}/1", "--crawl", live.crawl + "x")
     assert not live.redis.exists(f"dq:{{{live.crawl}x}}:meta")
@@ -333,7 +333,7 @@ def test_a_crawl_that_is_typed_must_be_there(push: Push, live: LiveFrontier, wor
 
 @pytest.fixture
 def unnamed(push: Push, live: LiveFrontier) -> Callable[..., Any]:
-    """Return a push to the spider's crawl as its settings name it, without --crawl."""
+    """Return a function that pushes to the crawl of the spider's settings, without --crawl."""
     return lambda *words, **settings: push.text(*words, "--crawl", "", DQ_CRAWL=live.crawl, **settings)
 
 
@@ -345,18 +345,18 @@ class ByNumber:
 
 
 def test_a_fingerprinter_that_fails_makes_a_bad_line(unnamed: Callable[..., str], push: Push) -> None:
-    """It is the project's own."""
+    """The project has its own fingerprinter."""
     own = f"{__name__}.ByNumber"
     assert "invalid          1" in unnamed(f"{HOST}/none", REQUEST_FINGERPRINTER_CLASS=own)
     assert push.dq.said[0].endswith("LookupError: it has no number")
 
 
-def test_a_crawl_that_is_absent_begins(unnamed: Callable[..., str], live: LiveFrontier, push: Push) -> None:
-    """The first worker says what it is like, limits too; what is no request begins nothing."""
+def test_a_push_begins_an_absent_crawl(unnamed: Callable[..., str], live: LiveFrontier, push: Push) -> None:
+    """The first worker chooses its settings, also its limits; a bad line alone begins nothing."""
     assert "invalid          1" in unnamed("nonsense")
     assert live.dump() == {}
     text = " ".join(unnamed(f"{HOST}/1").split())
-    assert "Run 0 starts with them; its start() runs, too. Continue with: scrapy crawl pushed" in text
+    assert "Run 0 starts with them; its start() also runs. Continue with: scrapy crawl pushed" in text
     assert live.members() == set()
     assert "No worker is alive." in unnamed(f"{HOST}/2")
     live.call("join", "gone", own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}, "epoch", OWN)
@@ -369,10 +369,10 @@ def test_a_crawl_that_is_absent_begins(unnamed: Callable[..., str], live: LiveFr
     assert len(worker.exchange(want=9).leases) == 1
 
 
-def test_a_finished_run_is_followed_by_the_next(
+def test_a_push_after_a_finished_run_begins_the_next_one(
     unnamed: Callable[..., str], push: Push, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """What was seen is known only if it was kept."""
+    """The next run knows the earlier fingerprints only if they were kept."""
     push(f"{HOST}/1")
     while worker.exchange(want=1).leases:
         pass
@@ -384,10 +384,10 @@ def test_a_finished_run_is_followed_by_the_next(
     assert (again.joined.resumed, again.joined.limits_before) == (True, None)
 
 
-def test_a_run_that_it_begins_deletes_records_not_silently(
+def test_a_push_that_begins_a_run_warns_about_failed_requests(
     push: Push, worker: HandWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a worker does: what failed was seen, so that it is not crawled again."""
+    """It warns as a worker does: the failed requests are in `seen`, so no worker crawls them again."""
     push(f"{HOST}/1")
     while worker.exchange(want=1).leases:
         pass
@@ -397,8 +397,10 @@ def test_a_run_that_it_begins_deletes_records_not_silently(
     assert "1 request of the last run had failed for good" in caplog.text
 
 
-def test_the_settings_may_delete_what_is_pushed(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
-    """It is said before it happens."""
+def test_a_push_warns_if_the_settings_will_delete_it(
+    push: Push, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """A message warns of it before it happens."""
     worker.exchange(put(1))
     worker.leave()
     assert "SCHEDULER_FLUSH_ON_START" in push.text(f"{HOST}/1", SCHEDULER_FLUSH_ON_START=True)

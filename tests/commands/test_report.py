@@ -1,4 +1,4 @@
-"""`scrapy dq report`: one file that tells all, and in which nothing of a crawl is more than text."""
+"""`scrapy dq report`: one file with everything; in it, the data of a crawl is only text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = "<script>alert(x)</script>\x1b[31m\u202e&\"' http://a.example/"
 
 
 class Page(HTMLParser):
-    """Its elements, and the text in them."""
+    """A parsed page: its elements and their text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def crawl(live: LiveFrontier) -> LiveFrontier:
-    """Return a crawl with a history, failures, dead letters and a dead worker, some of it hostile."""
+    """Return a crawl with a history, failures, dead letters and a dead worker; some data is hostile."""
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     worker.exchange(*(put(n, partition=b"a.example<b>") for n in range(1, 9)), want=3)
     first, second, _ = sorted(int(each) for each in worker.held)
@@ -68,8 +68,8 @@ def crawl(live: LiveFrontier) -> LiveFrontier:
     return live
 
 
-def test_a_page_holds_all_that_is_known(dq: Any, crawl: LiveFrontier) -> None:
-    """Totals, curves, partitions, failures by cause, events."""
+def test_the_report_has_totals_curves_partitions_failures_and_events(dq: Any, crawl: LiveFrontier) -> None:
+    """Totals, curves, partitions, failures by cause, and events."""
     page = Page("\n".join(dq.lines("report")))
     assert {"svg", "path", "line", "table", "dl"} <= page.tags
     text = " ".join(page.text.split())
@@ -90,8 +90,8 @@ def test_a_page_holds_all_that_is_known(dq: Any, crawl: LiveFrontier) -> None:
     assert not page.open
 
 
-def test_nothing_of_a_crawl_is_more_than_text(dq: Any, crawl: LiveFrontier) -> None:
-    """No script, no address, no byte that a terminal obeys; a policy that forbids them, too."""
+def test_hostile_values_are_plain_text_in_the_report(dq: Any, crawl: LiveFrontier) -> None:
+    """No script, no address and no control characters; a policy also forbids them."""
     html = "\n".join(dq.lines("report"))
     page = Page(html)
     assert not page.tags & {"script", "img", "a", "link", "iframe", "i", "object"}
@@ -102,12 +102,12 @@ def test_nothing_of_a_crawl_is_more_than_text(dq: Any, crawl: LiveFrontier) -> N
 
 
 def test_a_crawl_without_a_history_has_a_report(dq: Any, live: LiveFrontier) -> None:
-    """And a file may be named."""
+    """The report says that there are no samples."""
     HandWorker(live, "worker")
     assert "There are no samples" in "\n".join(dq.lines("report"))
 
 
-def test_it_is_written_to_a_file(dq: Any, crawl: LiveFrontier, tmp_path: Path) -> None:
+def test_the_report_is_written_to_a_file(dq: Any, crawl: LiveFrontier, tmp_path: Path) -> None:
     assert dq.lines("report", "--output", str(tmp_path / "report.html")) == []
     assert Page((tmp_path / "report.html").read_text("utf-8")).tags >= {"svg", "table"}
     found = dq.found("report")
@@ -116,10 +116,10 @@ def test_it_is_written_to_a_file(dq: Any, crawl: LiveFrontier, tmp_path: Path) -
     assert {event["kind"] for event in found["events"]} >= {"joined", "died"}
 
 
-def test_in_a_terminal_it_is_written_to_a_file_whose_name_is_printed(
+def test_in_a_terminal_the_report_is_written_to_a_file_whose_name_is_printed(
     dq: Any, crawl: LiveFrontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name of the crawl chooses no folder."""
+    """The name of the crawl cannot choose another folder."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.chdir(tmp_path)
     assert dq.lines("report") == [f"The report is in report-{crawl.crawl}.html"]
@@ -128,8 +128,10 @@ def test_in_a_terminal_it_is_written_to_a_file_whose_name_is_printed(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
-def test_it_is_not_written_through_a_link_of_others(dq: Any, crawl: LiveFrontier, tmp_path: Path) -> None:
-    """Which may lead to any file of ours."""
+def test_the_report_is_not_written_through_a_link_of_another_user(
+    dq: Any, crawl: LiveFrontier, tmp_path: Path
+) -> None:
+    """Such a link may lead to any file of ours."""
     ours, report = tmp_path / "ours", tmp_path / "report.html"
     ours.write_text("precious")
     report.symlink_to(ours)

@@ -1,4 +1,4 @@
-"""`scrapy dq retry`: which ones, what is asked before, and what is said of a run that is over."""
+"""`scrapy dq retry`: the selected requests, the question before, and the output for a finished run."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def url(n: int) -> str:
 
 
 def counts(live: LiveFrontier) -> tuple[int, int, int]:
-    """Return how many wait, have failed, are dead."""
+    """Return how many entries wait, have failed, and are dead."""
     census = peek(live.redis, live.crawl).census
     return census.waiting, census.failed, census.dead
 
 
 class Terminal(io.StringIO):
-    """In which somebody types."""
+    """A terminal with an answer that a user typed."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_all_says_how_many_and_asks(
+def test_retry_all_prints_the_number_and_asks(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing but a yes is one; without a terminal --yes is needed."""
+    """Only a yes counts; without a terminal, --yes is needed."""
     end_badly(worker, 3)
     for answer in ("n\n", "\n", "", "ja\n"):
         monkeypatch.setattr(sys, "stdin", Terminal(answer))
@@ -60,8 +60,8 @@ def test_all_says_how_many_and_asks(
     assert dq.status == 0
 
 
-def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """By id or by URL, failed or dead; with or without a spider's name before them."""
+def test_entries_are_retried_by_id_or_url(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """The user names them by id or by URL, failed or dead, with or without a spider before them."""
     end_badly(worker, 3)
     failed, dead = dq.listed("failed"), dq.listed("dead")
     found = dq.found("retry", failed[0]["id"], dead[0]["url"], failed[1]["url"])
@@ -72,8 +72,8 @@ def test_those_are_retried_that_are_named(dq: Any, live: LiveFrontier, worker: H
     assert dq.status == 0
 
 
-def test_a_login_in_a_url_is_not_shown_and_chooses(dq: Any, worker: HandWorker) -> None:
-    """The lists show it without; who names it writes it as it is."""
+def test_a_request_is_retried_by_a_url_whose_login_is_not_shown(dq: Any, worker: HandWorker) -> None:
+    """Lists show the URL without the login; to select it, the user writes the whole URL."""
     with_login = "http://me:s3cret@x.example/"
     worker.exchange(*(put(n, payload=stored(with_login)) for n in range(2)), want=2)
     worker.exchange(Fail(entry_id(0), "why", with_login), bury(1))
@@ -84,8 +84,8 @@ def test_a_login_in_a_url_is_not_shown_and_chooses(dq: Any, worker: HandWorker) 
     assert (found["failed"], found["dead"], found["missing"]) == (1, 1, [])
 
 
-def test_what_is_kept_nowhere_is_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """The others are moved; the exit status says that something was not."""
+def test_unknown_ids_and_urls_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """The others are moved; the exit status reports that some were not."""
     end_badly(worker, 2)
     missing = ["0" * 24, "http://x.example/none"]
     text = dq.text("retry", *missing, url(0))
@@ -99,8 +99,8 @@ def test_what_is_kept_nowhere_is_reported(dq: Any, live: LiveFrontier, worker: H
     assert dq.said == [f"Not among the failed or dead: http://x.example/?[2J? x://{'x' * 1000}"]
 
 
-def test_a_long_url_chooses_as_any_other(dq: Any, worker: HandWorker) -> None:
-    """The record has its beginning beside the whole request."""
+def test_a_request_is_retried_by_a_long_url(dq: Any, worker: HandWorker) -> None:
+    """The record has the beginning of the URL, and the whole request."""
     long = url(1) + "?" + "x" * 3000
     for n, words in enumerate(([long], ["--match", f"{url(1)}*x"])):
         worker.exchange(put(n, payload=stored(long)), put(n + 2, payload=stored(long + "y")), want=2)
@@ -125,10 +125,10 @@ def test_a_long_url_chooses_as_any_other(dq: Any, worker: HandWorker) -> None:
         (["--match", "x.example"], (0, 0)),
     ],
 )
-def test_those_are_retried_that_are_described(
+def test_entries_are_retried_by_pattern_and_reason(
     dq: Any, worker: HandWorker, words: list[str], expected: tuple[int, int]
 ) -> None:
-    """By a pattern of the whole URL, and by a part of the reason, in any case."""
+    """By a pattern for the whole URL, and by a part of the reason in upper or lower case."""
     end_badly(worker, 3)
     found = dq.found("retry", *words)
     assert (found["failed"], found["dead"]) == expected
@@ -145,10 +145,10 @@ def test_those_are_retried_that_are_described(
         (["c.example"], 0),
     ],
 )
-def test_what_failed_of_one_site_is_retried(
+def test_failed_requests_of_one_site_are_retried(
     dq: Any, worker: HandWorker, words: list[str], count: int
 ) -> None:
-    """However its host is spelled."""
+    """The host may be spelled differently."""
     worker.exchange(*puts(b"a.example", 2), *puts(b"b.example", 1, begin=2), want=3)
     worker.exchange(*(fail(n, f"ValueError: {n}") for n in range(3)))
     found = dq.found("retry", "--site", *words)
@@ -156,8 +156,10 @@ def test_what_failed_of_one_site_is_retried(
     assert dq.status == (0 if count else 1)
 
 
-def test_what_cannot_be_read_has_no_url(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """Its id, its reason or --all chooses it."""
+def test_an_unreadable_entry_is_retried_without_a_url(
+    dq: Any, live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Its id, its reason or --all selects it."""
     worker.exchange(*(put(n, payload=b"\xffno entry") for n in range(3)), want=3)
     worker.exchange(*(bury(n, f"unreadable {n}") for n in range(3)))
     assert dq.found("retry", "--match", "*://*")["dead"] == 0
@@ -176,18 +178,18 @@ def test_what_cannot_be_read_has_no_url(dq: Any, live: LiveFrontier, worker: Han
         (["spider", "a.example", "--all"], "'a.example' is not an id .* or a URL; --site names a site"),
     ],
 )
-def test_what_is_typed_wrongly_changes_nothing(
+def test_wrong_usage_changes_nothing(
     dq: Any, live: LiveFrontier, worker: HandWorker, words: list[str], says: str
 ) -> None:
-    """It is said what may be typed."""
+    """The error names the valid options."""
     end_badly(worker, 1)
     with pytest.raises(CommandError, match=says):
         dq.text("retry", *words)
     assert counts(live) == (0, 1, 1)
 
 
-def test_a_finished_run_says_how_to_continue(dq: Any, live: LiveFrontier) -> None:
-    """It is opened again, with what it has seen."""
+def test_the_retry_of_a_finished_run_prints_how_to_continue(dq: Any, live: LiveFrontier) -> None:
+    """It is open again, and keeps `seen`."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     assert worker.exchange(fail(1)).status is Status.FINISHED
@@ -204,10 +206,10 @@ def test_a_finished_run_says_how_to_continue(dq: Any, live: LiveFrontier) -> Non
     assert "No worker is alive.\nContinue with: scrapy crawl" in dq.text("retry", "http://localhost/1")
 
 
-def test_a_finished_run_into_which_nothing_came_back_is_not_open(
+def test_a_retry_that_moves_nothing_does_not_open_a_finished_run(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is gone meanwhile opens no run, and nothing is to be continued."""
+    """A request that is already gone opens no run, and the user is not asked to continue."""
 
     decode = records.failed
 

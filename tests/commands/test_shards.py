@@ -1,4 +1,4 @@
-"""`scrapy dq` on a crawl over several shards: each command means all of them."""
+"""`scrapy dq` on a crawl over several shards: each command covers all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.redis_server import RedisServer
 
 @pytest.fixture
 def workers(live: LiveFrontier, server: RedisServer) -> Iterator[list[HandWorker]]:
-    """Yield one worker, in each shard."""
+    """Yield one and the same worker in each shard."""
     with ExitStack() as stack:
         home = HandWorker(live, "worker", SPREAD)
         others = [stack.enter_context(closing(Other(server.url, home, shard))) for shard in range(1, SHARDS)]
@@ -49,8 +49,8 @@ def test_status_counts_all_shards(dq: Any, workers: list[HandWorker]) -> None:
     assert row["leases"] == 1
 
 
-def test_a_shard_that_has_nothing_of_the_run_is_named(dq: Any, workers: list[HandWorker]) -> None:
-    """It has answered: it is lost, or was rolled back."""
+def test_a_shard_without_data_of_the_run_is_named(dq: Any, workers: list[HandWorker]) -> None:
+    """The shard answers: its data is lost, or was rolled back."""
     fill(workers)
     dq.may_say = True
     workers[1].live.redis.hset(keys.meta(keys.Shard(dq.crawl, 1)), "epoch", "another")
@@ -61,7 +61,7 @@ def test_a_shard_that_has_nothing_of_the_run_is_named(dq: Any, workers: list[Han
 
 
 def test_an_audit_examines_the_shards_of_this_run(dq: Any, workers: list[HandWorker]) -> None:
-    """It names the others, of which one was found late."""
+    """The finding also names the shard without data of this run."""
     fill(workers)
     client = workers[0].live.redis
     client.hset(keys.meta(keys.Shard(dq.crawl, 1)), "epoch", "another")
@@ -73,8 +73,8 @@ def test_an_audit_examines_the_shards_of_this_run(dq: Any, workers: list[HandWor
     assert client.zcard(keys.prefix(keys.Shard(dq.crawl, 2)) + "rotation")
 
 
-def test_who_looks_for_long_sees_all_shards_after_a_move(server: RedisServer, live: LiveFrontier) -> None:
-    """Of a page, and of `status --watch`, the crawl is looked up once."""
+def test_a_long_watch_sees_all_shards_after_a_move(server: RedisServer, live: LiveFrontier) -> None:
+    """A page and `status --watch` look up the crawl only once."""
     config = Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})
     with opened(config) as place, ExitStack() as stack:
         alone = HandWorker(live, "worker")
@@ -88,7 +88,7 @@ def test_who_looks_for_long_sees_all_shards_after_a_move(server: RedisServer, li
         assert (found.shards, found.census.waiting) == (SHARDS, len(HOSTS))
 
 
-def test_what_waits_is_shown_of_all_shards(dq: Any, workers: list[HandWorker]) -> None:
+def test_the_backlog_of_all_shards_is_listed(dq: Any, workers: list[HandWorker]) -> None:
     fill(workers)
     shown = {each["partition"] for each in dq.listed("search", "-n", "100")}
     assert shown == {host.decode() for host in HOSTS}
@@ -113,7 +113,7 @@ def test_a_limit_is_set_where_the_partition_lives(dq: Any, workers: list[HandWor
 def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     dq: Any, workers: list[HandWorker]
 ) -> None:
-    """Also if the run was finished: a shard that is open in it would be cleared by the next run."""
+    """Home is opened even if the run was finished: otherwise the next run would clear the open shards."""
     fill(workers)
     for worker in workers:
         ends = Terms(finish_at=-1 if worker is workers[0] else -2)
@@ -131,7 +131,7 @@ def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     assert (status["phase"], status["waiting"], status["failed"]) == ("open", len(HOSTS), 0)
 
 
-def test_a_retry_in_another_shard_alone_opens_home(dq: Any, workers: list[HandWorker]) -> None:
+def test_a_retry_in_a_shard_other_than_home_opens_home(dq: Any, workers: list[HandWorker]) -> None:
     home, other = workers[0], workers[1]
     there = Terms(finish_at=-2)
     host = next(host for host in HOSTS if shard_of(host, b"", SHARDS) == 1)
@@ -149,8 +149,8 @@ def note(worker: HandWorker, kind: str, who: str, count: int, ago_s: float = 0.0
     worker.live.redis.rpush(worker.live.key("journal"), record)
 
 
-def test_each_fact_is_an_event_once(dq: Any, workers: list[HandWorker]) -> None:
-    """What each shard notes of itself is merged by time; what all note of one fact is one event."""
+def test_a_fact_noted_by_several_shards_is_one_event(dq: Any, workers: list[HandWorker]) -> None:
+    """Events of single shards are merged by time; a fact that several shards note is one event."""
     for shard, worker in enumerate(workers):
         worker.live.redis.delete(worker.live.key("journal"))
         note(worker, "joined", f"host-7-00000000000{shard}", 1, 400)
@@ -177,8 +177,8 @@ def test_each_fact_is_an_event_once(dq: Any, workers: list[HandWorker]) -> None:
     assert (samples["dq_workers_died_total"], samples["dq_leases_reclaimed_total"]) == (1, 0 + 1 + 2 + 5)
 
 
-def test_an_event_that_further_shards_note_is_not_shown_again() -> None:
-    """By `events --follow`, which has shown it when the first shard noted it."""
+def test_an_event_noted_later_by_other_shards_is_not_shown_again() -> None:
+    """`events --follow` showed it when the first shard noted it."""
     first = Event(100.0, 0, "died", "host-7-00000000000a", 1, "", (1,))
     later = Event(99.0, 0, "died", "host-7-00000000000b", 3, "", (0, 1))
     assert is_known(later, {first})
@@ -187,8 +187,8 @@ def test_an_event_that_further_shards_note_is_not_shown_again() -> None:
     assert not is_known(replace(first, count=2), {first})
 
 
-def test_an_event_of_which_a_shard_is_away_is_not_shown_again() -> None:
-    """Only if it is that one; what the others have noted again is shown."""
+def test_an_event_is_not_shown_again_when_a_shard_does_not_answer() -> None:
+    """It is known with a smaller count or other shards; a larger count is shown again."""
     known = Event(100.0, 0, "died", "host-7-00000000000a", 5, "", (0, 1))
     assert is_known(replace(known, count=2, shards=(0,)), {known})
     assert is_known(replace(known, shards=(0, 2)), {known})
@@ -201,10 +201,10 @@ def test_partitions_are_counted_in_all_shards_by_metrics(dq: Any, workers: list[
     assert sum(each["value"] for each in found) == len(HOSTS)
 
 
-def test_functions_for_programs_take_the_name_of_a_crawl(
+def test_functions_for_programs_cover_all_shards_of_a_crawl(
     workers: list[HandWorker], live: LiveFrontier
 ) -> None:
-    """Each means all shards."""
+    """Each covers all shards."""
     fill(workers)
     client, crawl, who = live.redis, live.crawl, workers[2]
     found = peek(client, crawl)
@@ -229,7 +229,7 @@ def test_functions_for_programs_take_the_name_of_a_crawl(
 def test_doctor_names_the_shards_whose_keys_a_user_may_not_use(
     dq_at: Any, workers: list[HandWorker], live: LiveFrontier, server: RedisServer
 ) -> None:
-    """One that has the rights of a crawl with one shard."""
+    """The user has the rights for a crawl with one shard."""
     prefix = keys.prefix(live.crawl)
     live.redis.execute_command("ACL", "SETUSER", "poor", "on", ">pw", f"~{prefix}*", "+@all", "allchannels")
     dq = dq_at(f"redis://poor:pw@127.0.0.1:{server.port}")
@@ -239,8 +239,8 @@ def test_doctor_names_the_shards_whose_keys_a_user_may_not_use(
     assert scripts[0]["text"].startswith("shard 1: Redis refuses scripts")
 
 
-def test_a_partition_of_kept_leases_has_its_own_name(dq: Any, workers: list[HandWorker]) -> None:
-    """Not that under which its limits leave them alone."""
+def test_a_partition_with_kept_leases_is_known_by_its_host(dq: Any, workers: list[HandWorker]) -> None:
+    """It is the host, not the internal name that exempts these leases from limits."""
     worker = workers[0]
     host = next(host for host in HOSTS if not shard_of(host, b"", SHARDS))
     worker.exchange(put(1, partition=host), want=1, terms=Terms(finish_at=-1))
@@ -257,7 +257,7 @@ def metas(live: LiveFrontier) -> int:
 
 
 def test_clear_deletes_all_shards(dq: Any, workers: list[HandWorker], live: LiveFrontier) -> None:
-    """Also under workers that are dead; those of another shard have another heartbeat than at home."""
+    """Dead workers do not prevent it; their heartbeats may differ between home and another shard."""
     fill(workers)
     live.redis.hincrby(f"{keys.prefix(workers[1].live.frontier.name)}beats", "worker", 7)
     assert metas(live) == SHARDS
@@ -268,10 +268,10 @@ def test_clear_deletes_all_shards(dq: Any, workers: list[HandWorker], live: Live
         dq.text("clear", "--all", "--yes", DQ_SHARDS=SHARDS)
 
 
-def test_clear_deletes_what_is_left_when_home_is_lost(
+def test_clear_deletes_the_other_shards_if_home_is_lost(
     dq: Any, workers: list[HandWorker], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After it has asked; a command that was interrupted need not be told how many shards there were."""
+    """The command asks first; after an interruption, the user need not give the number of shards."""
     fill(workers)
     stored.roll_back(live.redis, live.crawl, {})
     monkeypatch.setattr(sys, "stdin", io.StringIO())

@@ -1,4 +1,4 @@
-"""`scrapy dq` on a crawl of which one shard does not answer: the rest is shown and done, and it is named."""
+"""`scrapy dq` on a crawl with one silent shard: commands cover the other shards, and name the silent one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UNANSWERED = f"no answer from shard {SILENT}"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Yield one whose replicas do not take over."""
+    """Yield a cluster whose replicas do not take over."""
     with Cluster(password=PASSWORD, timeout_ms=600_000) as cluster:
         yield cluster
 
@@ -70,7 +70,7 @@ def dq(crawl: Spread, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> D
 
 
 def test_doctor_reports_a_late_failover(dq: Dq, crawl: Spread) -> None:
-    """A master that is cut off confirms writes for 600 s here; workers repeat those of 10 s."""
+    """A master that is cut off confirms writes for 600 s here; workers repeat only the last 10 s."""
     failover = lambda **more: [  # noqa: E731
         (each["level"], each["text"]) for each in dq.found("doctor", **more)["findings"]
         if each["what"] == "failover"
@@ -81,8 +81,8 @@ def test_doctor_reports_a_late_failover(dq: Dq, crawl: Spread) -> None:
     assert [level for level, _ in failover(DQ_WAIT_REPLICAS=1)] == ["ok"]
 
 
-def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
-    """By each command that only looks, in a bounded time."""
+def test_entries_of_the_answering_shards_are_shown(dq: Dq, crawl: Spread) -> None:
+    """Each command that only reads shows it, within a bounded time."""
     crawl.fail_all()
     elsewhere = len(HOSTS) - crawl.kept(SILENT)
     assert 0 < elsewhere < len(HOSTS)
@@ -103,8 +103,8 @@ def test_what_other_shards_have_is_shown(dq: Dq, crawl: Spread) -> None:
     assert dq.said == []
 
 
-def test_a_retry_does_the_rest_and_fails(dq: Dq, crawl: Spread) -> None:
-    """A second one does what was left."""
+def test_a_retry_moves_the_requests_of_other_shards_and_fails(dq: Dq, crawl: Spread) -> None:
+    """A second retry moves the rest."""
     crawl.fail_all()
     there = crawl.kept(SILENT)
     with crawl.silent():
@@ -117,13 +117,13 @@ def test_a_retry_does_the_rest_and_fails(dq: Dq, crawl: Spread) -> None:
     assert (found["failed"], dq.status) == (there, 0)
 
 
-def test_one_that_is_not_found_may_be_there(dq: Dq, crawl: Spread) -> None:
+def test_an_entry_that_is_not_found_may_be_in_the_silent_shard(dq: Dq, crawl: Spread) -> None:
     with crawl.silent(), pytest.raises(CommandError, match=f"has no failed request .*{UNANSWERED}"):
         dq.text("failed", "0" * 24, **QUICK)
 
 
-def test_the_page_names_it(crawl: Spread, cluster: Cluster) -> None:
-    """Where it shows failures and events, and when a retry has left something."""
+def test_the_web_page_names_the_silent_shard(crawl: Spread, cluster: Cluster) -> None:
+    """It does so beside failures and events, and when a retry left requests there."""
     crawl.fail_all()
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
     there = crawl.kept(SILENT)
@@ -147,7 +147,7 @@ def test_the_page_names_it(crawl: Spread, cluster: Cluster) -> None:
         assert read_failures(place, "failed", 100)["kept"] == there
 
 
-def test_draining_is_not_over_while_it_is_unknown_what_is_in_flight_there(dq: Dq, crawl: Spread) -> None:
+def test_a_drain_is_not_over_while_a_shard_does_not_answer(dq: Dq, crawl: Spread) -> None:
     with crawl.silent(), pytest.raises(CommandError, match=f"still registered; {UNANSWERED}"):
         dq.text("drain", "--wait", "0.1", **QUICK)
     assert len([line for line in dq.said if UNANSWERED in line]) == 1
@@ -158,7 +158,7 @@ def test_draining_is_not_over_while_it_is_unknown_what_is_in_flight_there(dq: Dq
 def test_a_node_that_evicts_is_refused_and_watched(
     cluster: Cluster, crawl: Spread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has a policy of its own, which may be changed during the crawl."""
+    """Each node has its own policy, which may change during the crawl."""
     monkeypatch.setattr(progress_log, "EVERY_S", 0.01)
     client = crawl.workers[SILENT].live.redis
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "DQ_SHARDS": SHARDS}, {})
@@ -190,8 +190,8 @@ def test_a_node_that_evicts_is_refused_and_watched(
     assert f":{crawl.nodes[SILENT].port}" in caplog.text
 
 
-def test_the_checks_end_if_redis_py_forgets_the_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Python 3.12 it forgets one that comes with an answer."""
+def test_health_checks_end_even_if_redis_py_loses_the_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Python 3.12, it forgets a cancel that comes together with an answer."""
     monkeypatch.setattr(progress_log.HealthMonitor, "_compare", Mock())
 
     async def look() -> None:
@@ -215,7 +215,7 @@ def test_the_checks_end_if_redis_py_forgets_the_cancel(monkeypatch: pytest.Monke
 def test_the_crawls_of_all_nodes_are_found(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the metrics, the page and the hint. One whose node does not answer hides no other."""
+    """The metrics, the page and the hint find them. A crawl whose node does not answer hides no other."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     names: dict[str, RedisServer] = {crawl.crawl: crawl.nodes[0]}
     for name in map("another {}".format, count()):
@@ -266,10 +266,10 @@ def test_the_crawls_of_all_nodes_are_found(
             wait_until(lambda: not missing() and search.complete, "the crawls of all", 60)
 
 
-def test_status_of_all_crawls_names_the_one_that_does_not_answer(
+def test_status_of_all_crawls_names_the_crawl_that_does_not_answer(
     dq: Dq, crawl: Spread, cluster: Cluster
 ) -> None:
-    """And counts the others."""
+    """It counts the others."""
     other = next(
         name for n in count() if cluster.owner(keys.meta(name := f"x {n}")) is crawl.nodes[SHARDS - 1]
     )
@@ -292,7 +292,7 @@ def test_status_of_all_crawls_names_the_one_that_does_not_answer(
 def test_no_single_node_prevents_the_page_and_the_metrics_of_all_crawls(
     dq: Dq, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Nor the one that would have a crawl without a name."""
+    """Not even the node that would have a crawl without a name."""
     dq.crawl = ""
     config = project_config(Settings({"REDIS_URL": cluster.url, **QUICK}))
 
@@ -317,15 +317,15 @@ def test_no_single_node_prevents_the_page_and_the_metrics_of_all_crawls(
         node.resume()
 
 
-def test_an_audit_examines_the_rest(dq: Dq, crawl: Spread) -> None:
+def test_an_audit_examines_the_other_shards(dq: Dq, crawl: Spread) -> None:
     with crawl.silent():
         found = by_what(dq.found("doctor", "--audit", **QUICK))
     assert found["crawl"][0].endswith(f"; shard {SILENT} could not be examined")
     assert dq.status == 1
 
 
-def test_a_silent_node_costs_a_look_few_timeouts(crawl: Spread, cluster: Cluster) -> None:
-    """However many shards it has."""
+def test_a_look_waits_for_few_timeouts_of_a_silent_node(crawl: Spread, cluster: Cluster) -> None:
+    """The number of its shards makes no difference."""
     config = Config.read(
         {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "REDIS_PARAMS": {"socket_timeout": 1}}, {}
     )
@@ -361,13 +361,15 @@ def test_a_silent_node_costs_a_look_few_timeouts(crawl: Spread, cluster: Cluster
             assert len(timeouts) < len(there)
 
 
-def test_nodes_of_the_url_that_are_gone_hide_no_shard(dq: Dq, crawl: Spread, cluster: Cluster) -> None:
-    """Each shard is asked where home was found."""
+def test_unreachable_nodes_in_the_url_hide_no_shard(dq: Dq, crawl: Spread, cluster: Cluster) -> None:
+    """The search for each shard begins at the node where home was found."""
     dq.url = cluster.url.replace("@", "@127.0.0.1:1,127.0.0.1:2,")
     assert dq.found("status", "--no-rate")["unreachable_shards"] == []
 
 
-def test_a_crew_starts_afresh_in_all_shards(crawl: Spread, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_crew_with_flush_on_start_deletes_all_shards(
+    crawl: Spread, cluster: Cluster, tmp_path: Path
+) -> None:
     """It leaves no connection to an event loop that has ended."""
     crawl.fail_all()
     settings = {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "SCHEDULER_FLUSH_ON_START": True}
@@ -378,16 +380,16 @@ def test_a_crew_starts_afresh_in_all_shards(crawl: Spread, cluster: Cluster, tmp
 
 
 @pytest.mark.parametrize("name", ["failed", "status", "retry"])
-def test_without_home_there_is_one_clear_error(dq: Dq, crawl: Spread, name: str) -> None:
+def test_without_home_a_command_raises_one_clear_error(dq: Dq, crawl: Spread, name: str) -> None:
     words = ("--all", "--yes") if name == "retry" else ()
     with crawl.silent(0), pytest.raises(FrontierError, match=r"reached|answer"):
         dq.text(name, *words, **QUICK)
 
 
-def test_metrics_count_the_rest_and_never_fall(
+def test_metrics_do_not_fall_when_a_shard_is_silent(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prometheus takes a count that falls, and rises again, for new ones."""
+    """Prometheus would take a count that falls and rises again for new failures."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     crawl.fail_all()
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
@@ -405,7 +407,7 @@ def test_metrics_count_the_rest_and_never_fall(
 
 
 def test_doctor_examines_each_node_and_names_it(dq: Dq, crawl: Spread) -> None:
-    """A finding that all nodes have is there once."""
+    """A finding that all nodes share appears once."""
     found = by_what(dq.found("doctor"))
     assert found["version"] == found["version"][:1]
     assert found["persistence"] == found["persistence"][:1]

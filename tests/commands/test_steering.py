@@ -1,4 +1,4 @@
-"""`scrapy dq pause`, `drain`, `resume`, `stop`: what they say, and what workers do within two seconds."""
+"""`scrapy dq pause`, `drain`, `resume`, `stop`: their output, and workers that obey within two seconds."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SOON_S = 2.0
 START_S = 2.0
 
 
-def test_they_say_which_workers_were_notified(dq: Any, worker: HandWorker) -> None:
-    """How many workers, and how much they hold; with --json what holds now."""
+def test_the_output_counts_the_notified_workers(dq: Any, worker: HandWorker) -> None:
+    """The output has the number of workers and leases; --json shows the new state."""
     worker.exchange(put(1), put(2), want=1)
     name = f"Crawl {dq.crawl!r}: "
     assert dq.text("pause") == f"{name}paused. 1 worker, 1 in flight.\n"
@@ -39,8 +39,8 @@ def test_they_say_which_workers_were_notified(dq: Any, worker: HandWorker) -> No
     assert dq.status == DONE
 
 
-def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
-    """After the seconds given: exit status 1, and what is left."""
+def test_a_command_stops_waiting_after_the_given_time(dq: Any, worker: HandWorker) -> None:
+    """After the given seconds, the command exits with 1 and counts the leases and workers that are left."""
     worker.exchange(put(1), want=1)
     for word in ("pause", "drain", "stop"):
         began, clock = time.monotonic(), Stopwatch()
@@ -52,8 +52,8 @@ def test_waiting_has_an_end(dq: Any, worker: HandWorker) -> None:
         assert clock.seconds < 2
 
 
-def test_a_start_that_is_not_wanted_any_more(dq: Any, live: LiveFrontier) -> None:
-    """`complete`: the run is open only for a start() that was broken off; then it ends without."""
+def test_complete_ends_a_run_without_its_incomplete_start(dq: Any, live: LiveFrontier) -> None:
+    """`complete`: the run is open only for a start() that broke off; then it ends without the rest."""
     lost = HandWorker(live, "lost", replace(IDENTITY, starts="args"))
     lost.exchange(seeding=1)
     lost.leave()
@@ -67,8 +67,8 @@ def test_a_start_that_is_not_wanted_any_more(dq: Any, live: LiveFrontier) -> Non
     assert worker.exchange(ack(1)).status is Status.FINISHED
 
 
-def test_a_run_whose_start_always_raises_ends_without_it(dq: Any, live: LiveFrontier) -> None:
-    """No worker could end it: each runs its own start() first. What is left is crawled first."""
+def test_complete_ends_a_run_whose_start_always_raises(dq: Any, live: LiveFrontier) -> None:
+    """No worker could end it, because each runs start() first. The remaining requests are crawled first."""
     workers = [HandWorker(live, name, replace(IDENTITY, starts="args")) for name in ("puts", "raises")]
     for worker, moves in zip(workers, ([put(1)], []), strict=True):
         worker.exchange(*moves, seeding=1)
@@ -89,7 +89,7 @@ def test_a_run_whose_start_always_raises_ends_without_it(dq: Any, live: LiveFron
 
 
 def test_a_run_whose_keys_are_damaged_is_not_finished_by_hand(dq: Any, live: LiveFrontier) -> None:
-    """A worker has to look for what is gone, and to report it."""
+    """A worker has to look for the missing keys, and to report them."""
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="args"))
     worker.exchange(put(1, admission=Admission.SEEN, token=b"fingerprint"), want=1, seeding=1)
     worker.exchange(ack(1), seeding=1)
@@ -99,15 +99,15 @@ def test_a_run_whose_keys_are_damaged_is_not_finished_by_hand(dq: Any, live: Liv
     assert dq.found("status")["phase"] == "open"
 
 
-def test_what_a_killed_worker_has_left_is_not_known_yet(dq: Any, live: LiveFrontier) -> None:
-    """Its start() counts as incomplete only once it is declared dead."""
+def test_complete_reports_a_dead_worker_that_is_not_reclaimed_yet(dq: Any, live: LiveFrontier) -> None:
+    """Its start() counts as incomplete only after the worker is declared dead."""
     HandWorker(live, "killed", replace(IDENTITY, starts="args")).exchange(seeding=1)
     live.redis.hset(live.key("worker:killed"), "fenced", 1)
     assert "1 dead worker not reclaimed yet" in dq.text("complete")
 
 
-def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
-    """The next one would not be on hold: said, instead of a word that nobody obeys. Others are needless."""
+def test_a_finished_run_cannot_be_paused_or_drained(dq: Any, worker: HandWorker) -> None:
+    """The next run would not be on hold, so pause and drain fail; resume and stop have nothing to do."""
     worker.exchange()
     for word in ("pause", "drain"):
         with pytest.raises(CommandError, match="the run is finished: there is nothing to pause or drain"):
@@ -122,8 +122,8 @@ def test_a_finished_run_is_not_held_up(dq: Any, worker: HandWorker) -> None:
 def test_all_workers_of_a_crawl_obey_within_two_seconds(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
-    """Paused, drained and stopped by commands, and resumed: each page is crawled once."""
-    # So many pages, one by one, that they last while commands start: 150 s.
+    """Commands pause, resume, drain and stop them; each page is crawled once."""
+    # Enough pages, one by one, to last while commands start: 150 s.
     site = start_site(pages=1000, latency_s=0.3)
     project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 1})
 
@@ -136,7 +136,7 @@ def test_all_workers_of_a_crawl_obey_within_two_seconds(
 
     workers = project.start_workers(2)
     wait_until(lambda: done() >= 20 and census().workers == 2, "both at work", 30)
-    # Each time is that of the command's own start, too.
+    # Each time includes the start of the command.
     began = Stopwatch()
     paused = run_dq(project, "pause", project.name, "--wait", "60")
     assert began.seconds < SOON_S + START_S

@@ -1,4 +1,4 @@
-"""The next requests: the order is that of the leases, and the command reads no more than it shows."""
+"""The next requests: the list has the order of the leases, and the command reads no more than it shows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from support.redis_server import RedisServer
 
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("partitions", [1, 3, 30])
-def test_what_is_shown_is_what_is_leased_next(
+def test_entries_are_listed_in_the_order_of_the_leases(
     server: RedisServer, crawl_name: str, order: Order, partitions: int
 ) -> None:
-    """In the same order: entries of several ranks, those that came back among them."""
+    """The order is the same, with entries of several ranks, and some that came back."""
     live = LiveFrontier(server.url, crawl_name, order)
     worker = HandWorker(live, "worker")
     worker.exchange(
@@ -35,7 +35,7 @@ def test_what_is_shown_is_what_is_leased_next(
 
 
 def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWorker) -> None:
-    """Of 12 MB no more than 4 MiB and one entry are shown, and not much more is read."""
+    """It shows at most 4 MiB and one entry out of 12 MB, and does not read much more."""
     for n in range(0, 20, 2):
         worker.exchange(
             put(n, payload=b"x" * 600_000), put(n + 1, payload=b"x" * 600_000, partition=b"p%d" % n)
@@ -46,13 +46,13 @@ def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWo
 
 
 def commands_of(live: LiveFrontier, count: int) -> tuple[int, int]:
-    """Return how many entries are shown of *count* that are asked for, and how many commands that takes."""
+    """Return the number of shown entries and of Redis commands, if *count* entries are requested."""
     live.redis.config_resetstat()
     shown_ = len(upcoming(live.redis, live.crawl, count))
     return shown_, sum(of["calls"] for of in live.redis.info("commandstats").values())
 
 
-def test_each_entry_is_read_once_however_many_are_asked_for(live: LiveFrontier, worker: HandWorker) -> None:
+def test_each_entry_is_read_once_for_any_number_of_entries(live: LiveFrontier, worker: HandWorker) -> None:
     """One long partition among many short ones takes as many rounds as it has entries."""
     worker.exchange(*[put(n, partition=b"long") for n in range(300)])
     worker.exchange(*[put(300 + n, partition=b"short %d" % n) for n in range(199)])

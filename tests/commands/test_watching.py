@@ -1,4 +1,4 @@
-"""`scrapy dq status --watch`: in a terminal, in a pipe, as JSON, through outages, to its end."""
+"""`scrapy dq status --watch`: in a terminal, in a pipe, as JSON, during outages, and its end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Meanwhile = Callable[..., None]
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """Return a function that says what happens between the looks; then comes Ctrl-C."""
+    """Return a function that sets the steps between the looks; after the last step comes Ctrl-C."""
 
     def set_steps(*steps: Callable[[], Any]) -> None:
         left = list(steps)
@@ -47,17 +47,17 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
                 raise KeyboardInterrupt
             left.pop(0)()
 
-        # Not of the module `time`: others sleep, too.
+        # Leave the module `time` alone, because other code also sleeps.
         own = SimpleNamespace(**vars(time) | {"sleep": sleep})
         monkeypatch.setattr(status, "time", own)
 
     return set_steps
 
 
-def test_elsewhere_than_in_a_terminal_each_look_is_a_line(
+def test_without_a_terminal_each_look_prints_a_line(
     dq: Any, worker: HandWorker, meanwhile: Meanwhile
 ) -> None:
-    """It ends with Ctrl-C and exit status 0; a finished crawl is reported, and still watched."""
+    """Ctrl-C ends it with exit status 0; a finished crawl is reported, and still watched."""
     worker.exchange(*puts(b"a.example", 1200), want=700)
     held = sorted(int(entry) for entry in worker.held)
 
@@ -74,10 +74,10 @@ def test_elsewhere_than_in_a_terminal_each_look_is_a_line(
     assert [line[8:] for line in lines[2:]] == [" finished, 1,200 of 1,200, 1 failed, 1 worker"] * 2
 
 
-def test_as_json_each_look_is_an_object(
+def test_with_json_each_look_prints_an_object(
     dq: Any, live: LiveFrontier, worker: HandWorker, meanwhile: Meanwhile
 ) -> None:
-    """That of `status`; of a crawl that is gone, one that says so."""
+    """It is the object of `status`; if the crawl is gone, it has an error."""
     worker.exchange(*puts(b"a.example", 5))
     meanwhile(lambda: live.roll_back({}))
     first, second = map(json.loads, dq.lines("status", "--watch", "--json"))
@@ -87,10 +87,10 @@ def test_as_json_each_look_is_an_object(
     assert "no longer exists" in second["error"]
 
 
-def test_an_outage_is_reported_and_outlived(
+def test_the_watch_reports_an_outage_and_continues(
     dq_at: Callable[[str], Any], start_redis: StartRedis, meanwhile: Meanwhile
 ) -> None:
-    """Without the password; what is there afterwards is shown again."""
+    """The report has no password; afterwards the crawl is shown again."""
     server = start_redis(appendonly=True, password="s3cr3t-w0rd", args=["--appendfsync", "always"])
     with closing(LiveFrontier(server.url, "crawl")) as live:
         HandWorker(live, "worker").exchange(put(1))
@@ -100,13 +100,13 @@ def test_an_outage_is_reported_and_outlived(
     assert [line[8:20] for line in lines] == [" 0 of 1, 0 f", " Redis does ", " 0 of 1, 0 f"]
 
 
-def test_what_cannot_succeed_from_the_beginning_is_a_failure(dq: Any, worker: HandWorker) -> None:
-    """A name that is typed wrongly is not waited for."""
+def test_a_mistyped_crawl_is_an_error_at_once(dq: Any, worker: HandWorker) -> None:
+    """The command does not wait for a mistyped name."""
     with pytest.raises(NoSuchCrawl, match="there is no crawl"):
         dq.text("status", "--watch", "--crawl", "another")
 
 
-def test_the_next_run_has_a_rate_of_its_own(
+def test_the_rate_starts_again_with_the_next_run(
     dq: Any, live: LiveFrontier, worker: HandWorker, meanwhile: Meanwhile
 ) -> None:
     """Its counts begin at 0."""
@@ -123,10 +123,10 @@ def test_the_next_run_has_a_rate_of_its_own(
     assert [each["run"] for each in found] == [0, 0, 1, 1]
 
 
-def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
+def test_partitions_are_examined_less_often_if_that_takes_long(
     dq: Any, worker: HandWorker, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One part of fifty of the time, at most; and a look that takes longer than it may delays the next."""
+    """Their share of the time is at most one fiftieth; a look that takes longer delays the next one."""
     from scrapy_dq.frontier.admin import backlog
 
     worker.exchange(put(1))
@@ -148,7 +148,11 @@ def test_partitions_are_not_looked_at_each_time_if_that_takes_long(
 def looked(
     monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int, dict[str, Any]]
 ) -> list[tuple[float | None, float | None, str]]:
-    """Return the rates of crawl and worker and its state, after looks: time, done, shards that are away."""
+    """Return the rates of the crawl and its worker, and the worker's state, after each look.
+
+    Args:
+        looks: the time in seconds, the pages done, and the shards that are away.
+    """
     place: Any = SimpleNamespace(crawl="crawl", target="redis")
     watcher, found = snapshot.Watcher(place), []
     for at, done, away in looks:
@@ -162,15 +166,15 @@ def looked(
     return found
 
 
-def test_a_rate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five of them; of looks that are further apart, that since the last one."""
+def test_a_rate_covers_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It covers five seconds, or the time since the last look if that was longer ago."""
     often = [(at, done, {}) for at, done in enumerate((*range(0, 110, 10), 100, 100, 100))]
     assert looked(monkeypatch, *often)[-1] == (20 / 5, 20 / 5, "alive")
     assert looked(monkeypatch, *often, (100, 100, {}), (160, 700, {}))[-1] == (10, 10, "alive")
 
 
-def test_a_shard_that_misses_a_look_changes_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million pages that are back in the counts were not made in a second."""
+def test_a_shard_that_misses_a_look_does_not_distort_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million pages that return to the counts were not crawled in a second."""
     away, apart = {"unreachable": (1,)}, {"apart": (1,)}
     looks = ((2_000_000, {}), (1_000_000, away), (2_000_020, {}), (2_000_030, {}), (1_000_000, apart),
              (2_000_050, {}))  # fmt: skip
@@ -201,7 +205,7 @@ STATUS: dict[str, Any] = {
 
 
 def shown(columns: int, lines: int, missed: dict[str, Any] | None = None, **how: Any) -> str:
-    """Return the view in a terminal of that size."""
+    """Return the view in a terminal of this size."""
     file = io.StringIO()
     console = Console(file=file, width=columns, height=lines, force_terminal=True, **how)
     console.print(view(STATUS, console, missed))
@@ -212,7 +216,7 @@ def shown(columns: int, lines: int, missed: dict[str, Any] | None = None, **how:
     ("columns", "lines", "largest"), [(120, 40, 10), (80, 24, 7), (60, 24, 5), (46, 30, 4), (40, 18, 0)]
 )
 def test_the_view_fits_into_the_terminal(columns: int, lines: int, largest: int) -> None:
-    """With all counts; what partitions there is room for, and never one without its name."""
+    """It shows all counts, and the partitions for which there is room, each with its name."""
     text = shown(columns, lines, color_system=None)
     rows = text.splitlines()
     assert max(map(len, rows)) <= columns
@@ -224,8 +228,8 @@ def test_the_view_fits_into_the_terminal(columns: int, lines: int, largest: int)
     assert ("29 min 59 s" in text) == (columns >= 80)
 
 
-def test_shards_that_do_not_answer_are_named_and_a_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the view and in a line."""
+def test_silent_shards_and_a_hold_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view and the line show them."""
     monkeypatch.setitem(STATUS, "unreachable_shards", [2, 1])
     monkeypatch.setitem(STATUS, "hold", "paused")
     view, line = shown(80, 24, color_system=None), one_line(STATUS)
@@ -235,8 +239,8 @@ def test_shards_that_do_not_answer_are_named_and_a_hold(monkeypatch: pytest.Monk
     assert line.startswith("open, paused, 2,345,682 of 3,580,270, 4 failed, 2 workers")
 
 
-def test_the_view_says_how_old_it_is() -> None:
-    """If there is nothing newer."""
+def test_the_view_shows_its_age_during_an_outage() -> None:
+    """It shows its age if there is nothing newer."""
     text = shown(80, 24, STATUS | {"at": 112.0, "phase": "unknown", "error": "Redis is \x1b[31mloading"})
     assert "Redis is ?[31mloading. This status is 12 s old." in text
     assert "open" not in text
@@ -247,7 +251,7 @@ def test_the_view_says_how_old_it_is() -> None:
 def project(
     make_project: MakeProject, live: LiveFrontier, worker: HandWorker, server: RedisServer
 ) -> Project:
-    """Return a project in whose Redis a crawl is."""
+    """Return a project with a crawl in its Redis."""
     worker.exchange(*puts(b"a.example", 7))
     return make_project(["http://127.0.0.1:9/"], redis_url=server.url)
 
@@ -270,7 +274,7 @@ def in_terminal(project: Project, live: LiveFrontier) -> Iterator[Callable[..., 
 def test_in_a_terminal_a_view_stays_in_place(
     in_terminal: Callable[..., Terminal], worker: HandWorker
 ) -> None:
-    """It changes as the crawl does; Ctrl-C ends it with exit status 0, the cursor is back."""
+    """It follows the crawl; Ctrl-C ends it with exit status 0 and brings the cursor back."""
     terminal = in_terminal()
     terminal.wait_for("pages/s")
     worker.exchange(want=2)
@@ -284,8 +288,8 @@ def test_in_a_terminal_a_view_stays_in_place(
     assert "interrupted" not in terminal.text
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_lines(in_terminal: Callable[..., Terminal]) -> None:
-    """And SIGTERM ends it as Ctrl-C does."""
+def test_a_dumb_terminal_gets_lines(in_terminal: Callable[..., Terminal]) -> None:
+    """SIGTERM ends it as Ctrl-C does."""
     terminal = in_terminal(TERM="dumb")
     terminal.wait_for("0 of 7, 0 failed, 1 worker, 0.0/s")
     assert "\x1b" not in terminal.text
@@ -293,8 +297,10 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(in_terminal: Callable
     assert terminal.ended() == 0
 
 
-def test_it_ends_when_nobody_reads_it_any_more(project: Project, live: LiveFrontier) -> None:
-    """Quietly, as behind `| head -1`."""
+def test_the_watch_ends_without_an_error_when_its_reader_has_gone(
+    project: Project, live: LiveFrontier
+) -> None:
+    """It prints no error, as behind `| head -1`."""
     command = project.command("dq", "status", "--crawl", live.crawl, "--watch", "--every", "0.1")
     process = subprocess.Popen(
         command, cwd=project.folder, env=project.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Who may read and change what through `scrapy dq web`: tokens, hosts, other sites, and what is no order."""
+"""Who may read and change through `scrapy dq web`: tokens, hosts, other sites, and invalid orders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def orders(crawl: str) -> list[dict[str, Any]]:
 
 
 def state(live: LiveFrontier) -> Any:
-    """Return all that an order could change."""
+    """Return everything that an order could change."""
     client = live.redis
     kept = [client.hgetall(live.key(name)) for name in ("meta", "limits")]
     return (
@@ -41,10 +41,8 @@ def state(live: LiveFrontier) -> Any:
     )
 
 
-def test_nothing_is_changed_by_a_page_that_only_reads(
-    page: WebPage, live: LiveFrontier, worker: HandWorker
-) -> None:
-    """Not even with everything else right."""
+def test_a_page_that_only_reads_refuses_orders(page: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
+    """Not even if everything else is right."""
     before = state(live)
     for order in orders(live.crawl):
         status, said = page.do(order)
@@ -73,10 +71,10 @@ WRONG: dict[str, tuple[int, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_nothing_is_changed_for_others(
+def test_an_order_with_a_wrong_header_is_refused(
     steering: WebPage, live: LiveFrontier, worker: HandWorker, wrong: str
 ) -> None:
-    """Each is refused for one thing alone, before the order is read."""
+    """Each request has one fault, and is refused before the order is read."""
     before = state(live)
     status, headers = WRONG[wrong]
     for order in orders(live.crawl):
@@ -84,8 +82,8 @@ def test_nothing_is_changed_for_others(
     assert state(live) == before
 
 
-def test_what_is_no_order_is_refused(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
-    """In words, and nothing is changed."""
+def test_an_invalid_order_is_refused(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
+    """The answer has a text, and nothing is changed."""
     own = {"crawl": live.crawl}
     before = state(live)
     for order in (
@@ -111,8 +109,8 @@ def test_what_is_no_order_is_refused(steering: WebPage, live: LiveFrontier, work
     assert steering.ask("/do", "POST", "[" * 100_000, Content_Type="application/json")[0] == 400
 
 
-def test_reading_needs_the_token_too_if_there_is_one(steering: WebPage, live: LiveFrontier) -> None:
-    """The files of the page do not: they hold nothing of a crawl."""
+def test_reading_also_needs_the_token(steering: WebPage, live: LiveFrontier) -> None:
+    """The page's files need none: they contain nothing of a crawl."""
     for path in ("/settings", f"/data?kind=crawl&crawl={live.crawl}"):
         status, headers, text = steering.ask(path, Authorization="")
         assert (status, headers["www-authenticate"]) == (401, "Bearer")
@@ -121,8 +119,8 @@ def test_reading_needs_the_token_too_if_there_is_one(steering: WebPage, live: Li
     assert TOKEN not in steering.printed
 
 
-def test_other_sites_load_nothing(page: WebPage, live: LiveFrontier) -> None:
-    """A link to the page may lead there; a name that was rebound reads nothing."""
+def test_other_sites_cannot_load_data(page: WebPage, live: LiveFrontier) -> None:
+    """Another site may link to the page; a rebound name reads nothing."""
     for path in ("/data?kind=crawls", "/settings", "/app.js", "/"):
         assert page.ask(path, Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="empty")[0] == 403
         assert page.ask(path, Host="evil.example")[0] == 421
@@ -137,8 +135,10 @@ def test_other_sites_load_nothing(page: WebPage, live: LiveFrontier) -> None:
         assert page.ask(path)[0] in (400, 404)
 
 
-def test_steering_without_a_token_makes_one(server: RedisServer, tmp_path: Path, live: LiveFrontier) -> None:
-    """It is in the address that is printed, behind #, which no browser sends and no server logs."""
+def test_steering_without_a_token_generates_one(
+    server: RedisServer, tmp_path: Path, live: LiveFrontier
+) -> None:
+    """The printed address has it behind #, which no browser sends and no server logs."""
     HandWorker(live, "worker")
     with WebPage(tmp_path, server.url, "--allow-steering") as page:
         _, _, fragment = page.address.partition("#token=")
@@ -151,8 +151,8 @@ def test_steering_without_a_token_makes_one(server: RedisServer, tmp_path: Path,
         assert token not in page.log.read_text()
 
 
-def test_who_is_admitted() -> None:
-    """Of hosts: addresses, localhost and those that are named. A token that is none is refused."""
+def test_hosts_and_tokens_are_checked() -> None:
+    """Allowed hosts are addresses, localhost and names from the user. An invalid token is refused."""
     access = Access.of("", False, ["Crawls.example.", "box"])
     for host in ("LOCALHOST:6870", "127.0.0.1:1", "[::1]", "[fe80::1]:80", "crawls.example:443", "box"):
         assert access.knows(host)

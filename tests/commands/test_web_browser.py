@@ -1,4 +1,4 @@
-"""The page of `scrapy dq web` in Chromium: each page and action, live, hostile, by keyboard, on a phone."""
+"""The page of `scrapy dq web` in Chromium: each view and action, live, hostile, by keyboard, on a phone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is install
 
 
 class Live(LiveFrontier):
-    """Works in a thread: the synchronous Playwright keeps a loop running in this one."""
+    """Works in a thread, because the synchronous Playwright keeps a loop running in this one."""
 
     def run(self, work: Awaitable[Any]) -> Any:
         with ThreadPoolExecutor(1) as thread:
@@ -68,7 +68,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WebPage]]:
-    """Yield a page that only reads, and one that steers and needs a token."""
+    """Yield a page that only reads, and a page that steers and needs a token."""
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(
@@ -79,7 +79,7 @@ def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 class Browser:
-    """A tab; whatever a script or the policy of the page complains about fails the test at its end."""
+    """A tab; any complaint of a script or of the page's policy fails the test at its end."""
 
     def __init__(self, chromium: Any, web: WebPage, **options: Any) -> None:
         self.web = web
@@ -88,7 +88,7 @@ class Browser:
         self.tab.set_default_timeout(PATIENCE_MS)
         self.complaints: list[str] = []
         self.is_cut_off = False
-        """The page's process has ended: the browser complains each time it is asked again."""
+        """The page's process has ended: the browser complains about each new request."""
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.on("console", self._note)
         self.tab.on("dialog", lambda dialog: self.complaints.append(dialog.message))
@@ -98,7 +98,7 @@ class Browser:
             self.complaints.append(said.text)
 
     def open(self, where: str) -> Any:
-        """Open a page by what follows #, and return the tab."""
+        """Open a page by the part of its address after #, and return the tab."""
         token = f"token={self.web.token}&" if self.web.token else ""
         self.tab.goto("about:blank")
         self.tab.goto(f"{self.web.origin}/#{token}{where}")
@@ -111,7 +111,7 @@ class Browser:
         return found
 
     def said(self) -> str:
-        """Return what the page says of an action, and wait for the next one."""
+        """Return the page's message about an action, and clear it for the next one."""
         toast = self.tab.locator("#toast:not(:empty)")
         toast.wait_for()
         text = str(toast.text_content())
@@ -138,7 +138,7 @@ def browse(chromium: Any, pages: dict[str, WebPage]) -> Iterator[Callable[..., B
 
 
 def crawl_with_failures(live: LiveFrontier, worker: HandWorker) -> None:
-    """Let two requests fail in one way and one in another; one is a dead letter, others wait."""
+    """Let two requests fail for one cause and one for another; one is a dead letter, others wait."""
     worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(4)], want=4)
     reasons = ("Timeout after 1 s", "Timeout after 2 s", "KeyError: 'price'")
     worker.exchange(
@@ -153,7 +153,7 @@ def where(live: LiveFrontier, *rest: str) -> str:
 
 
 def all_pages(live: LiveFrontier) -> dict[str, str]:
-    """Return each page by its address, with a text that it shows."""
+    """Return the address of each page, with a text that the page shows."""
     return {
         "/": live.crawl, where(live): "b.example", where(live, "failed"): "KeyError: 'price'",
         where(live, "events"): "When", where(live, "dead"): "its workers died 3 times",
@@ -163,7 +163,7 @@ def all_pages(live: LiveFrontier) -> dict[str, str]:
 
 @pytest.mark.parametrize("size", [(1280, 800), (360, 640)], ids=["desk", "telephone"])
 def test_every_page(browse: Any, live: LiveFrontier, worker: HandWorker, size: tuple[int, int]) -> None:
-    """Has one heading and a title, and is as wide as the screen."""
+    """Each has one heading and a title, and is as wide as the screen."""
     crawl_with_failures(live, worker)
     browser = browse(viewport={"width": size[0], "height": size[1]})
     for page, text in all_pages(live).items():
@@ -182,8 +182,8 @@ def test_every_page(browse: Any, live: LiveFrontier, worker: HandWorker, size: t
     browser.see("http://a.example/2")
 
 
-def test_it_is_live_while_a_worker_crawls_and_is_killed(browse: Any, live: LiveFrontier) -> None:
-    """Counts change in place: what has the focus keeps it. A dead worker is first among the workers."""
+def test_the_page_is_live_while_a_worker_crawls_and_is_killed(browse: Any, live: LiveFrontier) -> None:
+    """Counts change in place, and the focus stays. A dead worker is first among the workers."""
     identity = "import json; from scrapy_dq.frontier.worker.identity import own_identity as own"
     code = f"{identity}; print(json.dumps(own()), flush=True); input()"
     with subprocess.Popen(
@@ -208,7 +208,7 @@ def test_it_is_live_while_a_worker_crawls_and_is_killed(browse: Any, live: LiveF
 
 
 def test_the_history_is_shown(browse: Any, live: LiveFrontier) -> None:
-    """Curves of the last hours, or days, with a mark for each event; and the events as a list."""
+    """Curves of the last hours or days with a mark for each event, and a list of the events."""
     HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     add_samples(live, 200, round(time.time()) - 1900)
     browser = browse(viewport={"width": 360, "height": 640})
@@ -227,13 +227,13 @@ def test_the_history_is_shown(browse: Any, live: LiveFrontier) -> None:
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_an_outage_is_shown_and_its_end(
+def test_an_outage_and_its_end_are_shown(
     browse: Any,
     start_redis: StartRedis,
     start_proxy: StartProxy,
     tmp_path: Path,
 ) -> None:
-    """The data stays, with its age; afterwards it is live again."""
+    """The data stays, with its age; after the outage it is live again."""
     proxy = start_proxy(start_redis().url)
     with (
         closing(Live(proxy.url, "first", Order.FIFO)) as live,
@@ -258,8 +258,8 @@ def test_an_outage_is_shown_and_its_end(
         )
 
 
-def test_what_is_hostile_stays_text(browse: Any, server: RedisServer, live: LiveFrontier) -> None:
-    """Of 1,000 failed requests, and of a crawl's name: nothing runs, nothing breaks the page."""
+def test_hostile_values_stay_text(browse: Any, server: RedisServer, live: LiveFrontier) -> None:
+    """1,000 hostile failed requests and a hostile crawl name: no script runs, and the page stays whole."""
     name = f'{live.crawl}"><img src=x onerror=alert(1)>\u202e/#%'
     with closing(Live(server.url, name, Order.FIFO)) as hostile:
         worker = HandWorker(hostile, "<b>worker</b>\u202e")
@@ -281,11 +281,11 @@ def test_what_is_hostile_stays_text(browse: Any, server: RedisServer, live: Live
         with pytest.raises(sync_api.Error, match="TrustedHTML"):
             tab.evaluate("document.body.innerHTML = '<b>x</b>'")
         hostile.redis.delete(*hostile.redis.keys(f"{hostile.key('')}*"))
-    browser.complaints.clear()  # of Trusted Types
+    browser.complaints.clear()  # the report of Trusted Types
 
 
 def test_every_action(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """By its button: what can do harm asks first."""
+    """Each has a button; a harmful one asks first."""
     crawl_with_failures(live, worker)
     browser = browse("steers")
     tab = browser.open(where(live))
@@ -320,8 +320,8 @@ def test_every_action(browse: Any, live: LiveFrontier, worker: HandWorker) -> No
     assert browser.said() == "Forgotten: 1; not seen before: 1."
 
 
-def test_who_has_no_token_is_asked_for_it(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """It is kept for this tab, and not in the address; a page that only reads has no buttons."""
+def test_the_page_asks_for_the_token(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """The tab keeps it, but not in its address; a page that only reads has no buttons for actions."""
     browser = browse("steers")
     tab = browser.tab
     tab.goto(f"{browser.web.origin}/#{where(live)}")
@@ -345,8 +345,8 @@ def test_who_has_no_token_is_asked_for_it(browse: Any, live: LiveFrontier, worke
     assert set(buttons) <= {"3 hours", "2 days"}
 
 
-def test_by_keyboard(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """The first link leads to the content; a new page has the focus on its heading; Escape cancels."""
+def test_the_page_can_be_used_by_keyboard(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """The first link leads to the content; a new page focuses its heading; Escape cancels."""
     worker.exchange(put(1))
     browser = browse("steers")
     tab = browser.open(where(live))
@@ -372,7 +372,7 @@ def test_by_keyboard(browse: Any, live: LiveFrontier, worker: HandWorker) -> Non
 @pytest.mark.skipif(not AXE.exists(), reason="axe is not installed: make browser")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browse: Any, live: LiveFrontier, worker: HandWorker, scheme: str) -> None:
-    """On each page, and in a dialog."""
+    """It examines each page and a dialog."""
     crawl_with_failures(live, worker)
     add_samples(live, 60, round(time.time()) - 600)
     browser = browse("steers", color_scheme=scheme, bypass_csp=True)

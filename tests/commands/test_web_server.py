@@ -1,4 +1,4 @@
-"""How `scrapy dq web` starts, goes on through outages, and ends; and as an app in another one."""
+"""`scrapy dq web`: its start, outages, its end, and its use as an app inside another one."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from support.waiting import patience
 from support.web_page import TOKEN, WebPage, ask_app, refused
 
 
-def test_it_goes_on_through_an_outage(
+def test_the_page_continues_through_an_outage(
     start_redis: StartRedis, start_proxy: StartProxy, tmp_path: Path
 ) -> None:
-    """It says how old its data is, and why; then it is live again."""
+    """The page shows the age of its data and the error; then it is live again."""
     proxy = start_proxy(start_redis(password=PASSWORD).url)
     with closing(LiveFrontier(proxy.url, "first", Order.FIFO)) as live, WebPage(tmp_path, proxy.url) as page:
         worker = HandWorker(live, "worker")
@@ -58,8 +58,8 @@ def test_it_goes_on_through_an_outage(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_although_pages_are_open(server: RedisServer, tmp_path: Path, number: int) -> None:
-    """They wait for the next look; the exit status is 0, and nothing is on standard error."""
+def test_the_server_ends_while_pages_are_open(server: RedisServer, tmp_path: Path, number: int) -> None:
+    """They wait for the next look; the exit status is 0, and standard error is empty."""
     with WebPage(tmp_path, server.url) as page, closing(page.connection()) as waiting:
         page.data("crawls")
         waiting.request("GET", "/data?kind=crawl&crawl=none")
@@ -68,7 +68,7 @@ def test_it_ends_although_pages_are_open(server: RedisServer, tmp_path: Path, nu
 
 
 def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which may take long."""
+    """A look may take long."""
     begun, may_end = threading.Event(), threading.Event()
 
     def look(looks: Reads, *asked: Any) -> tuple[Seen, bool]:
@@ -94,8 +94,8 @@ def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pyt
     asyncio.run(ask())
 
 
-def test_one_key_of_another_type_is_no_outage(start_redis: StartRedis) -> None:
-    """Nor is one that this user may not read: looks at all others go on without a pause."""
+def test_a_key_of_another_type_is_not_an_outage(start_redis: StartRedis) -> None:
+    """Neither is a key that this user may not read: all other looks go on without a pause."""
     server = start_redis()
     with (
         closing(LiveFrontier(server.url, "first", Order.FIFO)) as first,
@@ -124,8 +124,10 @@ def test_one_key_of_another_type_is_no_outage(start_redis: StartRedis) -> None:
         asyncio.run(ask())
 
 
-def test_what_is_wrong_is_said_in_one_line(server: RedisServer, page: WebPage, tmp_path: Path) -> None:
-    """Another address without a token; a port in use; a token that is short, or in no file."""
+def test_an_error_at_the_start_is_printed_in_one_line(
+    server: RedisServer, page: WebPage, tmp_path: Path
+) -> None:
+    """The cases: no token for another address, a port in use, a short token, no token file, no Redis."""
     short = tmp_path / "short"
     short.write_text("short\n")
     for words, status, said in (
@@ -139,7 +141,7 @@ def test_what_is_wrong_is_said_in_one_line(server: RedisServer, page: WebPage, t
         assert (ended, said in line, PASSWORD in line) == (status, True, False), line
 
 
-def test_without_the_extra_a_line_says_what_to_install(server: RedisServer, tmp_path: Path) -> None:
+def test_without_the_extra_a_line_names_the_packages_to_install(server: RedisServer, tmp_path: Path) -> None:
     assert refused(tmp_path, server.url, "web", without="uvicorn") == (
         1,
         "scrapy dq web: the page needs Starlette, uvicorn and prometheus_client: "
@@ -148,7 +150,7 @@ def test_without_the_extra_a_line_says_what_to_install(server: RedisServer, tmp_
 
 
 def test_the_app_is_mounted_in_another_one(server: RedisServer, live: LiveFrontier) -> None:
-    """Below a path; it begins to look when somebody asks, and waits for no lifespan event."""
+    """It works below a path; it begins to look at the first request, and needs no lifespan event."""
     HandWorker(live, "worker")
     mounted = app(Settings({"REDIS_URL": server.url}), token=TOKEN)
 
@@ -163,7 +165,7 @@ def test_the_app_is_mounted_in_another_one(server: RedisServer, live: LiveFronti
 
         async def ignore(message: dict[str, Any]) -> None: ...
 
-        # Else what it has opened is left to the garbage collector, in some other test.
+        # Otherwise the garbage collector would close its connections in some other test.
         await mounted({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, next_event, ignore)
         return answers
 

@@ -1,4 +1,4 @@
-"""`scrapy dq workers`: which are registered, and what is known of each."""
+"""`scrapy dq workers`: the registered workers, and the details of each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from support.live_frontier import HandWorker, LiveFrontier, ack, limited, put, p
 from support.place import place_of
 
 
-def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFrontier) -> None:
-    """One of this process, one whose process is gone, one of another machine, one that is fenced."""
+def test_workers_are_listed_with_their_process_and_state(dq: Any, live: LiveFrontier) -> None:
+    """This process, a process that is gone, a worker on another machine, and a fenced worker."""
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
@@ -55,7 +55,7 @@ def test_workers_are_listed_with_what_is_known_of_them(dq: Any, live: LiveFronti
 def test_a_worker_that_beats_while_it_is_watched_is_alive(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No beat tells something after 2.5 s only; a stalled worker is one whose process exists."""
+    """Only after 2.5 s does a missing beat count; then a worker whose process exists is stalled."""
     for name in ("beats", "here", "elsewhere"):
         HandWorker(live, name)
     live.redis.hset(live.key("worker:here"), "identity", json.dumps(own_identity()))
@@ -75,8 +75,8 @@ def test_a_worker_that_beats_while_it_is_watched_is_alive(
     assert watched == [1.0, 2.5]
 
 
-def test_a_worker_that_waits_for_the_turn_of_a_site_says_so(dq: Any, live: LiveFrontier) -> None:
-    """It holds nothing, and all that waits is of sites that rest; not one that has a request in progress."""
+def test_a_worker_that_waits_for_the_turn_of_a_site_is_marked(dq: Any, live: LiveFrontier) -> None:
+    """It holds nothing, and all waiting sites rest; a worker with a request in progress does not wait."""
     first, second = (HandWorker(live, name, limited(60.0, 0)) for name in ("first", "second"))
     first.exchange(*puts(b"a.example", 3), want=1)
     (held,) = first.held
@@ -105,10 +105,10 @@ def test_a_worker_that_waits_for_the_turn_of_a_site_says_so(dq: Any, live: LiveF
     assert monitor.turn is None
 
 
-def test_since_is_reported_by_the_clock_of_redis(
+def test_the_time_of_joining_is_reported_by_the_clock_of_redis(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With --no-rate after one look; what a record does not say is not made up."""
+    """--no-rate needs only one look; a missing field stays unknown."""
     monkeypatch.setattr(time, "sleep", pytest.fail)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     HandWorker(live, "odd")
@@ -123,7 +123,7 @@ def test_since_is_reported_by_the_clock_of_redis(
 
 
 def test_no_number_is_cut(dq: Any, live: LiveFrontier) -> None:
-    """A long host name goes on in the next line."""
+    """A long host name continues on the next line."""
     worker = HandWorker(live, "far-7-0123456789ab")
     identity = {"host": "ip-10-0-112-134.eu-central-1.compute.internal.example", "pid": 4_194_304}
     live.redis.hset(live.key(f"worker:{worker.worker_id}"), "identity", json.dumps(identity))
@@ -134,17 +134,17 @@ def test_no_number_is_cut(dq: Any, live: LiveFrontier) -> None:
     assert "…" not in text
 
 
-def test_no_worker_is_no_failure(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """All may have left."""
+def test_an_empty_list_of_workers_is_not_a_failure(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
+    """All workers may have left."""
     live.call("leave", "worker", worker.epoch, worker.run, False)
     assert dq.text("workers", "--no-rate") == "No worker is registered.\n"
     assert dq.listed("workers", "--no-rate") == []
 
 
-def test_of_very_many_workers_some_are_shown(
+def test_only_some_of_very_many_workers_are_shown(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table of 19,000 took 20 s."""
+    """A table of 19,000 workers took 20 s."""
     monkeypatch.setattr(common, "MOST", 3)
     for n in range(5):
         HandWorker(live, f"other-{n}")

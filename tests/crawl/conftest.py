@@ -1,4 +1,4 @@
-"""Fixtures of the tests of whole crawls: a Redis of one's own, a site and a project that crawls it."""
+"""Fixtures for tests of whole crawls: a Redis for one test, a site and a project that crawls it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.tree_site import TreeSite
 
 
 class Planted(NamedTuple):
-    """What a test of a crawl begins with."""
+    """The parts of a crawl test."""
 
     redis: RedisServer
     site: TreeSite
@@ -28,7 +28,7 @@ Plant = Callable[..., Planted]
 def plant(start_redis: StartRedis, start_site: StartSite, make_project: MakeProject) -> Plant:
     """Return a function that starts a Redis and a site, and makes a project that crawls the site.
 
-    Its *targets* are where the spider starts, in place of the root; further arguments are the tree's.
+    The spider starts at *targets* instead of the root. Further arguments are the tree's.
     """
 
     def make(

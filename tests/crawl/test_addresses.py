@@ -1,6 +1,6 @@
-"""A crawl and all that works on it at each kind of address: TCP, a unix socket, TLS, Sentinel, a cluster.
+"""Crawls, queues, commands and the web page work at each kind of address.
 
-With TLS, clients present a certificate, too.
+The kinds are TCP, a unix socket, TLS with client certificates, Sentinel and a cluster.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             yield Place(url, lambda _: server.client())
 
 
-def test_a_fed_crawl_and_its_items(place: Place, make_project: MakeProject, start_site: StartSite) -> None:
-    """Two workers crawl what is fed, and store their items."""
+def test_a_fed_crawl_stores_its_items(place: Place, make_project: MakeProject, start_site: StartSite) -> None:
+    """Two workers crawl the URLs of a start key and store their items."""
     site = start_site(pages=60)
     project = make_project([], redis_url=place.url, spider=FED_BY_SLOT, settings=SETTINGS)
     name = project.name
@@ -77,7 +77,7 @@ def test_a_fed_crawl_and_its_items(place: Place, make_project: MakeProject, star
         assert client.llen(f"{name}:items") == 60
 
 
-def test_a_crew(place: Place, make_project: MakeProject, start_site: StartSite) -> None:
+def test_a_crew_crawls_a_site(place: Place, make_project: MakeProject, start_site: StartSite) -> None:
     site = start_site(pages=60)
     project = make_project([site.start_url], redis_url=place.url)
     crew = CrewProcess(project, "--workers", "2", "-o", "pages.jsonl")
@@ -88,8 +88,8 @@ def test_a_crew(place: Place, make_project: MakeProject, start_site: StartSite) 
     assert paths_of(project.folder / "pages.jsonl") == dict.fromkeys(site.paths, 1)
 
 
-def test_every_command(place: Place, make_project: MakeProject) -> None:
-    """Each finds the crawl, and can change it; clear leaves nothing."""
+def test_every_command_finds_the_crawl(place: Place, make_project: MakeProject) -> None:
+    """Each command finds the crawl and can change it. `clear` leaves no key behind."""
     project = make_project([], redis_url=place.url)
     name = project.name
     commands: list[list[str]] = [
@@ -139,8 +139,8 @@ def test_every_command(place: Place, make_project: MakeProject) -> None:
         assert client.exists(keys.meta(name)) == 0
 
 
-def test_the_page(place: Place, crawl_name: str, tmp_path: Path) -> None:
-    """It finds the crawl, shows it, changes it, has its metrics, and ends; it names no password."""
+def test_the_web_page_finds_and_changes_the_crawl(place: Place, crawl_name: str, tmp_path: Path) -> None:
+    """The web page finds, shows and changes the crawl, serves its metrics and ends. It shows no password."""
     pytest.importorskip("starlette", reason="the extra `web` is not installed")
     with Queue(crawl_name, url=place.url) as queue:
         queue.put_all(range(4))
@@ -162,8 +162,8 @@ def test_the_page(place: Place, crawl_name: str, tmp_path: Path) -> None:
         assert ":pass" not in said + page.log.read_text()
 
 
-def test_a_queue(place: Place, crawl_name: str) -> None:
-    """Two programs share it."""
+def test_two_programs_share_a_queue(place: Place, crawl_name: str) -> None:
+    """Two programs share a queue."""
     with Queue(crawl_name, url=place.url) as first, Queue(crawl_name, url=place.url) as second:
         first.put_all(range(4))
         assert [queue.get(timeout=60) for queue in (first, second, first, second)] == [0, 1, 2, 3]
@@ -174,14 +174,14 @@ def test_a_queue(place: Place, crawl_name: str) -> None:
 
 
 class Named:
-    """What scrapy-redis's queue wants to know of a spider."""
+    """The part of a spider that scrapy-redis's queue reads."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: MakeProject) -> None:
-    """Its queue and its dupefilter may be in other slots than the crawl, and in different ones."""
+    """The slots of its queue, its dupefilter and the new crawl may all be different."""
     project = make_project([], redis_url=place.url)
     name, queue, seen = project.name, f"{project.name}:requests", f"{project.name}:dupefilter"
     with place.client(queue) as of_queue, place.client(seen) as of_seen:
@@ -199,7 +199,7 @@ def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: MakeProj
 
 @pytest.mark.parametrize("place", ["cluster"], indirect=True)
 def test_a_start_key_in_another_slot_is_refused(place: Place, make_project: MakeProject) -> None:
-    """No script could take from it; the error has a name that is in the right slot."""
+    """No script could take from such a key. The error proposes a name in the right slot."""
     source = FED_BY_SLOT.replace("{%(name)s}:start_urls", "%(name)s:start_urls:elsewhere")
     worker = make_project([], redis_url=place.url, spider=source, settings=SETTINGS).run_worker()
     assert worker.close_reason != "finished"

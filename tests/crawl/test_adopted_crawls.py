@@ -1,4 +1,4 @@
-"""A crawl that scrapy-redis or Scrapy itself has begun is taken over, and ends complete."""
+"""A crawl that scrapy-redis or Scrapy itself began is adopted and ends complete."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """Interrupted half-way, adopted, ended by two workers: every page once, though linked three times.
+    """A crawl is interrupted, adopted and finished by two workers. It crawls each page once.
 
-    But the start page: scrapy-redis notes no request with dont_filter, so nobody knows that it was done.
+    The start page is an exception: scrapy-redis records no request with dont_filter, so nothing shows
+    that this request was done.
     """
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
     redis = start_redis(appendonly=True)
@@ -44,7 +45,7 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
 
         assert adopted.returncode == 0, adopted.stdout + adopted.stderr
         assert re.search(r"^dead letters +0$", adopted.stdout, re.MULTILINE)
-        assert [client.dump(key) for key in keys] == before  # the source is as it was
+        assert [client.dump(key) for key in keys] == before  # adopting has not changed the source
     settings = travels(project) if queue == "FifoQueue" else {}
     assert_ends_complete(project, site, half, starts=2, settings=settings)
 
@@ -56,7 +57,7 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """The same, after a crawl of Scrapy's own scheduler; while it runs, it is not adopted."""
+    """A crawl of Scrapy's own scheduler is adopted as well, but not while it runs."""
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
     redis = start_redis(appendonly=True)
     given = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4, "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
@@ -69,7 +70,7 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
 
     again = project.start_worker(settings=alone)
     wait_until(lambda: len(project.count("done")) > len(before) + 20, "more pages", 30)
-    again.suspend()  # so that it is not done before the command has looked
+    again.suspend()  # so that it cannot finish before the command looks
     refused = run_dq(project, "adopt", project.name, "--jobdir", str(jobdir))
     assert refused.returncode != 0
     assert f"process {again.pid} uses" in refused.stderr
@@ -87,7 +88,7 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
 
 
 def travels(project: Project) -> dict[str, Any]:
-    """Export a crawl, and import it with other settings, which are returned."""
+    """Export the crawl, import it with other settings and return these settings."""
     settings = {"DQ_SHARDS": 4, "DQ_ORDER": "lifo", "DQ_SEEN": "compact", "DQ_CRAWL": "elsewhere"}
     given = [part for name, value in settings.items() for part in ("-s", f"{name}={value}")]
     for command in (["export", project.name, "crawl.jsonl"], ["import", project.name, "crawl.jsonl", *given]):
@@ -99,7 +100,7 @@ def travels(project: Project) -> dict[str, Any]:
 def assert_ends_complete(
     project: Project, site: TreeSite, half: Counter[str], starts: int, settings: dict[str, Any]
 ) -> None:
-    """Let two workers do the rest; assert that all was done once, but the start page, once by each crawl."""
+    """Let two workers finish; assert that every page was done once, and the start page once per crawl."""
     first = len(project.workers)
     project.start_workers(2, settings=settings)
     reasons = project.wait(60)[first:]

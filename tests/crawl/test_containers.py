@@ -1,4 +1,4 @@
-"""A container: an unprivileged user, and a disk that it cannot write to."""
+"""scrapy_dq runs in a container as an unprivileged user, with a disk that this user cannot write to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = 10
 
 
 class Scene:
-    """A site, and a project that crawls it; `enter` puts it into a container."""
+    """A site and a project that crawls it, in a container."""
 
     def __init__(self, project: Project, site: TreeSite, container: Container) -> None:
         self.project = project
@@ -38,7 +38,7 @@ def scene(
     tmp_path: Path,
 ) -> Iterator[Scene]:
     site = start_site(pages=PAGES)
-    volume = tmp_path / "v"  # short: a socket is in it
+    volume = tmp_path / "v"  # short, because the path of a socket has a small limit
     project = make_project(
         [site.start_url],
         redis_url=redis_server.url,
@@ -51,7 +51,7 @@ def scene(
 
 
 def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
-    """With a REDIS_URL."""
+    """A REDIS_URL is enough for both."""
     name, run = scene.project.name, scene.container.run
     crawled = run("crawl", name)
     assert "Spider closed (finished)" in crawled.stderr, crawled.stderr
@@ -66,7 +66,7 @@ def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
 
 
 def test_a_crew_without_a_folder_logs_to_standard_error(scene: Scene) -> None:
-    """A line says why."""
+    """One line gives the reason."""
     for _ in range(2):
         crew = scene.container.run("dq", "crawl", scene.project.name, "-w", "2", "--json")
         assert crew.returncode == 0, crew.stderr
@@ -77,7 +77,7 @@ def test_a_crew_without_a_folder_logs_to_standard_error(scene: Scene) -> None:
 
 
 def test_a_crew_with_a_feed_needs_a_folder_for_its_items(scene: Scene) -> None:
-    """One line names the setting; a second crew with that folder finds the items of the first."""
+    """One line names the setting. With that folder, a second crew also finds the first crew's items."""
     name, feed = scene.project.name, scene.volume / "items.jsonl"
     words = ["dq", "crawl", name, "-w", "2", "-O", str(feed), "--json"]
     refused = scene.container.run(*words)
@@ -93,7 +93,7 @@ def test_a_crew_with_a_feed_needs_a_folder_for_its_items(scene: Scene) -> None:
 
 
 def test_without_redis_one_line_names_the_folder_that_is_needed(scene: Scene) -> None:
-    """And the setting that names another one, with which it works."""
+    """The line also names the setting for another folder. A crawl with that setting works."""
     name, run = scene.project.name, scene.container.run
     folder = scene.project.folder / ".scrapy"
     for words in (["crawl", name], ["dq", "status", name], ["dq", "crawl", name]):

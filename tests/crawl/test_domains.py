@@ -1,4 +1,4 @@
-"""Many sites, several workers: what the sites themselves see of turns, delays, limits and Retry-After."""
+"""Several workers crawl many sites: the sites see the right turns, delays, limits and Retry-After."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from support.project import Project
 from support.redis_server import RedisServer
 
 TICK_S = 0.002
-"""What the clocks may be apart that measure a delay and the arrivals."""
+"""Allowed difference between the clocks that measure a delay and the arrivals."""
 QUICK = {"CONCURRENT_REQUESTS": 16, "CONCURRENT_REQUESTS_PER_DOMAIN": 8}
 StartDomains = Callable[..., DomainSite]
 
 
 @pytest.fixture
 def start_domains() -> Iterator[StartDomains]:
-    """Yield a function that starts a site of many domains; it is stopped at the end of the test."""
+    """Yield a function that starts a site of many domains and stops it at the end of the test."""
     with ExitStack() as sites:
         yield lambda **domains: sites.enter_context(DomainSite(**domains))
 
@@ -35,7 +35,7 @@ def by_host(log: list[Asked]) -> dict[str, list[Asked]]:
 
 
 def crawl(project: Project, workers: int, timeout_s: float = 90.0) -> None:
-    """Crawl to the end with that many workers, of which each takes part as far as it can."""
+    """Let that many workers crawl to the end."""
     project.start_workers(workers)
     assert project.wait(timeout_s) == ["finished"] * workers
 
@@ -51,7 +51,7 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     start_domains: StartDomains,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Half a second between any two requests to a domain, from any worker; and no domain is forgotten."""
+    """No two requests to a domain come within half a second, from any worker. No domain is forgotten."""
     site = start_domains(count=20, pages=12)
     settings = {**QUICK, "DQ_DOMAIN_DELAY": 0.5}
     project = make_project(site.start_urls, redis_url=redis_server.url, settings=settings)
@@ -63,7 +63,7 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     gaps = sorted(b.at_s - a.at_s for asked in by_host(log).values() for a, b in pairwise(asked))
     with capsys.disabled():
         print(f"\n{len(gaps)} gaps: {gaps[0]:.4f} to {gaps[-1]:.3f} s, median {gaps[len(gaps) // 2]:.4f} s")
-    # How much longer they are, a busy machine decides; of what is added, test_politeness.py has the bounds.
+    # A busy machine decides how much longer the gaps are. test_politeness.py checks the upper bounds.
     assert gaps[0] >= 0.5 - TICK_S
     assert sum(worker.stats.get("dq/acked", 0) > 0 for worker in project.workers) >= 2
 
@@ -71,14 +71,14 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
 @pytest.mark.parametrize(
     ("workers", "limit"), [(4, "DQ_DOMAIN_CONCURRENCY"), (1, "CONCURRENT_REQUESTS_PER_DOMAIN")]
 )
-def test_a_domain_never_sees_more_requests_at_once(
+def test_a_domain_never_gets_more_simultaneous_requests_than_its_limit(
     redis_server: RedisServer,
     make_project: MakeProject,
     start_domains: StartDomains,
     workers: int,
     limit: str,
 ) -> None:
-    """Of four workers with 16 slots each; nor where Scrapy's downloader lets a burst through."""
+    """This holds for four workers with 16 slots each, and where Scrapy's downloader lets a burst through."""
     site = start_domains(count=5, pages=40, latency_s=0.1)
     project = make_project(site.start_urls, redis_url=redis_server.url, settings=QUICK | {limit: 2})
 
@@ -89,15 +89,15 @@ def test_a_domain_never_sees_more_requests_at_once(
     assert max(asked.at_once for asked in log) == 2
 
 
-def test_a_site_that_was_fast_and_is_silent_delays_no_other(
+def test_a_site_that_becomes_silent_delays_no_other_site(
     redis_server: RedisServer, make_project: MakeProject, start_domains: StartDomains
 ) -> None:
-    """What it has left in the buffer, leased while it was fast, does not keep those of other sites out."""
+    """Its leases in the buffer, taken while it was fast, leave room for requests to other sites."""
     site = start_domains(
         count=1, pages=2_000, latency_s=0.2, slow_count=1, slow_pages=2_000, slow_s=600, slow_after=500
     )
     (fast,), (other,) = site.domains.slow_hosts, site.domains.quick_hosts
     settings = {"CONCURRENT_REQUESTS": 2, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
     make_project(site.start_urls, redis_url=redis_server.url, settings=settings).start_worker()
-    site.wait_for(501, fast, timeout_s=60)  # the last one does not come
+    site.wait_for(501, fast, timeout_s=60)  # the site does not answer the last one
     site.wait_for(site.counts()[other] + 20, other, timeout_s=60)

@@ -1,4 +1,4 @@
-"""The end of a run: all workers stay until everything is done, then all of them go."""
+"""The end of a run: all workers stay until all requests are done, and then all of them leave."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from support.waiting import Stopwatch, wait_until
 from support.worker import Worker
 
 LATEST_S = 5.0
-"""How long after the last ack the last worker may end."""
+"""The last worker ends at most this long after the last ack."""
 
-# `over` is recorded for each page with the moment at which its callback was through.
+# For each page, `over` records the moment at which its callback ended.
 TIMED = """
     def over(self):
         # CLOCK_MONOTONIC is the same in all processes of a machine.
@@ -80,14 +80,14 @@ IDLE = spider_of(
 
 
 def let_go(project: Project) -> None:
-    """Wait until all workers have joined the crawl, and end their `until_told`."""
+    """Wait until all workers have joined the crawl; then end their `until_told`."""
     for worker in project.workers:
         worker.wait_for_log("] INFO: Crawl '")
     (project.folder / "go").touch()
 
 
 def end_of(project: Project, workers: Sequence[Worker], timeout_s: float = 40.0) -> list[float]:
-    """Wait for the end of all *workers*; return when each one ended, on the clock of `over`, less stalls."""
+    """Wait until all *workers* end; return when each ended, on the clock of `over`, minus stalls."""
     clock = Stopwatch()
     ended: dict[int, float] = {}
 
@@ -108,7 +108,7 @@ def assert_all_left_just_after_the_last_page(project: Project, ended: Sequence[f
 
 
 def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(plant: Plant) -> None:
-    """A worker that joins 3 s later, while the only page is being fetched, stays and gets its share after."""
+    """A worker joins while another one has fetched the only page for 3 s. It stays and gets its share."""
     _, site, project = plant(
         targets=["/p/0?s=6"], spider=spider_of(TIMED), pages=80, fan_out=79, latency_s=0.3
     )
@@ -130,8 +130,8 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
 @pytest.mark.parametrize(
     "stagger_s", [0.3, *(pytest.param(tenths / 10, marks=pytest.mark.soak) for tenths in range(10))]
 )
-def test_nobody_leaves_while_another_worker_yields_start_requests(stagger_s: float, plant: Plant) -> None:
-    """Four workers, one after another: those with less to start wait for one whose start() pauses."""
+def test_no_worker_leaves_while_another_yields_start_requests(stagger_s: float, plant: Plant) -> None:
+    """Four workers start in turn. Those with fewer start requests wait for one whose start() pauses."""
     _, _, project = plant(spider=SLOW_START, pages=1)
     workers = [project.start_worker(args={"seeds": "4"})]
     wait_until(lambda: project.count("done"), "the first start request is done")
@@ -148,7 +148,7 @@ def test_nobody_leaves_while_another_worker_yields_start_requests(stagger_s: flo
         assert "joined run 0" in worker.text
 
 
-def test_nobody_leaves_while_a_callback_may_still_find_links(plant: Plant) -> None:
+def test_no_worker_leaves_while_a_callback_may_still_find_links(plant: Plant) -> None:
     """Each page yields its links at the end of a long callback; nothing else waits or is downloaded."""
     _, site, project = plant(spider=LATE_LINKS, pages=3, fan_out=1)
     workers = [project.start_worker()]
@@ -164,9 +164,9 @@ def test_nobody_leaves_while_a_callback_may_still_find_links(plant: Plant) -> No
 
 
 def test_a_request_of_a_spider_idle_handler_opens_the_run_again(plant: Plant) -> None:
-    """Each worker, once it learns that the run is finished, adds a request: all are crawled, once.
+    """Each worker adds a request when it learns that the run is finished. All are crawled once.
 
-    One that has closed by then need not come back: the one that adds a request stays for it.
+    A worker that has already closed need not come back: the worker that adds a request stays for it.
     """
     redis, _, project = plant(targets=["/p/0?s=0.5"], spider=IDLE, pages=1)
     workers = project.start_workers(2)
@@ -179,7 +179,7 @@ def test_a_request_of_a_spider_idle_handler_opens_the_run_again(plant: Plant) ->
     assert all(project.count("idle", pids=[worker.pid])["-"] >= 2 for worker in workers)
     with connect_url(redis.url) as client:
         overview = peek(client, project.name)
-        # The last of them has taken everything away but the tombstone and the history.
+        # The last worker has removed everything except the tombstone and the history.
         left = {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(client, project.name)}
         assert left == {"meta", *stored.HISTORY}
     assert (overview.phase, overview.members, overview.census.done) == ("finished", [], 3)

@@ -1,4 +1,4 @@
-"""The spider of the example project that visits its pages again. (`make demo` runs the other one.)"""
+"""The example project's spider that visits its pages again. (`make demo` runs the other spider.)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def test_products_that_are_sold_are_visited_again(
     tmp_path: Path, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """Until it is told to close."""
+    """The visits continue until the spider has to close."""
     project = shutil.copytree(ROOT / "example_project", tmp_path / "shop")
     environ = {**os.environ, "PYTHONPATH": str(project), "PYTHONUNBUFFERED": "1"}
     python, visits = [sys.executable, "-m"], tmp_path / "visits.jsonl"

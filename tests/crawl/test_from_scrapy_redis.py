@@ -22,7 +22,7 @@ Crawl = Callable[[str], Worker]
 
 @pytest.fixture
 def redis(start_redis: StartRedis) -> RedisServer:
-    """A server of its own: the names of spiders and keys are fixed."""
+    """Return a server for this module alone: the names of its spiders and keys are fixed."""
     return start_redis(appendonly=True)
 
 
@@ -35,13 +35,13 @@ def site(start_site: StartSite) -> TreeSite:
 def project(
     request: pytest.FixtureRequest, tmp_path: Path, redis: RedisServer, site: TreeSite
 ) -> ScrapyRedisProject:
-    """The same project under both: what holds for one has to hold for the other."""
+    """Return the same project for both schedulers: one expectation must hold for both."""
     return ScrapyRedisProject(tmp_path, request.param, redis.url, site.start_url)
 
 
 @pytest.fixture
 def run(project: ScrapyRedisProject) -> Iterator[Crawl]:
-    """Yield a function that starts a spider; it is killed at the end of the test."""
+    """Yield a function that starts a spider and kills it at the end of the test."""
     with ExitStack() as started:
 
         def start(spider: str) -> Worker:
@@ -52,10 +52,10 @@ def run(project: ScrapyRedisProject) -> Iterator[Crawl]:
         yield start
 
 
-def test_a_crawl_spider_and_the_consumer_of_its_items(
+def test_a_consumer_takes_the_items_of_a_crawl_spider(
     project: ScrapyRedisProject, run: Crawl, site: TreeSite
 ) -> None:
-    """Every page is an item in Redis, with what the pipelines added; `process_items.py` takes them."""
+    """Every page's item is in Redis with the pipelines' additions, and `process_items.py` takes it."""
     worker = run("tree")
     consumer = project.process_items("tree:items", PAGES - 1)
     assert worker.wait(60) == 0
@@ -68,8 +68,10 @@ def test_a_crawl_spider_and_the_consumer_of_its_items(
 
 
 @pytest.mark.parametrize("spider", ["fed", "fed_crawl"])
-def test_spiders_that_are_fed(run: Crawl, redis: RedisServer, site: TreeSite, spider: str) -> None:
-    """What is pushed to `redis_key` is crawled, and the spider closes after MAX_IDLE_TIME_BEFORE_CLOSE."""
+def test_a_fed_spider_crawls_its_urls_and_closes_when_idle(
+    run: Crawl, redis: RedisServer, site: TreeSite, spider: str
+) -> None:
+    """URLs in `redis_key` are crawled, and the spider closes after MAX_IDLE_TIME_BEFORE_CLOSE."""
     with redis.client() as client:
         client.rpush(
             f"{spider}:start_urls", site.start_url, f'{{"url": "{site.url("/p/7")}", "meta": {{"a": 1}}}}'
@@ -83,8 +85,10 @@ def test_spiders_that_are_fed(run: Crawl, redis: RedisServer, site: TreeSite, sp
     assert items == (2 if spider == "fed" else PAGES - 1)
 
 
-def test_what_scrapy_redis_did_not_support(tmp_path: Path, redis: RedisServer, site: TreeSite) -> None:
-    """On scrapy_dq the run is finished in the end; its settings are understood, nothing is warned about."""
+def test_scrapy_dq_finishes_a_run_with_the_settings_of_scrapy_redis(
+    tmp_path: Path, redis: RedisServer, site: TreeSite
+) -> None:
+    """scrapy_dq finishes the run. It understands the settings and logs no warning."""
     project = ScrapyRedisProject(tmp_path, "scrapy_dq", redis.url, site.start_url)
     worker = project.crawl("tree")
     worker.wait(60)

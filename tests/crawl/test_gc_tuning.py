@@ -1,4 +1,4 @@
-"""Python's garbage collector, in a worker of `scrapy crawl`: `DQ_TUNE_GC`."""
+"""`DQ_TUNE_GC` changes Python's garbage collector in a worker of `scrapy crawl`."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("tuned", [True, False])
-def test_what_was_loaded_before_the_crawl_is_not_collected(
+def test_objects_from_before_the_crawl_are_not_collected(
     start_redis: StartRedis,
     start_site: StartSite,
     make_project: MakeProject,
     tuned: bool,
 ) -> None:
-    """Unless DQ_TUNE_GC = False; Python's thresholds stay."""
+    """With DQ_TUNE_GC = False, it is collected. Python's thresholds stay the same in both cases."""
     site, settings = start_site(pages=1), {"DQ_TUNE_GC": tuned}
     project = make_project([site.start_url], redis_url=start_redis().url, settings=settings, spider=TELLS)
-    # With an environment of its own it is no fork of a process that has frozen its objects.
+    # With another environment, this process is not a fork of one that has frozen its objects.
     worker = project.run_to_end(environ={"PYTHONUNBUFFERED": "1"})
     assert f"The collector: {gc.get_threshold()}, {tuned}" in worker.text
 
 
 @pytest.mark.unit
 def test_the_last_crawl_of_a_process_leaves_the_collector_as_it_was() -> None:
-    """Else what an earlier crawl has left in cycles would stay for ever."""
+    """Otherwise, reference cycles of an earlier crawl would stay in memory."""
     subprocess.run([sys.executable, "-c", TWO_CRAWLS], check=True, timeout=60)

@@ -1,6 +1,6 @@
-"""The delay of a domain is one between arrivals at the site, however a request finds its way there.
+"""The delay of a domain lies between two arrivals at the site, whichever way a request takes.
 
-Each test fails if what download_hooks.py uses of Scrapy's download handlers, or of Twisted, is not there.
+Each test fails if download_hooks.py uses something of Scrapy's download handlers or Twisted that is gone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.2.1 is an
 
 StartSite = Callable[..., OddSite]
 TICK_S = 0.002
-"""What the clocks may be apart that measure a delay and the arrivals."""
+"""Allowed difference between the clocks that measure a delay and the arrivals."""
 
-# Gives no sign but its answer; every other request waits before it goes out.
+# This handler gives no sign except its answer. It holds back every other request before sending it.
 SILENT = spider_of(
     """
 
@@ -56,7 +56,7 @@ if scrapy.version_info < (2, 14):
 
 @pytest.fixture
 def start_odd() -> Iterator[StartSite]:
-    """Yield a function with OddSite's arguments that starts one; it is stopped at the end of the test."""
+    """Yield a function with OddSite's arguments that starts a site and stops it after the test."""
     with ExitStack() as sites:
         yield lambda *args, **options: sites.enter_context(OddSite(*args, **options))
 
@@ -72,7 +72,7 @@ def crawl(project: Project, workers: int) -> None:
 
 
 @pytest.mark.parametrize("proxy", [False, True], ids=["straight", "through a proxy"])
-def test_a_connection_that_is_slow_to_be_set_up_takes_nothing_from_the_delay(
+def test_a_slow_connection_does_not_shorten_the_delay(
     proxy: bool,
     redis_server: RedisServer,
     make_project: MakeProject,
@@ -80,7 +80,7 @@ def test_a_connection_that_is_slow_to_be_set_up_takes_nothing_from_the_delay(
     certificate: ssl.SSLContext,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One request comes half a second later than the worker wished, the next does not."""
+    """One request arrives half a second late. The next one still keeps the full delay."""
     site = start_odd(6, tls=certificate, slow_s=0.5)
     if proxy:
         monkeypatch.setenv("https_proxy", f"http://{site.address}")
@@ -101,7 +101,7 @@ def test_a_slow_answer_does_not_delay_the_next_request(
     start_odd: StartSite,
     certificate: ssl.SSLContext,
 ) -> None:
-    """The connection tells that a request is out, each time a new one: there is no wait for an answer."""
+    """Each new connection reports that its request is sent, so the worker need not wait for an answer."""
     site = start_odd(6, tls=certificate if tls else None, latency_s=2.0)
     settings = {"DQ_DOMAIN_DELAY": 0.1}
     project = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
@@ -113,10 +113,10 @@ def test_a_slow_answer_does_not_delay_the_next_request(
     assert min(site.gaps) >= 0.1 - TICK_S
 
 
-def test_a_connection_that_is_kept_open_is_measured_as_well(
+def test_reused_connections_keep_the_delay_and_the_rate(
     redis_server: RedisServer, make_project: MakeProject
 ) -> None:
-    """No rate is lost to slow answers where connections are used again."""
+    """Slow answers cost no rate where a connection is used for several requests."""
     with DomainSite(count=1, pages=20, latency_s=1.0) as site:
         settings = {"DQ_DOMAIN_DELAY": 0.1, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
         project = make_project(site.start_urls, redis_url=redis_server.url, settings=settings)
@@ -126,10 +126,10 @@ def test_a_connection_that_is_kept_open_is_measured_as_well(
     assert min(b.at_s - a.at_s for a, b in pairwise(log)) >= 0.1 - TICK_S
 
 
-def test_nothing_is_asked_for_again_at_once_when_a_connection_breaks(
+def test_a_broken_connection_is_not_retried_at_once(
     redis_server: RedisServer, make_project: MakeProject, start_odd: StartSite
 ) -> None:
-    """Twisted would, without a lease; Scrapy's RetryMiddleware keeps to the delay."""
+    """Twisted would repeat the request at once, without a lease. Scrapy's RetryMiddleware keeps the delay."""
     site = start_odd(5, breaks=True)
     settings = {"DQ_DOMAIN_DELAY": 0.5, "RETRY_TIMES": 10}
     project = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
@@ -141,10 +141,10 @@ def test_nothing_is_asked_for_again_at_once_when_a_connection_breaks(
     assert min(site.gaps) >= 0.5 - TICK_S
 
 
-def test_a_handler_that_gives_no_sign_counts_from_its_answer(
+def test_with_a_silent_download_handler_the_delay_counts_from_the_answer(
     redis_server: RedisServer, make_project: MakeProject, start_odd: StartSite
 ) -> None:
-    """Nobody knows when its requests went out; they did before they were answered."""
+    """The worker cannot know when these requests were sent, only that it was before their answers."""
     site = start_odd(6)
     settings: dict[str, Any] = {
         "DQ_DOMAIN_DELAY": 1.0,

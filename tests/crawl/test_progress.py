@@ -1,4 +1,4 @@
-"""The line that is logged while a crawl goes on."""
+"""A worker logs a line of progress while the crawl runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_the_progress_of_all_workers_is_logged(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """Every LOGSTATS_INTERVAL each worker says what all of them did; the counts grow to the whole crawl's."""
+    """Every LOGSTATS_INTERVAL, each worker logs the counts of all workers. They grow to the whole crawl's."""
     site = start_site(pages=120, latency_s=0.1)
     project = make_project(
         [site.start_url],
@@ -31,5 +31,5 @@ def test_the_progress_of_all_workers_is_logged(
         assert done == sorted(done)
         assert 0 < done[-1] <= 120
         last.append(done[-1])
-    # The count is the crawl's, not the worker's own.
+    # The line counts the whole crawl, not one worker.
     assert max(last) > min(worker.stats["dq/acked"] for worker in (first, second))

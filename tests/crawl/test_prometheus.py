@@ -1,4 +1,4 @@
-"""contrib/: alerts and dashboard fit the metrics, and promtool accepts them."""
+"""The alerts and the dashboard in contrib/ fit the metrics, and promtool accepts them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def exposition() -> Samples:
 
 
 def test_alerts_and_dashboard_name_metrics_and_labels_that_exist(exposition: Samples) -> None:
-    """And each is in the documentation."""
+    """The documentation names each metric and alert."""
     labels: dict[str, set[str]] = {}
     for name, of in exposition.series:
         labels.setdefault(name, {"job", "instance"}).update(label for label, _ in of)
@@ -79,8 +79,8 @@ def test_alerts_and_dashboard_name_metrics_and_labels_that_exist(exposition: Sam
         assert f"`{alert}`" in documented
 
 
-def test_the_dashboard_is_what_grafana_reads() -> None:
-    """Panels do not overlap; each names the data source that is chosen; ids are unique."""
+def test_grafana_can_read_the_dashboard() -> None:
+    """Panels do not overlap, each uses the chosen data source, and ids are unique."""
     found = dashboard()
     variables = {each["name"]: each for each in found["templating"]["list"]}
     assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
@@ -110,8 +110,8 @@ def promtool(*words: str, given: str | None = None) -> subprocess.CompletedProce
 
 
 @needs_prometheus
-def test_promtool_accepts_all_of_it(exposition: Samples) -> None:
-    """Configuration, rules, the tests of the rules, the metrics, and the expressions of the dashboard."""
+def test_promtool_accepts_the_rules_the_metrics_and_the_dashboard(exposition: Samples) -> None:
+    """It accepts the configuration, rules, tests of the rules, metrics and the dashboard's expressions."""
     for words in (
         ("check", "config", "prometheus.yml"), ("check", "rules", "rules.yml"),
         ("test", "rules", "rules_test.yml"),

@@ -1,6 +1,6 @@
-"""The HTML documentation of Python, served locally: many workers find what plain Scrapy finds.
+"""Many workers and plain Scrapy find the same pages in Python's HTML documentation, served locally.
 
-The figures are in docs/real-pages.md; `pytest -s` prints them.
+docs/real-pages.md has the figures, and `pytest -s` prints them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from support.waiting import wait_until
 PAGES = Path(os.environ.get("DQ_TEST_PAGES", "/usr/share/doc/python3.11/html"))
 TIMEOUT_S = 120
 
-# HTTP/1.1 with keep-alive, a thread per connection; it ends when its standard input is closed.
+# HTTP/1.1 with keep-alive, one thread per connection. The server ends when its standard input is closed.
 SERVER = """\
 import sys
 import threading
@@ -98,7 +98,7 @@ def start_url() -> Iterator[str]:
 
 
 def report(crawl: str, project: Project, began: float, held: int = 0) -> set[str]:
-    """Print the figures of a crawl and return the pages that it processed, each with its status."""
+    """Print a crawl's figures and return the processed pages with their statuses."""
     seconds = time.monotonic() - began
     done = project.count("done")
     repeats = sum(done.values()) - len(done)
@@ -115,7 +115,7 @@ def report(crawl: str, project: Project, began: float, held: int = 0) -> set[str
 def test_many_workers_process_the_pages_that_plain_scrapy_does(
     start_url: str, start_redis: StartRedis, make_project: MakeProject
 ) -> None:
-    """One worker, and three of which one is killed halfway, process the URLs of Scrapy's own scheduler."""
+    """One worker, and three workers with a kill halfway, process the same URLs as Scrapy's scheduler."""
     redis = start_redis(appendonly=True)
     plain = make_project([start_url], spider=SPIDER, settings=PLAIN)
     began = time.monotonic()

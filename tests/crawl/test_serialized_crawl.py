@@ -1,4 +1,4 @@
-"""Crawls whose requests are stored with the project's own serializer."""
+"""Crawls that store their requests with the project's own serializer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.waiting import wait_until
     [{"SCHEDULER_SERIALIZER": "json"}, {"SCHEDULER_SERIALIZER": "pickle", "DQ_TRUST_PICKLE": True}],
     ids=["json", "pickle"],
 )
-def test_a_crawl_with_a_serializer_of_its_own_ends_complete(settings: dict[str, Any], plant: Plant) -> None:
-    """Its requests wait in Redis in that format, and each page is crawled once."""
+def test_a_crawl_with_its_own_serializer_is_complete(settings: dict[str, Any], plant: Plant) -> None:
+    """Redis stores the requests in that format, and each page is crawled once."""
     settings |= {"DQ_PARTITION_BY": "none", "DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4}
     redis, site, project = plant(settings=settings, pages=60, latency_s=0.02)
     worker = project.start_worker()
@@ -37,7 +37,7 @@ def test_a_crawl_with_a_serializer_of_its_own_ends_complete(settings: dict[str, 
 def test_pickle_that_is_not_trusted_stops_the_crawl_before_it_begins(
     start_redis: StartRedis, make_project: MakeProject
 ) -> None:
-    """One ERROR line that names the way out; Redis is not touched."""
+    """One ERROR line names the solution. The worker does not touch Redis."""
     redis = start_redis()
     project = make_project(["http://127.0.0.1:9/"], redis_url=redis.url)
     worker = project.run_worker(settings={"SCHEDULER_SERIALIZER": "scrapy_redis.picklecompat"})

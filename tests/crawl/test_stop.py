@@ -1,4 +1,4 @@
-"""A crawl that is stopped resumes: nothing is lost, and only what was unfinished is crawled again."""
+"""A stopped crawl resumes: nothing is lost, and only unfinished pages are crawled again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.tree_spider import spider_of
 from support.waiting import Stopwatch, wait_until
 from support.worker import wait_all
 
-# The callback of /work is at work until the other pages are there.
+# The callback of /work runs until the other pages have arrived.
 WORKS = spider_of("""
     async def parse(self, response):
         self.record("start", page_path(response))
@@ -49,21 +49,21 @@ def repeats(project: Project) -> int:
 
 
 def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
-    """One worker gets SIGTERM, one Ctrl-C: pages at work are finished, the rest waits for the next crawl."""
+    """One worker gets SIGTERM, one Ctrl-C. They finish the pages at work and leave the rest."""
     redis, site, project = plant(spider=GATHERED, pages=150, latency_s=0.2)
     workers = project.start_workers(2)
     let_go(project)
     wait_for_pages(project, 25)
 
     workers[0].terminate()
-    os.killpg(workers[1].pid, signal.SIGINT)  # as a terminal does: to the process group
+    os.killpg(workers[1].pid, signal.SIGINT)  # a terminal signals the process group
 
     assert wait_all(workers, 20) == ["shutdown", "shutdown"]
     stopped = overview_of(redis, project)
     assert (stopped.phase, stopped.members, stopped.census.in_flight) == ("open", [], 0)
     assert stopped.census.waiting > 0
     assert stopped.census.done == len(project.count("done"))
-    left = f"{stopped.census.waiting} waiting, 0 in flight"  # said by the last to leave
+    left = f"{stopped.census.waiting} waiting, 0 in flight"  # the last worker to leave logs this
     told = "this worker stops (shutdown) before the run has finished: "
     assert all(told in worker.text for worker in workers)
     assert any(told + left in worker.text for worker in workers)
@@ -72,8 +72,8 @@ def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
     assert project.count("done") == dict.fromkeys(site.paths, 1)
 
 
-def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(plant: Plant) -> None:
-    """A callback at work is finished; the page that comes meanwhile is neither parsed nor retried here."""
+def test_a_page_that_arrives_after_the_grace_is_left_to_the_next_worker(plant: Plant) -> None:
+    """A callback at work ends. A page that arrives after the grace is neither parsed nor retried here."""
     targets = ["/work?s=0", "/late?s=3", "/down?s=3&status=503"]
     redis, site, project = plant(targets=targets, spider=WORKS, settings={"DQ_SHUTDOWN_GRACE": 1}, pages=1)
     worker = project.start_worker()
@@ -84,15 +84,15 @@ def test_a_page_that_comes_after_the_grace_is_crawled_by_the_next_worker_alone(p
     assert project.count("done") == {"/work?s=0": 1}
     assert "2 downloads are given up" in worker.text
     assert not re.search("ERROR|Traceback|Unhandled|Error while", worker.text)
-    assert overview_of(redis, project).census.waiting == 3  # that of the callback was given back, too
+    assert overview_of(redis, project).census.waiting == 3  # including the page of the callback
     project.run_to_end(settings={"RETRY_ENABLED": False, "HTTPERROR_ALLOW_ALL": True})
     assert project.count("done") == {"/work?s=0": 2, "/late?s=3": 1, "/down?s=3&status=503": 1}
 
 
 def test_a_close_without_redis_ends_and_loses_nothing(plant: Plant) -> None:
-    """With a Redis that does not answer, a stop takes DQ_SHUTDOWN_GRACE and a little, and logs one ERROR.
+    """If Redis does not answer, a stop takes slightly longer than DQ_SHUTDOWN_GRACE and logs one ERROR.
 
-    The grace begins with the signal, not once the pages at work are through.
+    The grace begins with the signal, not with the end of the pages at work.
     """
     grace_s, timeout_s = 2, 0.5
     params = {"socket_timeout": timeout_s}
@@ -106,7 +106,7 @@ def test_a_close_without_redis_ends_and_loses_nothing(plant: Plant) -> None:
         stopped_at, clock = time.monotonic(), Stopwatch()
         worker.terminate()
         worker.wait()
-        # The grace and the last try, which may have to connect first.
+        # The limit covers the grace and a last try, which may have to connect first.
         assert clock.seconds < grace_s + 2 * timeout_s + 1.5
         assert time.monotonic() - stopped_at > grace_s - 0.5
     finally:

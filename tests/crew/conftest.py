@@ -16,7 +16,7 @@ from support.tree_site import TreeSite
 
 
 class Scene:
-    """A site, a project that crawls it, and the crews that were started there."""
+    """A site, a project that crawls it, and the crews that a test has started there."""
 
     def __init__(self, site: TreeSite, project: Project, stack: ExitStack) -> None:
         self.site = site
@@ -41,7 +41,7 @@ SetScene = Callable[..., Scene]
 
 @pytest.fixture
 def scene(redis_server: RedisServer, start_site: StartSite, make_project: MakeProject) -> Iterator[SetScene]:
-    """Yield a function with Tree's arguments, a project's settings and its spider that sets the scene."""
+    """Yield a function that sets the scene; it takes Tree's arguments, project settings and a spider."""
     with ExitStack() as stack:
 
         def make(project: dict[str, Any] | None = None, spider: str = SPIDER, **tree: Any) -> Scene:

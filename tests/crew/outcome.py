@@ -1,4 +1,4 @@
-"""What the tests of crews look at: leases, journals, and the items of the feed."""
+"""Count the leases, journals and feed items that tests of crews compare."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from support.waiting import wait_until
 
 
 def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
-    """Return how many leases a process holds; without one, all."""
+    """Return the number of leases of a process, or of all processes without *pid*."""
     with connect_url(redis.url) as client:
         members = peek(client, scene.project.name).members
     return sum(member.in_flight for member in members if pid in (None, member.identity["pid"]))
 
 
 def repeats(scene: Scene) -> int:
-    """Return how many items the feed holds beyond one for each page; none is missing."""
+    """Assert that the feed has an item of each page; return how many items it repeats."""
     found = paths_of(scene.feed)
     assert set(found) == scene.site.paths
     return found.total() - len(found)
 
 
 def journals(scene: Scene, kind: str = "journal") -> list[Path]:
-    """Return the journals whose items may be in no feed; *kind* "exported": the others."""
+    """Return the journals whose items may be in no feed, or with *kind* "exported" all other journals."""
     return sorted(scene.project.folder.glob(f".scrapy/dq/items/*/*.{kind}"))
 
 
 def assert_tidy(scene: Scene) -> None:
-    """Nothing is left beside a feed of a run that is finished, and no item is in a journal only."""
+    """Assert that no unfinished file lies beside the feed, and that no item is only in a journal."""
     assert not list(scene.feed.parent.glob(".*.new"))
     assert not journals(scene)
 

@@ -1,4 +1,4 @@
-"""`scrapy dq crawl` with real workers: one feed, what each worker is, late ones, the exit status."""
+"""`scrapy dq crawl` with real workers: one feed, the workers' settings, late workers, the exit status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAILS = spider_of("""
         yield from super().parse(response)
 """)
 LATE = spider_of("", before="time.sleep(2 * ('\"number\": %d' in os.environ.get('SCRAPY_DQ_CREW', '')))\n")
-"""The worker with that number begins two seconds later."""
+"""A spider; the worker with that number starts two seconds late."""
 OWN_EXTENSIONS = spider_of("""
     class Own:
         pass
@@ -50,7 +50,7 @@ TELLS_COLLECTOR = spider_of("""
 
 
 def test_two_workers_crawl_a_site_and_write_one_feed(scene: SetScene) -> None:
-    """Each page's item is there once; what is printed reads well in a pipe."""
+    """The feed has each page's item once, and the output is readable in a pipe."""
     here = scene(pages=60, latency_s=0.05)
     crew = here.crew("-w", "2", "-o", "items.jsonl", "-o", "items.csv", "-O", "items.json")
     assert crew.wait() == 1
@@ -79,13 +79,13 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: SetScene) -> None:
     table = [line for line in crew.out.splitlines() if not line.startswith("Crawl")]
     assert max(map(len, table)) <= LONGEST_LINE
     assert re.search(r"^ +all .* 60 +60 ", crew.out, re.MULTILINE)
-    assert "requests done: " not in crew.out  # robots.txt is no page of the crawl
+    assert "requests done: " not in crew.out  # robots.txt does not count as a page
 
 
-def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
+def test_a_spider_with_its_own_extensions_runs_in_a_crew(
     scene: SetScene,
 ) -> None:
-    """What makes a process a worker of a crew is not a setting of the project."""
+    """A spider's own EXTENSIONS do not remove the extension that makes a process a crew's worker."""
     here = scene(pages=5, spider=OWN_EXTENSIONS)
     crew = here.crew("-w", "1", "-o", "items.jsonl", "--log-dir", "logs")
     assert crew.wait() == 0
@@ -100,7 +100,7 @@ def test_a_spider_with_extensions_of_its_own_has_these_and_is_a_worker_too(
 
 @pytest.mark.parametrize("tuned", [True, False])
 def test_workers_collect_garbage_rarely(scene: SetScene, tuned: bool) -> None:
-    """Unless DQ_TUNE_GC = False."""
+    """With DQ_TUNE_GC = False, they keep Python's thresholds."""
     here = scene(pages=1, spider=TELLS_COLLECTOR)
     crew = here.crew("-w", "1", "--log-dir", "logs", "-s", f"DQ_TUNE_GC={tuned}")
     assert crew.wait() == 0
@@ -111,8 +111,8 @@ def test_workers_collect_garbage_rarely(scene: SetScene, tuned: bool) -> None:
 
 @pytest.mark.skipif(not hasattr(default_settings, "REMOTE_CONTROL_ENABLED"), reason="Scrapy before 2.19")
 @pytest.mark.parametrize("asked", [False, True])
-def test_workers_run_no_code_that_they_are_sent_unless_the_project_asks(scene: SetScene, asked: bool) -> None:
-    """Scrapy's RemoteControl is on by default."""
+def test_the_remote_control_of_scrapy_is_off_in_workers_by_default(scene: SetScene, asked: bool) -> None:
+    """Scrapy's RemoteControl, which is on by default, is off in a crew's workers."""
     here = scene(pages=1)
     if asked:
         with (here.project.folder / "tree_project" / "settings.py").open("a") as file:
@@ -125,8 +125,8 @@ def test_workers_run_no_code_that_they_are_sent_unless_the_project_asks(scene: S
     assert ("Remote control HTTP server listening" in log.read_text()) == asked
 
 
-def test_what_is_tried_again_after_the_end_is_appended(scene: SetScene) -> None:
-    """A finished run that `scrapy dq retry` opens again goes on with its feed, also with -O."""
+def test_items_of_a_retry_after_the_end_are_appended_to_the_feed(scene: SetScene) -> None:
+    """When `scrapy dq retry` opens a finished run again, its feed continues, even with -O."""
     here = scene(pages=13, spider=FAILS)
     words = ("-w", "1", "-O", "items.jsonl")
     first = here.crew(*words, "-a", "a=b", "-s", "DQ_MAX_ATTEMPTS=9")
@@ -153,8 +153,8 @@ def test_what_is_tried_again_after_the_end_is_appended(scene: SetScene) -> None:
 @pytest.mark.parametrize(
     "where", ["| head -c 1", "2>&1 | head -n 1", "> /dev/full", "2> /dev/full", ">&- 2>&-"]
 )
-def test_the_exit_status_is_that_of_the_crawl_even_if_the_reader_ends(scene: SetScene, where: str) -> None:
-    """A pipe whose reader has gone, a disk that is full: the feed is joined, and that is what counts."""
+def test_a_complete_crawl_exits_with_0_even_if_its_reader_has_gone(scene: SetScene, where: str) -> None:
+    """The reader of a pipe is gone or a disk is full. The feed is complete, so the exit status is 0."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
     environ = here.project.environ()
@@ -169,8 +169,8 @@ def test_the_exit_status_is_that_of_the_crawl_even_if_the_reader_ends(scene: Set
     assert_tidy(here)
 
 
-def test_closed_standard_streams_are_no_obstacle(scene: SetScene) -> None:
-    """Pipes that took their numbers would not reach the workers; JSON is not mixed with anything."""
+def test_a_crew_works_with_closed_standard_streams(scene: SetScene) -> None:
+    """The workers' pipes do not take the numbers of closed streams. JSON output has no other text in it."""
     here = scene(pages=3)
     command = shlex.join([*here.project.command("dq", "crawl", here.project.name), "-w", "1"])
     for where in ("<&- >&- 2>&-", "--json <&- 2>&-"):
@@ -183,7 +183,7 @@ def test_closed_standard_streams_are_no_obstacle(scene: SetScene) -> None:
 
 
 def test_a_late_worker_begins_no_new_run(scene: SetScene, redis_server: RedisServer) -> None:
-    """It finds the crew's run finished, and closes; so does a late crew, whose -O leaves the feed alone."""
+    """It finds the crew's run finished and closes. So does a late crew, and its -O keeps the feed."""
     here = scene(pages=3, spider=LATE % 2)
     crew = here.crew("-w", "2", "-o", "items.jsonl")
     assert crew.wait() == 0
@@ -198,7 +198,7 @@ def test_a_late_worker_begins_no_new_run(scene: SetScene, redis_server: RedisSer
 
 
 def test_csv_has_the_columns_of_all_items(scene: SetScene) -> None:
-    """Though no worker's first item has them all, and one of them adds some late."""
+    """No worker's first item has all columns, and one worker adds some late."""
     spider = spider_of("""
     def parse(self, response):
         for found in super().parse(response):
@@ -216,7 +216,7 @@ def test_csv_has_the_columns_of_all_items(scene: SetScene) -> None:
 
 
 def test_a_feed_that_cannot_be_stored_is_a_failure(scene: SetScene) -> None:
-    """Each worker has its own, on another machine; and its login is not shown."""
+    """Each worker stores its own feed on another machine. The output does not show the login."""
     here = scene(pages=3)
     crew = here.crew("-w", "1", "-o", f"ftp://me:s3kr@127.0.0.1:{free_port()}/%(dq_worker)s.jl")
     assert crew.wait() == 1
@@ -226,10 +226,10 @@ def test_a_feed_that_cannot_be_stored_is_a_failure(scene: SetScene) -> None:
     assert "s3kr" not in crew.out + crew.err
 
 
-def test_what_all_workers_are_told_applies_to_those_that_are_down(
+def test_a_stop_also_applies_to_a_worker_that_has_just_died(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """A worker that died before `scrapy dq stop` is not restarted; one that joins later closes."""
+    """A worker that died before `scrapy dq stop` is not restarted. A worker that joins later closes."""
     here = scene(pages=400, latency_s=0.1, project={"CONCURRENT_REQUESTS": 1}, spider=LATE % 3)
     crew = here.crew("-w", "3", "-o", "items.jsonl")
     wait_until(lambda: here.done() >= 4, "some pages are done", 20)
@@ -239,6 +239,6 @@ def test_what_all_workers_are_told_applies_to_those_that_are_down(
     crew.wait_for("worker 2 died")
     assert crew.wait(15) == 1
     assert len(crew.pids) == 3
-    # The page that the killed worker was at may be done, and its item not written.
+    # The killed worker may have finished its page without writing the item.
     unwritten = set(here.project.count("done")) - set(paths_of(here.feed))
     assert len(unwritten) <= 1

@@ -1,4 +1,4 @@
-"""What a crew explains while it runs, and at its end: errors, holds, waits, and counts that differ."""
+"""A crew explains errors, holds, waits and differing counts, both while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 
-def test_pages_that_are_not_the_requests_that_are_done_are_explained(scene: SetScene) -> None:
+def test_the_crew_explains_why_pages_and_finished_requests_differ(scene: SetScene) -> None:
     here = scene(pages=4, redirect_every=3)
     crew = here.crew("-w", "2")
     assert crew.wait() == 0
@@ -25,7 +25,7 @@ def test_pages_that_are_not_the_requests_that_are_done_are_explained(scene: SetS
 def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """A warning at the start, a last line and status 3; the same command then begins the run."""
+    """A warning and the last line report it, and the status is 3. The same command then begins its run."""
     here = scene(pages=30, latency_s=0.1)
     (killed,) = here.project.start_workers(1, settings={"DQ_RUN_NAME": "night-6"})
     wait_until(lambda: here.done() > 3, "night-6 is under way")
@@ -48,8 +48,8 @@ def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
     assert summary["pages"] == 30
 
 
-def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: SetScene) -> None:
-    """The first line of each, the worker's number, what was raised; each worker has a log of its own."""
+def test_the_crew_shows_the_errors_of_its_workers_and_their_log_files(scene: SetScene) -> None:
+    """The crew prints the first line of each error with the worker's number. Each worker has its own log."""
     spider = spider_of("""
     def parse(self, response):
         yield from super().parse(response)
@@ -70,7 +70,7 @@ def test_what_workers_log_as_errors_is_shown_and_where_they_log(scene: SetScene)
 
 
 def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: SetScene) -> None:
-    """It cannot be stored. A later request of a worker that cannot be stored either is in its log alone."""
+    """It cannot be stored. If a later request cannot be stored, only its worker's log has a warning."""
     spider = spider_of("""
     async def start(self):
         self.record("joined", "/")
@@ -92,8 +92,8 @@ def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: SetScene) 
     assert all("/p/0?2> cannot be stored" in log.read_text() for log in logs)
 
 
-def test_a_crawl_on_hold_says_so(scene: SetScene, redis_server: RedisServer) -> None:
-    """With its counts; and at the end, how it goes on."""
+def test_a_crew_shows_that_the_crawl_is_on_hold(scene: SetScene, redis_server: RedisServer) -> None:
+    """The crew shows the counts. At its end, it prints the command that continues the crawl."""
     here = scene(pages=40, latency_s=0.1)
     name = here.project.name
     crew = here.crew("-w", "1")
@@ -114,7 +114,7 @@ def test_a_crawl_on_hold_says_so(scene: SetScene, redis_server: RedisServer) -> 
 
 
 def test_a_crew_shows_why_its_workers_wait(scene: SetScene, redis_server: RedisServer) -> None:
-    """A full Redis answers the crew, and nothing moves; when it has memory again, the crawl goes on."""
+    """If Redis is full, it still answers the crew, but nothing moves. With memory, the crawl continues."""
     here = scene(pages=200, latency_s=0.1)
     with redis_server.client() as client:
         crew = here.crew("-w", "2")
@@ -142,7 +142,7 @@ FAILING = spider_of("""
 
 
 def test_an_incomplete_start_and_repeated_errors_are_explained(scene: SetScene) -> None:
-    """What runs start() again, and what ends the run without; an error of all pages is shown once."""
+    """The crew names the commands that run start() again or end the run. It shows a repeated error once."""
     here = scene(pages=10, spider=FAILING)
     crew = here.crew("-w", "1")
     assert crew.wait() == 1

@@ -1,4 +1,4 @@
-"""A worker of a crew is killed, or its parent: it is started again, and every item is in the feed."""
+"""A worker of a crew or its parent is killed: work continues, and every item is in the feed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.redis_server import RedisServer
 from support.waiting import Stopwatch, wait_until
 
 
-def test_a_killed_worker_is_started_again(scene: SetScene) -> None:
-    """Nothing is missing; what it held is crawled twice, and has its items once."""
+def test_a_killed_worker_is_replaced(scene: SetScene) -> None:
+    """No item is missing. Its unfinished pages are crawled twice, but have their items once."""
     here = scene(pages=80, latency_s=0.2)
     crew = start_and_wait(here)
     os.kill(crew.pids[0], signal.SIGKILL)
@@ -32,7 +32,7 @@ def test_a_killed_worker_is_started_again(scene: SetScene) -> None:
 def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """By themselves, within the grace; the next one exports their items with its own."""
+    """The workers notice the death and stop within the grace. The next crew exports their items as well."""
     here = scene(pages=80, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -51,10 +51,10 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
 
 
 @pytest.mark.parametrize("addon", [True, False])
-def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
+def test_scrapy_crawl_after_a_killed_parent_reports_its_items_and_loses_none(
     scene: SetScene, addon: bool
 ) -> None:
-    """It goes on as with -o; the crew that exports the rest keeps what it has written, also with -O."""
+    """`scrapy crawl` continues as with -o. A later crew exports the rest and keeps the feed, even with -O."""
     here = scene({"ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}, pages=60, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -74,7 +74,7 @@ def test_scrapy_crawl_after_a_killed_parent_says_where_items_are_and_loses_none(
 
 
 def test_the_items_of_a_killed_crew_are_in_the_feeds_of_the_next(scene: SetScene) -> None:
-    """Whatever their names; each feed of a run gets all of it, and keeps its time."""
+    """The names of feeds may differ. Each feed gets all items of the run, and keeps the time in its name."""
     here = scene(pages=60, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -96,7 +96,7 @@ def test_the_items_of_a_killed_crew_are_in_the_feeds_of_the_next(scene: SetScene
 
 @pytest.mark.parametrize("flag", ["-o", "-O"])
 def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_written(scene: SetScene, flag: str) -> None:
-    """Before a new run begins: this command crawls nothing, the next does, and forgets the journals."""
+    """It is written before a new run begins: this command crawls nothing, and the next one crawls again."""
     here = scene(pages=5)
     assert here.crew("-w", "1", flag, "items.jsonl").wait() == 0
     for path in journals(here, "exported"):
@@ -118,7 +118,7 @@ def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_written(scene: Se
 
 
 def test_restarts_have_a_limit(scene: SetScene) -> None:
-    """Past it the crew goes on with those that live; with none, it says so and exits with 1."""
+    """At the limit the crew continues with its live workers. Without any, it prints this and exits with 1."""
     here = scene(pages=100, latency_s=0.3)
     crew = start_and_wait(here, "--restarts", "0")
     first, second = crew.pids

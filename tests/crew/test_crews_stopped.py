@@ -1,4 +1,4 @@
-"""A crew is stopped by Ctrl-C, once or twice, or its workers do not stop; and what a later one does."""
+"""A crew stops after one Ctrl-C, after two, or with workers that hang; a later crew continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import wait_until
 def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """Exit status 1; what is done is in the feed, also with -O, and no page is crawled twice."""
+    """The exit status is 1. The feed has all finished pages, even with -O, and no page is crawled twice."""
     here = scene(pages=60, latency_s=0.3)
     here.feed.write_text("of an earlier crawl\n")
     crew = here.crew("-w", "2", "-O", "items.jsonl")
@@ -35,7 +35,7 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
     assert repeats(here) == 0
     assert_tidy(here)
 
-    # A new run overwrites.
+    # A new run overwrites the feed.
     last = here.crew("-w", "2", "-O", "items.jsonl")
     assert last.wait() == 0
     assert "run 1 is finished" in last.out
@@ -43,7 +43,7 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
 
 
 def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(scene: SetScene, redis_server: RedisServer) -> None:
-    """Pages that take long are not waited for; they are crawled by the next."""
+    """The crew does not wait for slow pages. The next crew crawls them."""
     here = scene(pages=60, latency_s=0.2)
     crew = start_and_wait(here)
     here.site.set_latency(300)
@@ -61,7 +61,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(scene: SetScene, redis_
 
 
 def test_a_worker_that_does_not_stop_is_killed(scene: SetScene) -> None:
-    """One that hangs in a callback, say, after the second Ctrl-C and its grace."""
+    """A worker may hang in a callback even after the second Ctrl-C and the grace."""
     here = scene(pages=60, latency_s=0.2, project={"DQ_SHUTDOWN_GRACE": 0})
     crew = start_and_wait(here)
     os.kill(crew.pids[0], signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What `scrapy dq crawl` exports equals what Scrapy alone writes, whatever is killed meanwhile."""
+"""`scrapy dq crawl` and Scrapy alone export the same items, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def journals(here: Scene) -> list[Path]:
 
 
 def written(here: Scene, names: set[str]) -> dict[str, bytes]:
-    """Return what is new in the project's folder, and remove it."""
+    """Return the new files of the project's folder and remove them."""
     found = {}
     for path in here.project.folder.iterdir():
         if path.is_file() and path.name not in names and not re.match(r"crew-|worker-|record", path.name):
@@ -141,14 +141,14 @@ def written(here: Scene, names: set[str]) -> dict[str, bytes]:
     return found
 
 
-def test_all_kinds_of_feeds_equal_those_of_scrapy_alone(scene: SetScene) -> None:
-    """Byte by byte: formats, encodings, batches, filters, storages and exporters of the project, no items."""
+def test_all_kinds_of_feeds_equal_the_feeds_of_plain_scrapy(scene: SetScene) -> None:
+    """They are equal byte by byte, with formats, encodings, batches, filters, own classes or no items."""
     here = scene(KINDS_SETTINGS, pages=1, spider=MANY_KINDS)
     (here.project.folder / "tree_project" / "kinds.py").write_text(KINDS)
     names = {path.name for path in here.project.folder.iterdir()}
     here.project.run_worker(settings=PLAIN | {"DQ_ENABLED": "False"})
     alone = written(here, names)
-    assert len(alone) == len(FEEDS) - 1 + 15 + 1  # batches, and what the extension has written
+    assert len(alone) == len(FEEDS) - 1 + 15 + 1  # the batches and the extension's file
     crew = here.crew("-w", "1")
     assert crew.wait() == 0, crew.err + crew.out
     assert "all.json: 100 items\n" in crew.out
@@ -162,7 +162,7 @@ def test_all_kinds_of_feeds_equal_those_of_scrapy_alone(scene: SetScene) -> None
 
 
 def items_of(name: str, data: bytes) -> Iterator[str]:
-    """Yield each item of a feed, without what stands around all of them."""
+    """Yield each item of a feed, without the text around the whole list."""
     if name.endswith(".gz"):
         data = gzip.decompress(data)
     if name.endswith(".json"):
@@ -177,8 +177,8 @@ def items_of(name: str, data: bytes) -> Iterator[str]:
         yield from map(str, data.splitlines())
 
 
-def test_feeds_of_several_workers_have_the_items_of_scrapy_alone(scene: SetScene) -> None:
-    """Each as often, in every kind of feed; batches are full, but for the last one."""
+def test_feeds_of_several_workers_have_the_items_of_plain_scrapy(scene: SetScene) -> None:
+    """Every kind of feed has each item as often. All batches except the last are full."""
     here = scene(KINDS_SETTINGS, pages=12, spider=MANY_KINDS)
     (here.project.folder / "tree_project" / "kinds.py").write_text(KINDS)
     names = {path.name for path in here.project.folder.iterdir()}
@@ -194,7 +194,7 @@ def test_feeds_of_several_workers_have_the_items_of_scrapy_alone(scene: SetScene
             if name != "told":
                 counts[re.sub(r"batch-\d+", "batch", name)].update(items_of(name, data))
     for counts in found:
-        # Which items these are depends on the order of all.
+        # The order of all items decides which items this feed has.
         counts["second.jsonl"] = Counter({"": counts["second.jsonl"].total()})
     assert found[0] == found[1]
     sizes = [data.count(b"\n") for name, data in together.items() if name.startswith("batch-")]
@@ -218,8 +218,8 @@ class Waits(ItemFilter):
 """
 
 
-def test_an_export_that_is_killed_is_done_by_the_next_command(scene: SetScene) -> None:
-    """Not while its process, which outlives the killed parent, is at work; each item is there once."""
+def test_the_next_command_completes_a_killed_export(scene: SetScene) -> None:
+    """A command is refused while the export process outlives its parent. Later each item is there once."""
     feeds = {"items.jsonl": {"format": "jsonlines", "item_filter": "tree_project.waits.Waits"}}
     here = scene({"FEEDS": feeds}, pages=10)
     (here.project.folder / "tree_project" / "waits.py").write_text(WAITS)
@@ -259,7 +259,7 @@ class Fails(JsonLinesItemExporter):
 
 
 def test_an_exporter_that_fails_at_its_end_has_not_written_the_feed(scene: SetScene) -> None:
-    """Scrapy counts it as neither."""
+    """Scrapy counts such a feed neither as stored nor as failed."""
     feeds = {
         "items.jsonl": {"format": "fails"},
         "-%(batch_id)d.jsonl": {"format": "jl", "batch_item_count": 3},
@@ -276,7 +276,7 @@ def test_an_exporter_that_fails_at_its_end_has_not_written_the_feed(scene: SetSc
 
 
 def test_a_storage_that_is_down_gets_its_items_later(scene: SetScene) -> None:
-    """Its login is not shown. Until the run is finished nothing is sent there."""
+    """The output shows no login. The crew sends nothing to the storage before the run is finished."""
     here = scene(pages=30, latency_s=0.1)
     remote = f"ftp://me:s3kr@127.0.0.1:{free_port()}/all.jl"
     first = here.crew("-w", "1", "-o", remote, "-o", "items.jsonl", "-s", "CLOSESPIDER_PAGECOUNT=9")
@@ -317,7 +317,7 @@ MANY_ITEMS = spider_of("""
 
 
 def test_an_export_that_is_interrupted_leaves_no_file_behind(scene: SetScene) -> None:
-    """Its process removes the file that it is building; the next command writes the feed."""
+    """The export process removes its unfinished file. The next command writes the feed."""
     feeds = {"items.jsonl": {"format": "jsonlines", "item_filter": "tree_project.slow.Slow"}}
     here = scene({"FEEDS": feeds}, pages=1, spider=MANY_ITEMS)
     (here.project.folder / "tree_project" / "slow.py").write_text(SLOW)
@@ -334,10 +334,10 @@ def test_an_export_that_is_interrupted_leaves_no_file_behind(scene: SetScene) ->
 
 
 @pytest.mark.parametrize("flag", ["-o", "-O"])
-def test_what_an_earlier_run_has_left_is_in_feeds_that_keep_what_they_hold(
+def test_items_left_by_an_earlier_run_are_appended_but_never_replace_a_feed(
     scene: SetScene, flag: str
 ) -> None:
-    """Its crew was killed, and others have begun and finished the next run since."""
+    """The earlier crew was killed, and other workers have since begun and finished the next run."""
     here = scene(pages=3)
     assert here.crew("-w", "1", "-o", "first.jsonl").wait() == 0
     for path in (here.project.folder / ".scrapy" / "dq" / "items").glob("*/*.exported"):
@@ -357,8 +357,8 @@ LONG_ITEMS = spider_of("""
 """)
 
 
-def test_what_finds_no_room_fails_and_comes_back_by_a_retry(scene: SetScene, tmp_path: Path) -> None:
-    """First the disk of the journals is full, then that of the feed: nothing is lost."""
+def test_items_that_find_no_room_on_the_disk_come_back_by_a_retry(scene: SetScene, tmp_path: Path) -> None:
+    """First the disk of the journals is full, then the disk of the feed. Nothing is lost."""
     with suppress(PermissionError), small_disk(tmp_path / "disk") as disk:
         here = scene(pages=30, spider=LONG_ITEMS, project={"DQ_DATA_DIR": str(disk.folder / "data")})
         disk.fill()

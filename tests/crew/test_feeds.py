@@ -1,4 +1,4 @@
-"""The feed storage of workers: what is written is whole, whatever the disk does."""
+"""The workers' feed storage writes whole items, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.waiting import LONGEST_S, wait_until
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """Let files grow to *size* bytes and no further, as on a disk that is full there."""
+    """Let files grow to *size* bytes and no further, as if the disk were full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -37,8 +37,8 @@ def room_for(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-def test_an_item_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
-    """It fails, so that it is logged; half of it would spoil what is written once there is room again."""
+def test_an_item_that_finds_no_room_leaves_no_partial_line(tmp_path: Path) -> None:
+    """The error is logged. Half an item would spoil the items written later, when there is room again."""
     feed = tmp_path / "feed.jsonl"
     file: Any = UnbufferedFileFeedStorage(str(feed)).open(Spider("any"))
     exporter = JsonLinesItemExporter(file)
@@ -50,8 +50,8 @@ def test_an_item_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> Non
     assert feed.read_text() == '{"text": "first"}\n{"text": "last"}\n'
 
 
-def test_a_pipe_is_a_file_like_any_other(tmp_path: Path) -> None:
-    """Nothing can be cut there."""
+def test_a_feed_can_be_written_to_a_pipe(tmp_path: Path) -> None:
+    """The storage cannot cut a pipe back to its last whole item."""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     file: Any = UnbufferedFileFeedStorage(str(tmp_path / "pipe")).open(Spider("any"))
@@ -61,8 +61,8 @@ def test_a_pipe_is_a_file_like_any_other(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fsync is called by another thread than the loop's, once a second, and in the end."""
+def test_items_are_on_the_disk_within_about_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread other than the loop's calls fsync once a second and at the end."""
     synced: list[tuple[int, int, float]] = []
     real = os.fsync
     path = tmp_path / "feed.jsonl"
@@ -70,7 +70,7 @@ def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest
     def fsync(descriptor: int) -> None:
         found = os.fstat(descriptor)
         real(descriptor)
-        if os.path.samestat(found, path.stat()):  # others' files may be synced meanwhile
+        if os.path.samestat(found, path.stat()):  # other tests' files may also be synced here
             synced.append((threading.get_ident(), found.st_size, time.monotonic()))
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -86,7 +86,7 @@ def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest
         assert after - before >= 0.9
     quiet = len(synced)
     time.sleep(2.2)
-    # One more for a write that came between an fsync and the note that it was needed.
+    # One more fsync is allowed: a write can come between an fsync and the note that it was needed.
     assert len(synced) <= quiet + 1, "nothing was written"
     exporter.export_item({"text": "last"})
     file.close()
@@ -99,7 +99,7 @@ def test_what_is_written_is_on_the_disk_soon(tmp_path: Path, monkeypatch: pytest
 def test_a_disk_that_fails_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Items go on to be written; no thread ends with a traceback."""
+    """The storage continues to write items. No thread ends with a traceback."""
 
     def fsync(descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -113,7 +113,7 @@ def test_a_disk_that_fails_is_reported(
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Path) -> None:
-    """Also one that does not close it; and what cannot be synced is no error."""
+    """This includes a process that does not close its feed. A feed that cannot be synced is no error."""
     program = (
         "import os, sys; from scrapy import Spider\n"
         "from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage\n"

@@ -1,4 +1,4 @@
-"""Feeds of all kinds from three workers of which one is killed: complete, and each item once."""
+"""Three workers write feeds of all kinds and one worker is killed: every feed has each item once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lines(path: Path) -> list[str]:
 
 
 def test_feeds_of_all_kinds_are_complete_when_a_worker_was_killed(scene: SetScene) -> None:
-    """csv.gz, XML, JSON, batches of 100, and a storage of the project: every page once in each of them."""
+    """csv.gz, XML, JSON, batches of 100 and a storage of the project each have every page once."""
     own = {"FEEDS": FEEDS, "FEED_STORAGES": {"own": "tree_project.own.Storage"}}
     here = scene(own, pages=PAGES, latency_s=0.05)
     folder = here.project.folder

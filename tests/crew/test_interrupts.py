@@ -1,4 +1,4 @@
-"""Ctrl-C as a crawl begins, as it ends, and in a terminal: a line and a table, never a traceback."""
+"""Ctrl-C at the beginning, at the end and in a terminal prints one line and a table, never a traceback."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.waiting import wait_until
 INTERRUPT = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
 
 
-def test_ctrl_c_while_the_spider_is_loaded_is_a_line(scene: SetScene) -> None:
-    """Before anything is begun."""
+def test_ctrl_c_while_the_spider_is_loaded_prints_one_line(scene: SetScene) -> None:
+    """The crawl has not begun at this time."""
     here = scene(pages=3)
     (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(INTERRUPT)
     crew = here.crew("-w", "1")
@@ -27,7 +27,7 @@ def test_ctrl_c_while_the_spider_is_loaded_is_a_line(scene: SetScene) -> None:
 
 
 def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
-    """Not even after Python has replaced the handlers that are functions: modules are destroyed later."""
+    """This holds even after Python has replaced Python handlers: it destroys modules later."""
     program = (
         "import os, signal\nfrom scrapy_dq.crew.supervisor import SIGNALS, StopSignals\n\n\n"
         "class Last:\n    def __del__(self, signals=SIGNALS, kill=os.kill, pid=os.getpid(), say=os.write):\n"
@@ -38,8 +38,8 @@ def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"reached", b"")
 
 
-def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: SetScene) -> None:
-    """The table comes nevertheless, with the exit status of the crawl; a second one ends what hangs."""
+def test_ctrl_c_during_the_final_report_changes_nothing(scene: SetScene) -> None:
+    """The crew still prints the table and keeps the crawl's exit status. A second Ctrl-C ends a hung crew."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
     for signals, status in ((1, 0), (2, -signal.SIGINT)):
@@ -77,7 +77,7 @@ def test_ctrl_c_as_the_end_is_printed_changes_nothing(scene: SetScene) -> None:
 
 
 def hangs(crew: subprocess.Popen[str]) -> bool:
-    """Tell whether it waits for somebody to read, with no signal under way to it."""
+    """Tell whether the crew waits for a reader of its output, with no pending signal."""
     try:
         process = Path("/proc", str(crew.pid))
         pending = re.findall(r"^(?:Sig|Shd)Pnd:\t(\w+)$", (process / "status").read_text(), re.M)
@@ -86,8 +86,8 @@ def hangs(crew: subprocess.Popen[str]) -> bool:
         return False
 
 
-def test_ctrl_c_in_the_live_view_says_how_to_go_on(scene: SetScene) -> None:
-    """It stops the workers, and names the command that continues."""
+def test_ctrl_c_in_the_live_view_prints_how_to_continue(scene: SetScene) -> None:
+    """Ctrl-C stops the workers. The crew names the command that continues."""
     here = scene(pages=60, latency_s=0.3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1"]
     terminal = Terminal(command, cwd=here.project.folder, env=here.project.environ())

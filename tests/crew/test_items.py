@@ -1,4 +1,4 @@
-"""`scrapy dq items`: what is in the journals is counted, exported once more, and followed."""
+"""`scrapy dq items` counts, exports again and follows the items in the journals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.waiting import patience
 
 
 def test_items_are_counted_and_exported_again(scene: SetScene) -> None:
-    """By worker; to any feed, whose format may be named; -O replaces what it has written before."""
+    """The counts are by worker. Any feed works, with or without a format, and -O overwrites it."""
     here = scene(pages=40)
     name, folder = here.project.name, here.project.folder
     assert here.crew("-w", "2", "-o", "items.jsonl").wait() == 0
@@ -44,8 +44,8 @@ def test_items_are_counted_and_exported_again(scene: SetScene) -> None:
         assert paths_of(folder / "odd.txt") == dict.fromkeys(here.site.paths, 1)
 
 
-def test_what_a_killed_crew_has_left_is_exported(scene: SetScene) -> None:
-    """Without crawling any more; the crawl then goes on, and its feed has all items, each once."""
+def test_items_left_by_a_killed_crew_are_exported(scene: SetScene) -> None:
+    """`scrapy dq items` exports without a crawl. The crawl then continues; its feed has each item once."""
     here = scene(pages=60, latency_s=0.1)
     crew = start_and_wait(here)
     crew.kill()
@@ -63,7 +63,7 @@ def test_what_a_killed_crew_has_left_is_exported(scene: SetScene) -> None:
 
 
 def test_items_are_printed_as_they_arrive(scene: SetScene) -> None:
-    """Also of workers that start later; without those that were there before."""
+    """It prints items of workers that start later, but no items that were there before."""
     here = scene(pages=30, latency_s=0.05)
     follower = subprocess.Popen(
         here.project.command("dq", "items", here.project.name, "--follow"),
@@ -91,7 +91,7 @@ def test_items_are_printed_as_they_arrive(scene: SetScene) -> None:
         (("-t", "xml"), 2, "-t is the format of -o or -O"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(
+def test_an_error_is_printed_in_one_line(
     scene: SetScene, words: tuple[str, ...], status: int, says: str
 ) -> None:
     here = scene(pages=1)

@@ -1,4 +1,4 @@
-"""The journal of a worker: what is written is whole, and which items of several journals are exported."""
+"""A worker's journal has only whole records, and one export of several journals has each item once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Data:
 
 
 class Odd(dict[str, str]):
-    """An item that the codec does not take."""
+    """An item that the codec refuses."""
 
 
 def codec() -> Codec:
@@ -48,7 +48,7 @@ def items_in(folder: Path) -> list[Any]:
 
 
 def test_items_come_back_as_they_were(tmp_path: Path) -> None:
-    """Those that the codec refuses, as pickles; without items there is no file."""
+    """Items that the codec refuses are stored as pickles. Without items there is no file."""
     journal = journal_in(tmp_path)
     journal.ended([b"entry"], [])
     assert not list(tmp_path.iterdir())
@@ -69,8 +69,8 @@ def test_an_item_that_cannot_be_stored_is_named(tmp_path: Path) -> None:
         journal_in(tmp_path).add(b"entry", Local())
 
 
-def test_an_item_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
-    """It raises; half of it would hide what is written once there is room again."""
+def test_an_item_that_finds_no_room_leaves_no_partial_record(tmp_path: Path) -> None:
+    """The journal raises. Half an item would hide the items written later, when there is room again."""
     journal = journal_in(tmp_path)
     journal.add(b"first", {"text": "first"})
     (path,) = tmp_path.iterdir()
@@ -81,8 +81,8 @@ def test_an_item_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> Non
     assert [item["text"] for item in items_in(tmp_path)] == ["first", "third"]
 
 
-def test_a_journal_may_end_anywhere(tmp_path: Path) -> None:
-    """A kill, or a power loss that leaves zeros: all whole records before are read."""
+def test_a_truncated_journal_is_read_up_to_its_last_whole_record(tmp_path: Path) -> None:
+    """After a kill, or a power loss that leaves zeros, all whole records before the end are read."""
     journal = journal_in(tmp_path)
     sizes = []
     for n in range(3):
@@ -107,7 +107,7 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_request_that_was_not_acked_has_its_items_once(tmp_path: Path) -> None:
-    """If it was acked elsewhere, those; else those of the attempt that got furthest, in their order."""
+    """The items come from the worker that acked it, or else from the attempt with most items, in order."""
     first, second = journal_in(tmp_path, 1), journal_in(tmp_path, 2)
     first.add(b"", {"of": "start()"})
     first.add(b"acked elsewhere", {"n": 0})
@@ -131,7 +131,7 @@ def test_a_request_that_was_not_acked_has_its_items_once(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seed", range(20))
 def test_kills_lose_and_double_no_acked_item(tmp_path: Path, seed: int) -> None:
-    """Workers take pages, write one to three items of each, ack, and die at any point."""
+    """Workers take pages, write one to three items for each, ack, and die at any point."""
     chance = random.Random(seed)
     pages = {b"page%d" % n: chance.randint(1, 3) for n in range(60)}
     waiting, acked, process = list(pages), set(), 0
@@ -146,14 +146,14 @@ def test_kills_lose_and_double_no_acked_item(tmp_path: Path, seed: int) -> None:
             for n in range(written):
                 journal.add(page, {"page": page, "n": n})
             if written < pages[page] or chance.random() < 0.1:
-                waiting.append(page)  # killed here, or it failed
+                waiting.append(page)  # the worker was killed here, or the page failed
                 if chance.random() < 0.5:
                     break
                 journal.ended([], [page])
                 continue
             acked.add(page)
             if chance.random() < 0.1:
-                break  # killed between the ack and the note of it
+                break  # killed between the ack and its note
             journal.ended([page], [])
         journal.close()
     found = Counter((item["page"], item["n"]) for item in items_in(tmp_path))

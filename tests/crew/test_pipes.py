@@ -1,4 +1,4 @@
-"""What passes between a crew's parent and its workers, and how a worker is started."""
+"""Messages between a crew's parent and its workers, and the start and end of a worker."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def pipes() -> Iterator[tuple[int, int]]:
         os.close(descriptor)
 
 
-def test_an_invitation_is_taken_once_and_handed_to_no_child(
+def test_the_handshake_is_taken_once_and_its_pipes_are_not_inherited(
     pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The embedded Redis, which a worker starts, outlives it: it must not hold the parent's pipes."""
+    """A worker's embedded Redis outlives the worker, so it must not hold the parent's pipes."""
     text = json.dumps(Handshake(3, *pipes, "/folder", ["items.csv"]))
     for descriptor in pipes:
         os.set_inheritable(descriptor, True)
@@ -58,13 +58,13 @@ def test_an_invitation_is_taken_once_and_handed_to_no_child(
 
 
 def test_a_crawl_that_no_crew_has_started_has_no_agent() -> None:
-    """The same command by hand is `scrapy crawl`; of several crawls in a worker the first is the crew's."""
+    """`scrapy crawl` by hand has none. If a worker runs several crawls, the first is the crew's."""
     with pytest.raises(NotConfigured):
         WorkerAgent.from_crawler(Crawler(Spider))
 
 
 def test_a_parent_that_does_not_read_delays_no_worker() -> None:
-    """Reports that find no room are dropped; each that was sent arrives whole."""
+    """A report that finds no room is dropped. Each report that was sent arrives whole."""
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     reader = Reader(ours)
@@ -83,7 +83,7 @@ def test_a_parent_that_does_not_read_delays_no_worker() -> None:
 
 
 def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: tuple[int, int]) -> None:
-    """Each try would leave two descriptors else."""
+    """Otherwise each try would leave two descriptors open."""
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
         with pytest.raises(OSError, match="nowhere"):
@@ -92,7 +92,7 @@ def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: t
 
 
 class ViewOfOne:
-    """Fails as it shows something."""
+    """A view that fails when it shows something."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -113,7 +113,7 @@ def supervised(tmp_path: Path, view: ViewOfOne, *command: str) -> Supervisor:
 
 
 def test_an_unexpected_error_leaves_no_worker_behind(tmp_path: Path) -> None:
-    """Each sees that its parent has gone, as when that is killed."""
+    """Each worker notices that its parent is gone, as if the parent had been killed."""
     view = ViewOfOne()
     waits = f"import json, os; os.read(json.loads(os.environ[{VARIABLE!r}])[1], 1)"
     with pytest.raises(RuntimeError, match="an unexpected error"):
@@ -125,7 +125,7 @@ def test_an_unexpected_error_leaves_no_worker_behind(tmp_path: Path) -> None:
     assert process.last_words() == []
 
 
-def test_a_worker_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
     view = ViewOfOne()
     supervised(tmp_path, view, "/nowhere/scrapy").work(StopSignals())
     assert view.said[0].startswith("worker 1 cannot be started: [Errno 2]")
@@ -133,7 +133,7 @@ def test_a_worker_that_cannot_be_started_is_told(tmp_path: Path) -> None:
 
 
 class ViewOfAdvance:
-    """Has a run advance until its worker was started *times* times."""
+    """A view that makes the run advance until the worker has started *times* times."""
 
     def __init__(self, times: int) -> None:
         self.said: list[str] = []
@@ -155,7 +155,7 @@ class ViewOfAdvance:
 def test_restarts_are_counted_while_nothing_gets_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, advances: int
 ) -> None:
-    """A crawl of weeks may lose a worker now and then; one that dies of each page is given up."""
+    """A crawl of weeks may lose a worker now and then. A worker that dies of each page is given up."""
     monkeypatch.setattr("scrapy_dq.crew.worker_process.FIRST_PAUSE_S", 0.0)
     view = ViewOfAdvance(advances)
     seen = SimpleNamespace(epoch="epoch", run=0, phase="open", stops=0, census=view.census)
@@ -170,7 +170,7 @@ def test_restarts_are_counted_while_nothing_gets_done(
 
 
 def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log has them all."""
+    """The worker's log has all of them."""
     monkeypatch.setattr(worker_agent, "time", SimpleNamespace(monotonic=lambda: 100.0))
     ours, theirs = os.pipe()
     relay, reader = Relay(theirs), Reader(ours)
@@ -182,7 +182,7 @@ def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_error_of_the_longest_text_is_relayed() -> None:
-    """Whatever its characters: the bound of a report is in bytes."""
+    """Its characters may be of any size: a report is bounded in bytes."""
     ours, theirs = os.pipe()
     relay, reader = Relay(theirs), Reader(ours)
     error, longest = ValueError("\U0001f600" * 1000), "\U0001f600" * LONGEST_ERROR + "..."
@@ -197,7 +197,7 @@ def test_an_error_of_the_longest_text_is_relayed() -> None:
 
 
 def test_the_command_line_goes_to_each_worker() -> None:
-    """As far as `scrapy crawl` knows it; the crew's own settings come last, and win."""
+    """A worker gets the options that `scrapy crawl` knows. The crew's own settings come last and win."""
     options = argparse.Namespace(
         spider="books", workers=2, spargs=["a=1 2"], set=["X=1", "REDIS_URL=redis://:pw@there/0"],
         crawl="50%", output=["items.csv"], overwrite_output=None, loglevel="INFO", nolog=True,
@@ -215,7 +215,7 @@ def test_the_command_line_goes_to_each_worker() -> None:
 
 
 def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> None:
-    """It may be /tmp, say, where another user has put some: `scrapy crawl` takes none from there either."""
+    """The folder may be /tmp, where another user has put modules. `scrapy crawl` imports none from there."""
     for name in ("queuelib", "json", "scrapy_dq"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('code of another user')")
     options = argparse.Namespace(
@@ -234,7 +234,7 @@ def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> Non
 
 
 def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
-    """In a folder of the crawl's own, whatever its name; a LOG_FILE gets each worker's number."""
+    """Each crawl has its own folder for them, whatever its name. A LOG_FILE gets each worker's number."""
     for text in ("first", "second"):
         for log in log_paths(2, tmp_path, None, "../50%", tmp_path):
             log.write_text(text)
@@ -243,12 +243,12 @@ def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
         "worker-1.log", "worker-1.log.1", "worker-2.log", "worker-2.log.1"
     ]  # fmt: skip
     assert (folder / "worker-1.log.1").read_text() == "first"
-    assert folder.stat().st_mode & 0o777 == 0o700  # URLs, and what callbacks log, are nobody else's
+    assert folder.stat().st_mode & 0o777 == 0o700  # no other user may read URLs and callbacks' messages
     assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c", tmp_path) == [tmp_path / "x-1.log"]
 
 
 def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) -> None:
-    """Links in it would lead to any file of ours."""
+    """Another user's link in such a folder could lead to any of our files."""
     (tmp_path / "books").mkdir()
     (tmp_path / "books").chmod(0o777)
     (tmp_path / "shop").symlink_to(tmp_path)
@@ -258,8 +258,8 @@ def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) 
     assert os.listdir(tmp_path / "books") == []
 
 
-def test_the_folders_above_the_logs_are_private_whatever_the_umask(tmp_path: Path) -> None:
-    """Whoever could write to one of them could put other logs there; a link of ours does no harm."""
+def test_the_folders_above_the_logs_are_private_under_any_umask(tmp_path: Path) -> None:
+    """A user who can write to one of them could replace the logs. A link of our own does no harm."""
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o700)
     (tmp_path / "moved").symlink_to(disk)
@@ -277,8 +277,8 @@ def test_the_folders_above_the_logs_are_private_whatever_the_umask(tmp_path: Pat
         os.umask(before)
 
 
-def test_a_file_of_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> None:
-    """Whoever could read it could lock it; of a former version it may be readable."""
+def test_a_lock_file_of_the_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> None:
+    """Any user who can read the file can lock it. A file of a former version may be readable."""
     assert log_paths(1, tmp_path, None, "shop", tmp_path)
     assert (tmp_path / "shop" / "in-use.lock").stat().st_mode & 0o777 == 0o600
     lock = tmp_path / "books" / "in-use.lock"
@@ -298,8 +298,8 @@ def test_a_file_of_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> No
         other.communicate()
 
 
-def test_two_crews_of_one_crawl_have_logs_of_their_own(tmp_path: Path) -> None:
-    """Numbers go on from those that another crew uses now; once it is gone, they are free."""
+def test_two_crews_of_one_crawl_have_separate_logs(tmp_path: Path) -> None:
+    """Their numbers follow the numbers that another crew uses now. When that crew ends, these are free."""
     first = log_paths(2, tmp_path, None, "books", tmp_path)
     first[0].write_text("of the first")
     code = (
@@ -318,14 +318,14 @@ def test_two_crews_of_one_crawl_have_logs_of_their_own(tmp_path: Path) -> None:
     assert first[0].read_text() == "of the first"
 
 
-def test_how_a_worker_ended_is_reported_in_words() -> None:
-    """By the name of the signal, if it has one."""
+def test_the_exit_status_of_a_worker_is_reported_in_words() -> None:
+    """The report has the name of the signal, if it has one."""
     ends = [how_it_ended(status) for status in (1, -9, -250)]
     assert ends == ["exit status 1", "killed by SIGKILL", "killed by signal 250"]
 
 
-def test_the_end_of_a_terminal_is_not_a_second_signal() -> None:
-    """Both its shell and the kernel may say it, and SIGTERM may come before; Ctrl-C counts each time."""
+def test_repeated_hang_ups_do_not_count_as_a_second_signal() -> None:
+    """Its shell and the kernel may both send SIGHUP, and SIGTERM may come first. Each Ctrl-C counts."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         stops = StopSignals()

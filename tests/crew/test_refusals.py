@@ -1,4 +1,4 @@
-"""What `scrapy dq crawl` refuses, in one line, before any worker starts."""
+"""`scrapy dq crawl` refuses bad settings, feeds and spiders in one line, before any worker starts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from support.scrapy_redis_crawl import run_dq, run_dq_each
 PASSWORD = "s3cr3t-w0rd"
 
 
-def test_what_several_workers_cannot_write_is_refused(scene: SetScene) -> None:
-    """Named with the way out; so are wrong settings, spiders and places; nothing is begun."""
+def test_feeds_that_several_workers_cannot_write_are_refused(scene: SetScene) -> None:
+    """The line names the solution. Wrong settings, spiders and places are also refused. Nothing begins."""
     here = scene(pages=3)
     name = here.project.name
     (here.project.folder / "folder.jsonl").mkdir()
@@ -52,8 +52,8 @@ def test_what_several_workers_cannot_write_is_refused(scene: SetScene) -> None:
     assert here.done() == 0
 
 
-def test_a_crawl_that_cannot_begin_says_why(scene: SetScene) -> None:
-    """The end of the worker's log is shown, and it is not tried again and again."""
+def test_the_crew_shows_why_a_crawl_cannot_begin(scene: SetScene) -> None:
+    """The crew shows the end of the worker's log and does not try the worker again."""
     here = scene(pages=3, project={"SPIDER_MIDDLEWARES": {"tree_project.missing.Middleware": 1}})
     crew = here.crew("-w", "2")
     assert crew.wait(20) == 1
@@ -63,8 +63,8 @@ def test_a_crawl_that_cannot_begin_says_why(scene: SetScene) -> None:
     assert "Continue with" not in crew.out
 
 
-def test_starting_afresh_is_done_once_for_all_workers(scene: SetScene) -> None:
-    """With SCHEDULER_FLUSH_ON_START the crawl is deleted before the first worker; else it would go on."""
+def test_flush_on_start_deletes_the_crawl_once_for_all_workers(scene: SetScene) -> None:
+    """With SCHEDULER_FLUSH_ON_START, the crew deletes the crawl before the first worker starts."""
     here = scene(pages=20, project={"CLOSESPIDER_PAGECOUNT": 5})
     assert here.crew("-w", "1").wait() == 1
     done = here.done()
@@ -75,7 +75,7 @@ def test_starting_afresh_is_done_once_for_all_workers(scene: SetScene) -> None:
 
 
 def test_two_crews_of_one_crawl_do_not_write_feeds_at_once(scene: SetScene) -> None:
-    """The second is refused, as long as the first one is there."""
+    """The second crew is refused as long as the first one runs."""
     here = scene(pages=30, latency_s=0.5)
     first = here.crew("-w", "1", "-o", "items.jsonl")
     first.wait_for("worker 1 started")

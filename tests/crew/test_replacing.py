@@ -1,4 +1,4 @@
-"""A local feed holds what it held before the run and all items of the run, whenever its export is killed."""
+"""A local feed keeps its content from before the run and has all the run's items, despite killed exports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THIS, LAST = Run("epoch", 3), Run("epoch", 2)
 
 
 class Feed:
-    """A feed in a folder, and the notes about it."""
+    """A feed in a folder, with its notes."""
 
     def __init__(self, folder: Path) -> None:
         self.target = folder / "here" / "items"
@@ -61,7 +61,7 @@ def feed(tmp_path: Path) -> Feed:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_each_export_of_a_run_replaces_the_one_before(feed: Feed, overwrite: bool) -> None:
-    """After what was there before the run, or without it; the feed keeps its mode, but is never a program."""
+    """It keeps or drops older content as asked, and keeps the file's mode without execute and setuid bits."""
     feed.export("0\n", run=LAST, overwrite=overwrite)
     feed.target.chmod(0o6750)
     before = "" if overwrite else "0\n"
@@ -73,8 +73,8 @@ def test_each_export_of_a_run_replaces_the_one_before(feed: Feed, overwrite: boo
     assert os.listdir(feed.target.parent) == ["items"]
 
 
-def test_what_other_programs_write_is_kept(feed: Feed) -> None:
-    """They append, as `scrapy crawl -o` does, or they replace the file."""
+def test_items_written_by_other_programs_are_kept(feed: Feed) -> None:
+    """Other programs append to the feed, as `scrapy crawl -o` does, or replace it."""
     feed.export("1\n", overwrite=True)
     with feed.target.open("a") as file:
         file.write("other\n")
@@ -92,10 +92,10 @@ def test_what_other_programs_write_is_kept(feed: Feed) -> None:
 @pytest.mark.parametrize(("known", "keeps", "kept"), [
     ("this run", False, True), ("last run", True, False), ("", True, True), ("", False, False),
 ])  # fmt: skip
-def test_what_scrapy_crawl_has_written_in_the_run_is_kept(
+def test_items_that_scrapy_crawl_wrote_in_the_run_are_kept(
     feed: Feed, known: str, keeps: bool, kept: bool
 ) -> None:
-    """Also with -O. A feed of which nothing is known may hold such items, if the run had begun before."""
+    """This holds even with -O. A feed without a note may have such items, if the run began earlier."""
     feed.target.write_text("0\n")
     if known:
         with feed.folder.beginning(THIS if known == "this run" else LAST, feed.target):
@@ -113,8 +113,8 @@ def test_a_batch_replaces_a_file_of_its_name(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "xml"])
-def test_nothing_is_appended_to_what_has_an_end(feed: Feed, form: str) -> None:
-    """It is refused, and stays."""
+def test_nothing_is_appended_to_a_format_with_an_end(feed: Feed, form: str) -> None:
+    """The export is refused and the feed stays as it was."""
     feed.export("[]", run=LAST, format=form)
     feed.export("[1]", run=LAST, format=form)
     with pytest.raises(CrewError, match=r"nothing can be appended to .*items, which"):
@@ -122,8 +122,8 @@ def test_nothing_is_appended_to_what_has_an_end(feed: Feed, form: str) -> None:
     assert feed.text == "[1]"
 
 
-def test_csv_that_goes_on_has_one_header_and_the_old_order(feed: Feed) -> None:
-    """Columns that it lacks come last; chosen ones stay."""
+def test_a_continued_csv_file_has_one_header_and_keeps_its_columns(feed: Feed) -> None:
+    """Columns that the file lacks come last. Columns that the user chose stay."""
     feed.target.write_text("a;'b;'\n1;2\n")
     kwargs = {"delimiter": ";", "quotechar": "'", "lineterminator": "\n"}
     for item in ({"c": 3, "b;": 4}, {"c": 5, "b;": 6}):
@@ -140,7 +140,7 @@ def test_csv_that_goes_on_has_one_header_and_the_old_order(feed: Feed) -> None:
 
 
 def test_a_link_is_followed_but_not_of_another_user(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file that it leads to is replaced; in a shared folder anybody could lead to a file of ours."""
+    """The export replaces the link's target. In a shared folder, another user's link could name our files."""
     ours = feed.home / "ours"
     ours.write_text("0\n")
     feed.target.symlink_to(ours)
@@ -160,8 +160,8 @@ def test_a_link_is_followed_but_not_of_another_user(feed: Feed, monkeypatch: pyt
     assert ours.read_text() == "0\n1\n"
 
 
-def test_what_another_user_has_put_in_the_way_is_not_used(feed: Feed) -> None:
-    """In a folder as /tmp anybody can, while the crew works: a FIFO for the feed, a link for the new file."""
+def test_a_link_or_fifo_of_another_user_is_not_used(feed: Feed) -> None:
+    """In a shared folder such as /tmp, another user makes a FIFO of the feed or a link of the new file."""
     feed.target.with_name(".items.new").symlink_to(feed.home / "ours")
     feed.export("1\n")
     assert feed.text == "1\n"
@@ -174,7 +174,7 @@ def test_what_another_user_has_put_in_the_way_is_not_used(feed: Feed) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_an_export_that_ends_at_any_step_can_be_repeated(tmp_path: Path, overwrite: bool) -> None:
-    """Before and after each call that changes a file, in a run that was exported once before."""
+    """It ends before or after each call that changes a file. The run was exported once before."""
     steps = 0
     while True:
         feed = Feed(tmp_path / f"{steps}")
@@ -192,7 +192,7 @@ def test_an_export_that_ends_at_any_step_can_be_repeated(tmp_path: Path, overwri
 
 
 def ended_at(step: int, work: Callable[[], Any]) -> bool:
-    """Do *work* in a child that ends before or after its n-th change of a file; False: it got through."""
+    """Do *work* in a child that ends at its *step*-th change of a file; return whether it ended there."""
     child = os.fork()
     if child == 0:
         count = 0

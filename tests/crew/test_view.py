@@ -1,4 +1,4 @@
-"""The line that `scrapy dq crawl` prints now and then, and what it says at its end."""
+"""The lines that `scrapy dq crawl` prints while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.waiting import free_port
 
 
 def crew_with(census: Census, hold: Hold = Hold.NONE, alive: int = 1) -> Any:
-    """Return as much of a crew as is shown."""
+    """Return a double with the parts of a crew that the view shows."""
     overview = Overview("open", "epoch", 0, census, [], hold)
 
     def running(number: int) -> Any:
@@ -56,8 +56,8 @@ CENSUS = Census(waiting=7, done=1200)
         (Hold.DRAINING, 0, "done; draining, 7 waiting, 0 in flight; 0 workers"),
     ],
 )
-def test_the_line_says_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says: str) -> None:
-    """Else it looks as if it hung; and it counts as people do."""
+def test_the_line_shows_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says: str) -> None:
+    """Otherwise the crawl would look hung. The line also writes 1,207 and "1 error" as people do."""
     pace = "" if hold is Hold.PAUSED else ", 1.0 pages/s"
     crew = crew_with(CENSUS, hold, alive)
     assert _line(crew) == f"1,200 of 1,207 {says}{pace}, 4 errors"
@@ -66,8 +66,8 @@ def test_the_line_says_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says
     assert _line(crew).endswith(", 1 error")
 
 
-def test_the_line_says_why_workers_wait() -> None:
-    """A full disk of Redis, for example; else it looks as if it hung."""
+def test_the_line_shows_why_workers_wait() -> None:
+    """Redis's disk may be full, for example. Otherwise the crawl would look hung."""
     crew = crew_with(CENSUS, alive=2)
     crew.slots[1].process.outage = "Redis cannot write to its disk"
     assert "; 1 worker waits: Redis cannot write to its disk, 7 waiting, " in _line(crew)
@@ -76,7 +76,7 @@ def test_the_line_says_why_workers_wait() -> None:
     assert state_of(crew.slots[0], crew) == "crawling"
 
 
-def test_the_line_says_which_site_all_workers_wait_for() -> None:
+def test_the_line_names_the_site_that_all_workers_wait_for() -> None:
     crew = crew_with(CENSUS, alive=2)
     crew.monitor.turn = Entry("resting", b"", b"a.example\n", b"", wait_s=12.0)
     assert "; all wait 12 s for the turn of a.example, 7 waiting, " in _line(crew)
@@ -84,8 +84,8 @@ def test_the_line_says_which_site_all_workers_wait_for() -> None:
     assert "all wait" not in _line(crew)
 
 
-def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the commands that show it and try it again, also of a crawl with a name of its own."""
+def test_the_summary_counts_lost_requests_and_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the commands that show and retry these requests, also for a crawl with its own name."""
     for census, name, lines in (
         (Census(done=2), "books", []),
         (Census(failed=1200, dead=1), "books", [
@@ -110,8 +110,8 @@ def test_the_end_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
         assert (found["failed"], found["dead"]) == (census.failed, census.dead)
 
 
-def test_the_number_of_what_was_lost_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """After feeds, and after the command that continues a run that is not finished."""
+def test_the_number_of_lost_requests_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It comes after the feeds, and after the command that continues an unfinished run."""
     crew = crew_with(Census(failed=1, waiting=3))
     crew.finished = False
     Summary(crew, "books", "redis", [Exported("a.csv", 1, True)], ["a line"], OPTIONS).print()
@@ -120,8 +120,8 @@ def test_the_number_of_what_was_lost_is_the_last_line(capsys: pytest.CaptureFixt
     assert last.startswith("Requests of this run: 1 failed for good. ")
 
 
-def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[str]) -> None:
-    """And which feeds are not written."""
+def test_the_summary_counts_the_items_that_are_in_no_feed(capsys: pytest.CaptureFixture[str]) -> None:
+    """It also lists the feeds that are not written."""
     crew = crew_with(Census(done=2))
     for unwritten, unstored, lines in (
         (0, 0, []),
@@ -147,8 +147,8 @@ def test_the_end_says_which_items_are_in_no_feed(capsys: pytest.CaptureFixture[s
         assert found["feeds_not_written"] == ["b.csv is not written: why"]
 
 
-def test_a_redis_that_does_not_answer_is_told(crawl_name: str) -> None:
-    """As the crew begins, by an error; later the last state stays."""
+def test_a_redis_that_does_not_answer_is_reported(crawl_name: str) -> None:
+    """At the start the crew raises an error. Later it keeps the last state."""
     with redis.Redis(port=free_port()) as client:
         monitor = Monitor(place_of(client, "redis://127.0.0.1", crawl_name))
         monitor.look()

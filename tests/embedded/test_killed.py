@@ -1,4 +1,4 @@
-"""An embedded Redis or a process that uses it is killed, stuck, interrupted or does not answer."""
+"""An embedded Redis, or a process that uses it, is killed, stuck, interrupted or silent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.waiting import Stopwatch, patience, wait_until
 
 
 def test_a_server_outlives_the_kill_of_all_its_users(place: Place) -> None:
-    """After kill -9 of every user the next one finds server and data; its release stops the server."""
+    """After kill -9 of every user, the next one finds server and data; its release stops the server."""
     users = [place.process(), place.process()]
     pid, path = users[0].server()
     users[1].server()
@@ -45,7 +45,7 @@ def test_ctrl_c_in_the_terminal_does_not_end_the_server(place: Place) -> None:
 
 @every_kind
 def test_ensure_starts_a_killed_server_again_with_its_data(place: Place) -> None:
-    """A user that lost its server gets it back; another one that asks joins the new one."""
+    """A user that lost its server gets it back; another user joins the new one."""
     users = [place.user(), place.user()]
     place.client(users[0]).set("page", "1")
     users[1].acquire()
@@ -63,7 +63,7 @@ def test_ensure_starts_a_killed_server_again_with_its_data(place: Place) -> None
 def test_a_server_that_dies_while_it_loads_is_started_again_by_a_process_that_joined(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process that did not start it does not see its end as a broken AOF, but tries itself."""
+    """A process that did not start the server tries again, and does not take its end for a broken AOF."""
     caplog.set_level(logging.INFO)
     place.fill(15_000)
     place.load_slowly(10)
@@ -75,16 +75,16 @@ def test_a_server_that_dies_while_it_loads_is_started_again_by_a_process_that_jo
         wait_until(lambda: caplog.text.count("loading the stored crawls") == 2, "two who wait for it")
         kill(int((place.directory / "redis.pid").read_text()))
         joined.result(20)
-        # The starter may have been quicker to say that it ended than the joiner to start it again.
+        # The starter may have reported the end before the joiner started the server again.
         assert started.exception(20) is None or "ended as it" in str(started.exception())
     assert place.client(joiner).dbsize() == 15_000
 
 
 @every_kind
-def test_an_interrupted_acquire_leaves_nothing(
+def test_an_interrupted_acquire_leaves_no_server_running(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ctrl-C while it starts: there is no use, and the server that nobody uses is stopped again."""
+    """After Ctrl-C at the start, no use is registered, and the unused server is stopped again."""
     caplog.set_level(logging.INFO)
     user = place.user()
 
@@ -102,8 +102,8 @@ def test_an_interrupted_acquire_leaves_nothing(
 
 
 @every_kind
-def test_a_stuck_script_keeps_nobody_out_and_does_not_outlive_its_users(place: Place) -> None:
-    """A Redis that answers BUSY is alive: it is joined, and the last user can stop it."""
+def test_a_server_with_a_stuck_script_can_be_joined_and_stopped(place: Place) -> None:
+    """A Redis that answers BUSY is alive: users join it, and the last one can stop it."""
     first, second = place.user(), place.user()
     client = place.client(first)
     client.config_set("lua-time-limit", 20)
@@ -128,12 +128,12 @@ def test_a_stuck_script_keeps_nobody_out_and_does_not_outlive_its_users(place: P
             wait_until(lambda: not lives(pid), "the server's end")
         finally:
             if lives(pid):
-                kill(pid)  # else the pool waits for the script for ever
+                kill(pid)  # otherwise the pool waits for the script without an end
 
 
 @every_kind
 def test_acquire_replaces_a_killed_server(place: Place) -> None:
-    """The socket and the pid file of a killed server mislead nobody, even if that pid is used again."""
+    """The socket and the pid file of a killed server do no harm, even if its pid is used again."""
     place.client(place.user()).set("page", "1")
     (left,) = place._users
     kill(left.pid)
@@ -147,7 +147,7 @@ def test_acquire_replaces_a_killed_server(place: Place) -> None:
 
 @every_kind
 def test_a_server_that_does_not_answer_is_not_replaced(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suspended server, or one whose socket was deleted, still writes: two would ruin one AOF."""
+    """A suspended server, or one without its socket, still writes: two servers would ruin the AOF."""
     monkeypatch.setattr(embedded, "REPLY_TIMEOUT_S", 0.1)
     first, second = place.user(), place.user(start_timeout_s=0.2)
     path = first.acquire()
@@ -166,7 +166,7 @@ def test_a_server_that_does_not_answer_is_not_replaced(place: Place, monkeypatch
 def test_a_server_that_does_not_stop_is_left_running_and_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A suspended one reads no command. The next process joins it."""
+    """A suspended server reads no command. The next process joins it."""
     monkeypatch.setattr(embedded, "REPLY_TIMEOUT_S", 0.1)
     monkeypatch.setattr(embedded, "STOP_TIMEOUT_S", 0.3)
     user = place.acquired()

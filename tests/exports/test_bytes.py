@@ -1,4 +1,4 @@
-"""No change to the code alters the bytes of an export, or the keys that an import stores."""
+"""No code change alters the bytes of an export, or the keys that an import stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDS = [b"entry-%06d" % n for n in range(20)]
 HOST = b"a.example"
 DUE = 1_700_000_000_000
 RANKS = {order: [0] if order in (Order.FIFO, Order.LIFO) else [-8, 1, 2] for order in Order}
-"""Priority 2; start requests, the oldest first, and the newest."""
+"""Priority 2; start requests, oldest first; and the newest."""
 
 
 def eight(number: int) -> bytes:
@@ -108,7 +108,7 @@ def crawls(redis_server: RedisServer, crawl_name: str) -> Iterator[Any]:
 
 
 def written(crawl: Crawl, order: Order) -> dict[str, Any]:
-    """Write each stored form into a crawl; return what an import of it has to store, by key."""
+    """Write each stored form into a crawl; return the values that an import of it has to store, by key."""
     raw, ranks, prefix, redis = Bytes(order), RANKS[order], keys.prefix(crawl.name), crawl.redis
     rank = ranks[-1]
     crawl.join(1)
@@ -158,8 +158,8 @@ def found_in(crawl: Crawl, names: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("order", list(Order))
-def test_each_stored_form_travels_byte_for_byte(crawls: Any, order: Order) -> None:
-    """An export is what it was before, and an import of it stores what Redis had."""
+def test_each_stored_form_is_exported_and_imported_unchanged(crawls: Any, order: Order) -> None:
+    """An export has the same bytes as ever, and an import of it stores the same data in Redis."""
     old, new = crawls(order, "old"), crawls(order, "new")
     stored = written(old, order)
 

@@ -1,4 +1,4 @@
-"""Files of exports: a whole one is read, and one that was cut, edited or is something else is refused."""
+"""Files of exports: a whole one is read; a cut or edited one, or another file, is refused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def parts_of(file: ExportFile) -> list[Part]:
 
 
 @pytest.mark.parametrize("name", ["books.jsonl", "books.jsonl.zst"])
-def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
-    """Compressed if its name says so."""
+def test_a_written_file_can_be_read(tmp_path: Path, name: str) -> None:
+    """The file is compressed if its name ends in .zst."""
     path = written(tmp_path / name)
     file = ExportFile(str(path))
     assert file.header == HEADER
@@ -51,7 +51,7 @@ def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["books.jsonl", "books.jsonl.zst"])
-def test_a_file_that_was_cut_is_refused_wherever_that_was(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path, name: str) -> None:
     whole = written(tmp_path / name).read_bytes()
     cut = tmp_path / f"cut.{name}"
     for size in [*range(0, len(whole) - 1, 7), len(whole) - 2]:
@@ -61,7 +61,7 @@ def test_a_file_that_was_cut_is_refused_wherever_that_was(tmp_path: Path, name: 
 
 
 def test_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
-    """Also if a line is missing, is there twice, or follows the last one."""
+    """Even if a line is missing, is there twice, or follows the last one."""
     path = written(tmp_path / "books.jsonl")
     header, seen, waits, dead, end = path.read_bytes().splitlines(keepends=True)
     for lines in (
@@ -89,7 +89,7 @@ def test_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
         (b"[" * 100_000, "not an export of scrapy_dq"),
     ],
 )
-def test_another_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_not_an_export_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(BadExport, match=message):
@@ -105,20 +105,20 @@ def test_a_file_that_changes_after_it_was_checked_is_reported(tmp_path: Path) ->
             parts_of(file)
     path.unlink()
     written(path, PARTS[:2])
-    with pytest.raises(BadExport, match="has changed meanwhile"):
+    with pytest.raises(BadExport, match="has changed since this import began"):
         parts_of(file)
     path.write_bytes(whole)
     assert parts_of(file) == PARTS
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
-    """It could be read once only."""
+    """It can be read only once."""
     os.mkfifo(tmp_path / "x")
     with pytest.raises(BadExport, match="it is no file, and an import reads it twice"):
         ExportFile(str(tmp_path / "x"))
 
 
-def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path: Path) -> None:
+def test_no_file_is_overwritten_and_no_partial_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("mine")
     with pytest.raises(BadExport, match="exists: choose another name"), created(str(path)):
@@ -131,7 +131,7 @@ def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path: Path) -
     assert path.read_text() == "mine"
 
 
-def test_no_such_file_is_reported(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path / "x", tmp_path):
         with pytest.raises(BadExport, match="cannot be read"):
             ExportFile(str(path))

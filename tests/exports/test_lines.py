@@ -1,4 +1,4 @@
-"""Lines of an export: what is written is read again, and nothing else is believed."""
+"""Lines of an export: a written line can be read again, and any other line is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIELDS = {
 
 
 def entries(kind: str, *fields: str) -> st.SearchStrategy[Entry]:
-    """Return entries of which only these fields are kept."""
+    """Return entries with only these fields."""
     return st.fixed_dictionaries({name: FIELDS[name] for name in fields}).map(lambda of: Entry(kind, **of))
 
 
@@ -109,6 +109,6 @@ WAITS = [0, 1, "AAAAAAAAAAAAAAAA", "cGF5"]
         {"blocked": [["h", 5]]},
     ],
 )  # fmt: skip
-def test_a_line_that_is_no_part_is_refused(line: Any) -> None:
+def test_a_line_that_is_not_a_part_of_a_crawl_is_refused(line: Any) -> None:
     with pytest.raises(BadLine, match="it is no part of a crawl"):
         part_of(line, HEADER)

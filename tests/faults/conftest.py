@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests, and the table of figures that a run of them ends with."""
+"""Fixtures of the fault tests, and the table of figures at the end of their run."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from support.redis_server import RedisServer
 from support.sentinels import Sentinels
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
-"""Each is a partition of its own; Linux has all of 127.0.0.0/8."""
+"""Each host is its own partition. Linux has all addresses of 127.0.0.0/8."""
 
 
 @pytest.fixture
 def fault_redis(start_redis: StartRedis) -> RedisServer:
-    """A Redis with an AOF, everysec, for this test alone."""
+    """Return a Redis with an AOF, everysec, for this test alone."""
     return start_redis(appendonly=True)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three masters, each with a replica, for the tests of a file."""
+    """Yield three masters with a replica each, for the tests of a file."""
     with Cluster(password="pass") as made:
         yield made
 
 
 @pytest.fixture
 def sentinels() -> Iterator[Sentinels]:
-    """Yield a master, its replica, and three sentinels, for this test alone."""
+    """Yield a master, its replica and three sentinels, for this test alone."""
     with Sentinels(password="pass") as made:
         yield made
 
@@ -47,10 +47,10 @@ def fault_crawl(
 ) -> MakeCrawl:
     """Return a function that makes a tree site and a project for it.
 
-    Its arguments: the Redis (by default `fault_redis`; None: embedded), `proxied` (there is a proxy between),
-    `through` (another URL of that Redis), `site` (a dict for Tree), and what Project takes. The pages are at
-    four hosts, and each takes 30 ms, unless *site* says otherwise. No request is taken for the cause of
-    several deaths: workers that are killed at random may meet the same suspect more than three times.
+    Its arguments: the Redis (by default `fault_redis`; None: embedded), `proxied` (put a proxy in between),
+    `through` (another URL of that Redis), `site` (a dict for Tree) and Project's arguments. Unless *site*
+    says otherwise, the pages have four hosts and take 30 ms each. No request is blamed for several deaths:
+    workers that are killed at random may meet the same suspect more than three times.
     """
 
     def make(
@@ -77,9 +77,9 @@ def fault_crawl(
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Figures:
-    """Return a function that notes what a test has measured; the run ends with a table of it all.
+    """Return a function that records a test's figures; the run ends with a table of all figures.
 
-    Its arguments: the Verdict, or None, and whatever else is to be shown as `name=value`.
+    Its arguments: the Verdict, or None, and further figures as `name=value`.
     """
 
     def note(verdict: Verdict | None = None, **more: Any) -> None:
@@ -87,7 +87,7 @@ def figures(request: pytest.FixtureRequest) -> Figures:
         if verdict is not None:
             shown = {"pages": verdict.pages, "lost": len(verdict.lost), "repeats": verdict.repeats}
         line = ", ".join(f"{k}={v}" for k, v in (shown | more).items())
-        # With the report: it is another process that prints the table.
+        # The figures travel with the report, because another process prints the table.
         request.node.user_properties.append((FIGURES, f"{request.node.name}: {line}"))
 
     return note

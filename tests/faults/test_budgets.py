@@ -1,4 +1,4 @@
-"""Budgets under kills and roll-backs: they are kept, and nothing that is over them is lost."""
+"""Kills and roll-backs: budgets are kept, and no request above a budget is lost."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SITE = {"pages": 150, "fan_out": 5, "hosts": HOSTS, "latency_s": 0.2}
 
 
 def crawled(site: TreeSite) -> Counter[str]:
-    """Return how many requests each host has answered."""
+    """Return the number of requests that each host has answered."""
     return Counter(hit.host for hit in site.log())
 
 
 def strike(crawl: FaultCrawl) -> int:
-    """Roll Redis back and kill a worker; return how many requests of before do not count any more.
+    """Roll Redis back and kill a worker; return how many earlier requests no longer count.
 
-    Those that Redis has forgotten: sent, or held by a worker, and not done as far as Redis knows.
+    Redis has forgotten them: a worker had sent or held them, and Redis does not know them as done.
     """
     snapshot = crawl.redis.snapshot()
     crawl.wait_for(len(crawl.done) + 6)
-    for worker in crawl.live:  # so that nothing changes between what is counted
+    for worker in crawl.live:  # so that nothing changes between the two counts
         worker.suspend()
         wait_until(lambda each=worker: each.suspended, "it is frozen")
     before = crawled(crawl.site).total() + crawl.leases()
@@ -46,7 +46,7 @@ def strike(crawl: FaultCrawl) -> int:
 
 
 def end_early(crawl: FaultCrawl, strikes: Sequence[int], reason: str) -> int:
-    """Let three workers crawl, and strike after so many pages; all close for *reason*. Return as `strike`."""
+    """Let three workers crawl and strike after each number of pages; all close for *reason*. See `strike`."""
     crawl.start(3)
     for pages in strikes:
         crawl.wait_for(pages)
@@ -58,7 +58,7 @@ def end_early(crawl: FaultCrawl, strikes: Sequence[int], reason: str) -> int:
 
 
 def complete(crawl: FaultCrawl, **options: Any) -> None:
-    """Start one more worker, which crawls all that is left."""
+    """Start one more worker, which crawls all remaining pages."""
     crawl.start(**options)
     verdict = crawl.end()
     crawl.note(verdict)
@@ -67,7 +67,7 @@ def complete(crawl: FaultCrawl, **options: Any) -> None:
 
 
 def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
-    """No host gets more than that and what Redis has forgotten; what was over it is all there."""
+    """A host gets its budget, plus the requests that Redis forgot. The other requests are stored."""
     crawl = fault_crawl(site=SITE, settings={"DQ_DOMAIN_BUDGET": 20, "CONCURRENT_REQUESTS": 4})
     forgotten = end_early(crawl, (10, 25), "domain_budget")
     assert crawled(crawl.site).total() <= 3 * 20 + forgotten
@@ -78,8 +78,8 @@ def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_number_of_pages_is_kept(fault_crawl: MakeCrawl, shards: int) -> None:
-    """Of all workers together (with shards: nearly); more pages, and the crawl ends complete."""
+def test_max_pages_is_kept(fault_crawl: MakeCrawl, shards: int) -> None:
+    """The limit counts all workers, with shards nearly. With a higher limit, the crawl ends complete."""
     settings = {"DQ_MAX_PAGES": 60, "CONCURRENT_REQUESTS": 4, "DQ_SHARDS": shards}
     crawl = fault_crawl(site=SITE, settings=settings)
     forgotten = end_early(crawl, (10, 30), "max_pages")

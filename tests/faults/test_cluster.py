@@ -1,4 +1,4 @@
-"""A Redis Cluster: the crawl follows its keys to another node, and nothing is lost."""
+"""In a Redis Cluster, the crawl follows its keys to another node and loses nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from support.waiting import wait_until
 SITE = {"pages": 2_000, "latency_s": 0.03}
 
 
-def test_the_crawl_goes_on_when_the_master_of_its_slot_is_killed(
+def test_the_crawl_continues_when_the_master_of_its_slot_is_killed(
     cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
-    """Its replica takes the slot, and may lack the last moments; the old master comes back as its replica."""
+    """The slot's replica takes over and may lack the newest data. The old master returns as its replica."""
     crawl = fault_crawl(cluster, site=SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -27,7 +27,7 @@ def test_the_crawl_goes_on_when_the_master_of_its_slot_is_killed(
 
 
 def test_the_crawl_pauses_while_its_slot_is_moved(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
-    """Key by key, twice; no script sees a part of them, and nothing is done twice."""
+    """The slot moves key by key, twice. No script sees a part of the keys, and no page is done twice."""
     crawl = fault_crawl(cluster, site=SITE)
     workers = crawl.start(2)
     meta = keys.meta(crawl.project.name)

@@ -1,4 +1,4 @@
-"""Crawl names of what means something to Redis, globs, URLs or logs: each crawl keeps to its own keys."""
+"""Crawls whose names look like Redis syntax, globs, URLs or log formats each use only their own keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUFFIXES = ("meta", "members", "seen", "backlog:0:", "worker:worker")
 
 
 def names(count: int, rng: random.Random) -> list[str]:
-    """Return *count* different names; many of them differ in little from another one."""
+    """Return *count* different names; many of them differ only slightly from another one."""
     found = dict.fromkeys(
         [*ALPHABET, "{}", "}{", "a}:meta", "%7D", "%257D", "*" * MAX_LENGTH, "漢" * MAX_LENGTH]
     )
@@ -36,14 +36,14 @@ def names(count: int, rng: random.Random) -> list[str]:
 
 
 def neighbours(name: str) -> list[str]:
-    """Return other names that a careless encoding or a pattern would take for *name*."""
+    """Return other names that a careless encoding or pattern would confuse with *name*."""
     alike = [name + ":", quote(name, safe=""), unquote(name), name + "*", name[:-1], name.swapcase()]
     alike += ["*", "?"]
     return [other[:MAX_LENGTH] for other in dict.fromkeys(alike) if other and other[:MAX_LENGTH] != name]
 
 
 def canaries(name: str) -> Iterator[str]:
-    """Yield keys that are not those of *name*: other crawls', other programs', and badly quoted ones."""
+    """Yield keys that do not belong to *name*: other crawls', other programs', and badly quoted keys."""
     for other in neighbours(name):
         yield from (keys.prefix(other) + suffix for suffix in SUFFIXES)
     for suffix in SUFFIXES:
@@ -53,7 +53,7 @@ def canaries(name: str) -> Iterator[str]:
 
 
 def everything(client: redis.Redis) -> dict[bytes, bytes | None]:
-    """Return every key of the database as DUMP writes it."""
+    """Return every key of the database in DUMP's format."""
     found = client.keys("*")
     pipe = client.pipeline(transaction=False)
     for key in found:
@@ -62,7 +62,7 @@ def everything(client: redis.Redis) -> dict[bytes, bytes | None]:
 
 
 def live_through(live: LiveFrontier) -> Iterator[str]:
-    """Let workers join, exchange, die, leave and begin again; yield what was done, after each step."""
+    """Let workers join, exchange, die, leave and begin again; yield the name of each step after it."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     yield "join"
     worker.exchange(*(put(n, n) for n in range(4)), want=2)
@@ -82,10 +82,10 @@ def live_through(live: LiveFrontier) -> Iterator[str]:
 def test_a_crawl_touches_no_key_of_another_name(
     count: int, fault_redis: RedisServer, figures: Figures
 ) -> None:
-    """No two names share a key, and whatever a crawl does changes keys of its own name only."""
+    """No two names share a key, and no step of a crawl changes keys of another name."""
     chosen = names(count, random.Random(count))
     prefixes = sorted(keys.prefix(name) for name in chosen)
-    # If one began like another, so would its successor in this order.
+    # If one prefix began like another one, it would also begin like its predecessor in this order.
     assert not [(one, other) for one, other in pairwise(prefixes) if other.startswith(one)]
 
     most = 0
@@ -112,7 +112,7 @@ NASTY = (
 
 @pytest.mark.parametrize("chosen", [NASTY[:4], pytest.param(NASTY, marks=pytest.mark.soak)], ids=len)
 def test_crawls_with_unusual_names_run_side_by_side(chosen: Sequence[str], fault_crawl: MakeCrawl) -> None:
-    """Each worker has a crawl of its own, all pages once; one that starts afresh harms no other."""
+    """Each worker crawls all pages once for its own crawl. A flush on start leaves the other crawls alone."""
     crawl = fault_crawl(site={"pages": 40, "latency_s": 0.02})
     every_page = dict.fromkeys(crawl.site.paths, 1)
     for first in range(0, len(chosen), 4):
@@ -143,7 +143,7 @@ def test_crawls_with_unusual_names_run_side_by_side(chosen: Sequence[str], fault
 
 @pytest.mark.parametrize("setting", ["DQ_CRAWL", "DQ_RUN_NAME"])
 def test_a_name_that_is_not_text_is_refused(setting: str, fault_crawl: MakeCrawl) -> None:
-    """An argument whose bytes are not UTF-8 stops the crawl before Redis is touched; the error names it."""
+    """An argument that is not UTF-8 stops the crawl before it uses Redis. The error names the setting."""
     crawl = fault_crawl(site={"pages": 1})
     worker = crawl.project.run_worker(
         settings={setting: "%(category)s"}, args={"category": b"b\xff".decode(errors="surrogateescape")}
@@ -154,8 +154,8 @@ def test_a_name_that_is_not_text_is_refused(setting: str, fault_crawl: MakeCrawl
         assert client.dbsize() == 0
 
 
-def test_an_argument_that_is_not_text_is_no_obstacle(fault_crawl: MakeCrawl) -> None:
-    """Scrapy takes any bytes as `-a`, say the name of a file: so does a crawl that is not named after it."""
+def test_an_argument_that_is_not_text_is_accepted(fault_crawl: MakeCrawl) -> None:
+    """Scrapy accepts any bytes in `-a`, and so does a crawl whose name does not contain them."""
     crawl = fault_crawl(site={"pages": 1})
     worker = crawl.project.run_worker(args={"category": b"b\xff".decode(errors="surrogateescape")})
     assert worker.close_reason == "finished"

@@ -1,4 +1,4 @@
-"""Workers with different code share a crawl: a host that is deployed first must not end it."""
+"""Workers with different code share a crawl: a host with newer code must not end it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Made = tuple[TreeSite, Project]
 
 @pytest.fixture
 def make(redis_server: RedisServer, start_site: StartSite, make_project: MakeProject) -> Callable[..., Made]:
-    """Return a function that makes a site and a project whose code changes with the file `new_code`."""
+    """Return a function that makes a site and a project; the file `new_code` switches the project's code."""
 
     def make(cause: str = "callback", **settings: object) -> Made:
         site = start_site(pages=PAGES)
@@ -66,12 +66,12 @@ def make(redis_server: RedisServer, start_site: StartSite, make_project: MakePro
 
 
 def deploy(project: Project) -> None:
-    """Give the workers that start from now on the new code."""
+    """Switch workers that start later to the new code."""
     (project.folder / "new_code").touch()
 
 
 def roll_back(project: Project) -> None:
-    """Give the workers that start from now on the old code."""
+    """Switch workers that start later to the old code."""
     (project.folder / "new_code").unlink()
 
 
@@ -83,7 +83,7 @@ def errors_in(log: str) -> list[str]:
 def test_a_worker_with_other_code_leaves_and_the_others_finish(
     make: Callable[..., Made], redis_server: RedisServer, cause: str
 ) -> None:
-    """It logs one ERROR and returns what it had: every page is crawled, and none is a dead letter."""
+    """It logs one ERROR and returns its leases. Every page is crawled, and none is a dead letter."""
     site, project = make(cause)
     old = project.start_worker()
     wait_until(lambda: len(project.count()) > 3, "some pages are done")
@@ -111,7 +111,7 @@ def test_a_worker_with_other_code_leaves_and_the_others_finish(
 def test_a_crew_with_other_code_exits_with_an_error_and_the_right_code_continues(
     make: Callable[..., Made],
 ) -> None:
-    """No worker is left that could serve the backlog, and nothing of it is lost."""
+    """No remaining worker could serve the backlog. Nothing of it is lost."""
     _, project = make()
     project.run_worker(settings={"CLOSESPIDER_PAGECOUNT": "20"})
     deploy(project)
@@ -126,7 +126,7 @@ def test_a_crew_with_other_code_exits_with_an_error_and_the_right_code_continues
 
 
 def test_a_run_with_requests_that_no_worker_can_serve_is_not_finished(make: Callable[..., Made]) -> None:
-    """They are dead letters, which the right code brings back."""
+    """The requests become dead letters. A worker with the right code crawls them after a retry."""
     _, project = make(DQ_MAX_PAGES=PAGES - 4)
     project.run_worker()
     left = PAGES - len(project.count())
@@ -145,8 +145,8 @@ def test_a_run_with_requests_that_no_worker_can_serve_is_not_finished(make: Call
     assert len(project.count()) == PAGES
 
 
-def test_the_next_run_crawls_again_what_no_worker_could_serve(make: Callable[..., Made]) -> None:
-    """With SCHEDULER_PERSIST, those pages do not count as seen."""
+def test_the_next_run_crawls_pages_that_no_worker_could_serve(make: Callable[..., Made]) -> None:
+    """With SCHEDULER_PERSIST, those pages do not stay in `seen`."""
     _, project = make(DQ_MAX_PAGES=PAGES - 4, SCHEDULER_PERSIST=True)
     project.run_worker()
     missing = {f"/p/{k}" for k in range(PAGES)} - set(project.count())
@@ -154,7 +154,7 @@ def test_the_next_run_crawls_again_what_no_worker_could_serve(make: Callable[...
     assert project.run_worker(settings={"DQ_MAX_PAGES": "0"}).close_reason == "unserved"
     links = project.run_worker(settings={"DQ_MAX_PAGES": "0"})
     assert links.close_reason == "finished", links.text
-    # Each run crawls the start page, and follows its links that are new.
+    # Each run crawls the start page and follows its new links.
     assert {path for path in missing if path in project.count()} == {
         path for path in missing if int(path.removeprefix("/p/")) <= 4
     }

@@ -1,4 +1,4 @@
-"""What was put by a process that has gone: Redis loses its power, is rolled back, or fails over."""
+"""A process puts entries and ends; then Redis loses power, is rolled back, or fails over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DOUBT = "It is not certain that Redis keeps what was put last"
 
 @pytest.fixture
 def powered(redis_kind: Kind, start_redis: StartRedis, tmp_path: Path, crawl_name: str) -> PoweredRedis:
-    """Return a Redis that has the crawl, with one item, on its disk."""
+    """Return a Redis whose disk has the crawl, with one item."""
     powered = PoweredRedis(start_redis, redis_kind, tmp_path)
     with Queue(crawl_name, url=powered.url) as q:
         q.put("first")
@@ -43,14 +43,14 @@ def waiting(server: RedisServer, crawl: str) -> int:
 
 
 def asked(server: RedisServer) -> int:
-    """Return how often somebody has begun to wait for the disk: with CONFIG GET appendfsync."""
+    """Return how often a client has begun to wait for the disk, by its CONFIG GET appendfsync."""
     with server.client() as client:
         stats = client.info("commandstats")
     return sum(stats[name]["calls"] for name in stats if name in ("cmdstat_config", "cmdstat_config|get"))
 
 
 def end_when_it_may(call: Callable[[], object], powered: PoweredRedis) -> object:
-    """Make a call that is to wait for an fsync, and let none end before it waits; then cut the power."""
+    """Make a call that must wait for an fsync; allow the fsync only when it waits; then cut the power."""
     before = asked(powered.server)
     ending = Background(call)
     wait_until(lambda: asked(powered.server) > before, "the disk is waited for", 30)
@@ -61,10 +61,8 @@ def end_when_it_may(call: Callable[[], object], powered: PoweredRedis) -> object
     return found
 
 
-def test_what_a_queue_has_put_is_on_the_disk_when_it_is_closed(
-    powered: PoweredRedis, crawl_name: str
-) -> None:
-    """close() returns when an fsync has ended that began after the last put."""
+def test_items_are_on_the_disk_when_a_queue_is_closed(powered: PoweredRedis, crawl_name: str) -> None:
+    """close() returns after an fsync that began after the last put."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     powered.shut_gate()
     q.put_all(range(ITEMS))
@@ -72,8 +70,10 @@ def test_what_a_queue_has_put_is_on_the_disk_when_it_is_closed(
     assert waiting(powered.server, crawl_name) == 1 + ITEMS
 
 
-def test_a_queue_that_need_not_be_durable(powered: PoweredRedis, crawl_name: str) -> None:
-    """It leaves at once, and what it has put is gone: the other tests here lose as much without the wait."""
+def test_a_queue_that_is_not_durable_loses_items_in_a_power_loss(
+    powered: PoweredRedis, crawl_name: str
+) -> None:
+    """It closes at once and loses its puts. This shows that the other tests need the wait."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT, durable=False)
     powered.shut_gate()
     q.put_all(range(ITEMS))
@@ -82,8 +82,8 @@ def test_a_queue_that_need_not_be_durable(powered: PoweredRedis, crawl_name: str
     assert waiting(powered.server, crawl_name) == 1
 
 
-def test_what_was_put_is_on_the_disk_when_it_is_flushed(powered: PoweredRedis, crawl_name: str) -> None:
-    """flush() says so, or why it cannot; the queue goes on."""
+def test_items_are_on_the_disk_when_a_queue_is_flushed(powered: PoweredRedis, crawl_name: str) -> None:
+    """flush() returns then, or raises with the reason. The queue remains usable."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     powered.shut_gate()
     q.put_all(range(ITEMS))
@@ -98,7 +98,7 @@ def test_what_was_put_is_on_the_disk_when_it_is_flushed(powered: PoweredRedis, c
 
 
 def test_a_worker_that_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: str) -> None:
-    """A consumer waits for no disk."""
+    """A queue that only takes items does not wait for the disk."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     before = asked(powered.server)
     powered.shut_gate()
@@ -112,7 +112,7 @@ def test_a_worker_that_has_put_nothing_leaves_at_once(powered: PoweredRedis, cra
 def test_a_disk_that_takes_too_long_is_reported(
     powered: PoweredRedis, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """close() gives up after DQ_SHUTDOWN_GRACE, and says what is not certain; the item stays."""
+    """close() gives up after DQ_SHUTDOWN_GRACE and logs the doubt. The item stays."""
     q = Queue(crawl_name, url=powered.url, settings={"DQ_SHUTDOWN_GRACE": 1})
     powered.shut_gate()
     q.put("late")
@@ -124,8 +124,8 @@ def test_a_disk_that_takes_too_long_is_reported(
     powered.open_gate()
 
 
-def test_redis_is_rolled_back_while_a_queue_closes(powered: PoweredRedis, crawl_name: str) -> None:
-    """What it forgot is stored again, and waited for again."""
+def test_a_roll_back_while_a_queue_closes_loses_no_item(powered: PoweredRedis, crawl_name: str) -> None:
+    """The queue stores the forgotten items again and waits for the disk again."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     q.put("second")
     before = powered.server.snapshot()
@@ -147,10 +147,10 @@ def project(powered: PoweredRedis, crawl_name: str, make_project: MakeProject) -
     )
 
 
-def test_what_was_pushed_is_on_the_disk_when_the_command_ends(
+def test_pushed_requests_are_on_the_disk_when_the_command_ends(
     powered: PoweredRedis, crawl_name: str, project: Project
 ) -> None:
-    """`scrapy dq push` ends when an fsync has ended that began after it."""
+    """`scrapy dq push` ends after an fsync that began after the push."""
     urls = [f"http://127.0.0.1:9/{n}" for n in range(ITEMS)]
     powered.shut_gate()
     pushing = end_when_it_may(lambda: run_dq(project, "push", project.name, *urls), powered)
@@ -158,8 +158,10 @@ def test_what_was_pushed_is_on_the_disk_when_the_command_ends(
     assert waiting(powered.server, crawl_name) == 1 + ITEMS
 
 
-def test_a_push_that_does_not_wait(powered: PoweredRedis, crawl_name: str, project: Project) -> None:
-    """With --no-wait it ends at once, and what it pushed is gone."""
+def test_a_push_with_no_wait_loses_requests_in_a_power_loss(
+    powered: PoweredRedis, crawl_name: str, project: Project
+) -> None:
+    """With --no-wait, the command ends at once, and a power loss removes the pushed URL."""
     powered.shut_gate()
     assert run_dq(project, "push", project.name, "--no-wait", "http://127.0.0.1:9/1").returncode == 0
     powered.lose_power()
@@ -169,7 +171,7 @@ def test_a_push_that_does_not_wait(powered: PoweredRedis, crawl_name: str, proje
 def test_a_worker_leaves_when_its_start_requests_are_on_the_disk(
     powered: PoweredRedis, crawl_name: str
 ) -> None:
-    """One that leaves an open run, with puts without a parent, waits; at the end of the run it does not."""
+    """A worker with puts without a parent waits when it leaves an open run, but not at the end of a run."""
 
     async def put_and_leave(name: str, count: int, finish: bool) -> None:
         async with Engine(Crawl(powered.url, name, size=count)) as engine:
@@ -187,7 +189,7 @@ def test_a_worker_leaves_when_its_start_requests_are_on_the_disk(
 
 
 def replicated(start_redis: StartRedis) -> tuple[RedisServer, RedisServer]:
-    """Return a primary and its replica, in step."""
+    """Return a primary and a replica that has all its data."""
     primary, replica = (start_redis(appendonly=True) for _ in range(2))
     with replica.client() as client:
         client.replicaof("127.0.0.1", primary.port)  # type: ignore[no-untyped-call]
@@ -200,7 +202,7 @@ def replicated(start_redis: StartRedis) -> tuple[RedisServer, RedisServer]:
 def wait_for_silent(
     replica: RedisServer, primary: RedisServer, q: Queue, call: Callable[[], object]
 ) -> Background:
-    """Put something that the replica does not answer for, and make a call that is to wait for it."""
+    """Put items that a frozen replica cannot confirm, and start a call that must wait for it."""
     replica.suspend()
     q.put_all(range(ITEMS))
     begun = Background(call)
@@ -210,8 +212,8 @@ def wait_for_silent(
     return begun
 
 
-def test_a_fail_over_to_a_replica_keeps_what_was_put(start_redis: StartRedis, crawl_name: str) -> None:
-    """close() returns when the replicas that are connected have it."""
+def test_a_failover_to_a_replica_keeps_all_items(start_redis: StartRedis, crawl_name: str) -> None:
+    """close() returns when all connected replicas have the items."""
     primary, replica = replicated(start_redis)
     q = Queue(crawl_name, url=primary.url, settings=PATIENT)
     closing = wait_for_silent(replica, primary, q, q.close)
@@ -223,10 +225,10 @@ def test_a_fail_over_to_a_replica_keeps_what_was_put(start_redis: StartRedis, cr
     assert waiting(replica, crawl_name) == ITEMS
 
 
-def test_a_replica_that_is_gone_for_good_is_not_waited_for(
+def test_a_flush_does_not_wait_for_a_replica_that_is_gone_for_good(
     start_redis: StartRedis, crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush without a timeout would never return."""
+    """Otherwise, a flush without a timeout would never return."""
     primary, replica = replicated(start_redis)
     monkeypatch.setattr(durability, "GONE_S", 0.5)
     with Queue(crawl_name, url=primary.url, settings=PATIENT) as q:
@@ -235,10 +237,10 @@ def test_a_replica_that_is_gone_for_good_is_not_waited_for(
         flushing.wait(30)
 
 
-def test_without_an_aof_nothing_is_waited_for(
+def test_without_an_aof_a_queue_closes_with_one_warning(
     start_redis: StartRedis, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One sentence says so."""
+    """One warning says that Redis has no AOF."""
     caplog.set_level(logging.WARNING)
     with Queue(crawl_name, url=start_redis().url, settings=PATIENT) as q:
         q.put("item")

@@ -1,4 +1,4 @@
-"""Two workers are cut off in turn, again and again: afterwards no request waits for others to end first."""
+"""Two workers are cut off in turn, again and again: later, requests do not wait for each other."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from support.waiting import Stopwatch, repeated, wait_until
 
 LONGEST_PAGE_S = 5.0
 SLOTS = 2 * 16
-"""Of both workers."""
+"""Slots of both workers together."""
 
 
 class Sample(NamedTuple):
-    """The crawl at one moment."""
+    """The state of the crawl at one moment."""
 
     at_s: float
     waiting: int
@@ -30,10 +30,10 @@ class Sample(NamedTuple):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("cuts", [4, 9])
-def test_the_tail_is_short_after_cuts_in_turn(
+def test_workers_that_are_cut_off_in_turn_leave_no_suspects_and_use_all_slots(
     cuts: int, fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """Pages take 3 to 5 s, and each cut outlasts the TTL: no request is a suspect, and all slots are used."""
+    """Pages take 3 to 5 s, each cut outlasts the TTL: no request is a suspect, and all slots are used."""
     pages = 150 + 45 * cuts
     crawl = fault_crawl(
         proxied=True, site={"pages": pages, "fan_out": pages, "latency_s": 3.0, "spread_s": 2.0},

@@ -1,4 +1,4 @@
-"""Entries that no worker can read, and requests that none can store: nothing is run, nothing is lost."""
+"""Entries that no worker can read, and requests that none can store: no code runs, nothing is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from support.worker import Worker
 CANARY_SOURCE = "import scrapy\n\n\nclass Mine(scrapy.Request): ...\n\n\nclass Thing(scrapy.Item): ...\n"
 
 PATIENT = "\nfrom scrapy_dq.scheduling import declined\n\ndeclined.IN_A_ROW = 10**9\n"
-"""It does not leave the crawl because of many entries in a row that name what it does not have."""
+"""With this code, a worker stays, however many entries in a row need code that it lacks."""
 
 RENAMED = spider_of("""
     def parse(self, response):
@@ -47,10 +47,10 @@ RENAMED = spider_of("""
 
 @pytest.fixture
 def watched(fault_crawl: MakeCrawl) -> FaultCrawl:
-    """A crawl whose workers note forbidden deeds; a canary lies on its path and one in its package."""
+    """Return a crawl whose workers record forbidden actions; canaries lie on its path and in its package."""
     crawl = fault_crawl(
-        site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only one that it may connect to
-        # All dead letters are shown, also those of what looks as if it had been fed.
+        site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only host that a worker may connect to
+        # The log then has all dead letters, even of entries that look like fed requests.
         settings={**watched_spider.SETTINGS, "SCHEDULER_DEBUG": True},
         spider=spider_source(watched_spider.WatchedSpider) + PATIENT,
     )
@@ -62,7 +62,7 @@ def watched(fault_crawl: MakeCrawl) -> FaultCrawl:
 
 
 def assert_unharmed(crawl: FaultCrawl, worker: Worker, stored: int) -> None:
-    """Assert that *worker* settled all, reported each dead letter once, and did nothing forbidden."""
+    """Assert that *worker* settled all entries, reported each dead letter once, and did nothing forbidden."""
     verdict = crawl.verdict()
     assert not verdict.lost
     census = crawl.overview().census
@@ -82,12 +82,12 @@ def assert_unharmed(crawl: FaultCrawl, worker: Worker, stored: int) -> None:
 
 
 def _others(worker: Worker) -> list[str]:
-    """Return the errors in a log, except the one about requests that other code might serve."""
+    """Return the errors in a log, except the error about requests that other code might serve."""
     return [each for each in errors(worker) if "became dead letters because no worker" not in each]
 
 
 class Bomb:
-    """Opens the canary when a pickle of it is loaded."""
+    """An object whose pickle opens the canary when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,7 +97,7 @@ class Bomb:
 
 
 def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCrawl) -> None:
-    """Entries that name a module, a file, a hook or a pickle: none is touched, each has its reason."""
+    """Entries name a module, a file, a hook or a pickle. Workers touch none and give a reason for each."""
     page = watched.site.url("/hostile")
     bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
     hostile = {
@@ -133,10 +133,10 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCraw
         assert any(part in reason for reason in reasons), part
 
 
-def test_a_request_that_cannot_be_sent_costs_itself_only(watched: FaultCrawl) -> None:
-    """What decodes, but makes Scrapy raise, is counted as failed; the crawl continues to its end.
+def test_a_request_that_cannot_be_sent_fails_alone(watched: FaultCrawl) -> None:
+    """A request that decodes but makes Scrapy raise counts as failed. The crawl continues to its end.
 
-    The first of them does not even decode with Scrapy 2.13.
+    With Scrapy 2.13, the first of these requests does not even decode.
     """
     page = watched.site.url("/hostile")
     unsent = [
@@ -159,8 +159,8 @@ def test_a_request_that_cannot_be_sent_costs_itself_only(watched: FaultCrawl) ->
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
-def test_whatever_bytes_are_stored_the_crawl_ends(count: int, watched: FaultCrawl) -> None:
-    """Flipped bits, cut and spliced entries, structures at random: buried or crawled, and nothing else."""
+def test_a_crawl_with_random_entries_ends(count: int, watched: FaultCrawl) -> None:
+    """Entries have flipped bits, cuts, splices or random structures. They are buried or crawled."""
     rng = random.Random(count)
     intact = good([watched.site.url(f"/good/{number}") for number in range(60)])
     samples = good([watched.site.url(f"/spoiled/{number}") for number in range(60)])
@@ -174,21 +174,23 @@ def test_whatever_bytes_are_stored_the_crawl_ends(count: int, watched: FaultCraw
     reasons = dead_letters(watched)
     watched.note(verdict, entries=count, dead=reasons.total(), reasons=len(reasons))
     assert_unharmed(watched, worker, count)
-    # What decodes may still be no request that can be sent, or have `parse` as its errback: that is logged
-    # as it is for every other request, and costs that request only.
+    # A decoded request may still be one that Scrapy cannot send, or have `parse` as its errback. Scrapy logs
+    # an error as for any other request, and only that request fails.
     own = "[scrapy.core.scraper] ERROR: "
     assert not [
         e for e in _others(worker) if not e.startswith((f"{own}Error downloading", f"{own}Spider error"))
     ]
-    # Both ways were gone often; the entries that were left alone were crawled.
+    # Many entries were buried and many were crawled. All unchanged entries were crawled.
     assert count / 4 < reasons.total() < count * 19 / 20
     hits = watched.site.hits()
     assert [hits[f"/good/{number}"] for number in range(60)] == [1] * 60
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.soak)])
-def test_what_cannot_be_stored_outlives_its_worker(kills: int, fault_crawl: MakeCrawl) -> None:
-    """Four requests in ten have a lambda, a file, a lock or 2 MiB; workers are killed; none is lost."""
+def test_requests_that_cannot_be_stored_survive_the_death_of_their_worker(
+    kills: int, fault_crawl: MakeCrawl
+) -> None:
+    """Four requests in ten have a lambda, a file, a lock or 2 MiB. Workers are killed, and none is lost."""
     crawl = fault_crawl(
         site={"pages": 200 + 100 * kills},
         settings={"SCHEDULER_DEBUG": True, "CONCURRENT_REQUESTS": 8},
@@ -214,7 +216,7 @@ def test_what_cannot_be_stored_outlives_its_worker(kills: int, fault_crawl: Make
 
 
 def test_a_killed_crawl_whose_callback_was_renamed_waits_for_the_right_code(fault_crawl: MakeCrawl) -> None:
-    """Requests for the method that is gone stay, and the method brings them back."""
+    """Requests for the missing method stay in the backlog. Workers crawl them when it exists again."""
     crawl = fault_crawl(site={"pages": 300}, spider=RENAMED)
     (first,) = crawl.start()
     crawl.wait_for_part(0.2)

@@ -1,4 +1,4 @@
-"""The items of a crew, when its processes are killed at random, and when Redis is rolled back."""
+"""A crew's items survive random kills of its processes and roll-backs of Redis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.waiting import wait_until
 IN_FLIGHT = 16
 """Requests that workers hold, at most, when Redis is rolled back."""
 EACH = 3
-"""Items of a page, so that a kill leaves a part of them."""
+"""Items per page: several, so that a kill can leave a part of them."""
 SPIDER = spider_of(f"""
     def parse(self, response):
         yield from response.follow_all(css="a", callback=self.parse)
@@ -64,7 +64,7 @@ def scene(fault_redis: RedisServer, start_site: StartSite, make_project: MakePro
 
         def make(more: dict[str, Any] | None = None, **tree: Any) -> Scene:
             site = start_site(**tree)
-            # Workers that are killed at random may meet the same suspect more than three times.
+            # A worker that is killed at random may meet the same suspect more than three times.
             settings = {
                 "CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": 1, "DQ_MAX_ATTEMPTS": 100, "DQ_WORKER_TTL": 2,
                 "FEEDS": FEEDS, "ITEM_PIPELINES": {},
@@ -79,7 +79,7 @@ def scene(fault_redis: RedisServer, start_site: StartSite, make_project: MakePro
 
 
 def items_of(scene: Scene) -> dict[str, Counter[tuple[str, int]]]:
-    """Return how often each item is in each kind of feed."""
+    """Return how often each kind of feed has each item."""
     folder = scene.project.folder
     with gzip.open(folder / "all.csv.gz", "rt") as file:
         found = {"csv": list(DictReader(file))}
@@ -90,7 +90,7 @@ def items_of(scene: Scene) -> dict[str, Counter[tuple[str, int]]]:
 
 
 def kill_all(crew: CrewProcess) -> None:
-    """End the parent, its workers and its exporting processes at once."""
+    """Kill the parent, its workers and its export processes at once."""
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(crew.pid)
         for process in (parent, *parent.children(recursive=True)):
@@ -103,8 +103,8 @@ def kill_all(crew: CrewProcess) -> None:
 @pytest.mark.parametrize(
     ("kills", "of_exports"), [(4, 2), pytest.param(65, 10, marks=pytest.mark.soak)], ids=["6", "75"]
 )
-def test_kills_at_random_cost_no_item(scene: SetScene, figures: Figures, kills: int, of_exports: int) -> None:
-    """Of a worker, of all workers, of the parent, of all of them, of the export: each item is there once."""
+def test_random_kills_lose_no_item(scene: SetScene, figures: Figures, kills: int, of_exports: int) -> None:
+    """A worker, all workers, the parent, all of them or the export is killed. The feed has each item once."""
     rng = random.Random(kills)
     here = scene(pages=100 + 30 * kills, latency_s=0.05)
     crew = here.crew("-w", "3")
@@ -144,10 +144,10 @@ def test_kills_at_random_cost_no_item(scene: SetScene, figures: Figures, kills: 
     figures(None, pages=len(here.site.paths), kills=kills, of_exports=killed, lost=0, twice=0)
 
 
-def test_a_redis_that_is_rolled_back_costs_no_item(
+def test_a_roll_back_of_redis_loses_no_item(
     scene: SetScene, fault_redis: RedisServer, figures: Figures
 ) -> None:
-    """What runs again has its items again; nothing else has, and none is missing."""
+    """Pages that run again have their items again. No other item is there twice, and none is missing."""
     here = scene(pages=300, latency_s=0.05)
     crew = here.crew("-w", "2")
     may_be_twice = len(rolled_back(here, fault_redis)) + IN_FLIGHT

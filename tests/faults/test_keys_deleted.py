@@ -1,4 +1,4 @@
-"""Keys of a crawl are deleted, or evicted: what can be rebuilt is, and the rest is reported."""
+"""Keys of a crawl are deleted or evicted: workers rebuild derived keys and report other losses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from support.outages import lines
 from support.waiting import wait_until
 from support.worker import Worker
 
-# Broad, so that much waits; each page takes long enough to leave time for a hand that deletes.
+# FIFO keeps many requests waiting; the latency gives the test time to delete keys.
 SETTINGS = {"DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": 1.5}
 
 
 def begun(make: MakeCrawl, **site: Any) -> tuple[FaultCrawl, list[Worker]]:
-    """Return a crawl that is a tenth done, and its workers."""
+    """Return a crawl with a tenth of its pages done, and its workers."""
     crawl = make(site=site, settings=SETTINGS, spider=GATHERED)
     workers = start_together(crawl)
     crawl.wait_for_part(0.1)
@@ -29,12 +29,12 @@ def begun(make: MakeCrawl, **site: Any) -> tuple[FaultCrawl, list[Worker]]:
 
 @pytest.mark.parametrize("names", [["bands"], ["rotation"], ["members"], ["beats"], ["bands", "rotation"]])
 def test_derived_keys_are_rebuilt(names: list[str], fault_crawl: MakeCrawl) -> None:
-    """What leads to the requests is deleted, and a worker killed then: nothing is lost, nothing hangs."""
+    """Keys that lead to the requests are deleted, then a worker is killed. Nothing is lost or hangs."""
     crawl, workers = begun(fault_crawl, pages=300)
     with crawl.redis.client() as client:
         for name in names:
             key = keys.prefix(crawl.project.name) + name
-            # While all is leased, there is no rotation.
+            # While all requests are leased, the key `rotation` does not exist.
             wait_until(partial(client.delete, key), f"{name} is there")
     crawl.wait_for(len(crawl.done) + 20)
     crawl.kill(workers[0])
@@ -44,7 +44,7 @@ def test_derived_keys_are_rebuilt(names: list[str], fault_crawl: MakeCrawl) -> N
 
 @pytest.mark.parametrize("what", ["a list of requests", "the leases of a worker", "what came back"])
 def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) -> None:
-    """The rest is crawled; every worker says that something is gone, and none closes with `finished`."""
+    """Workers crawl the rest. One reports the loss, and none closes with `finished`."""
     crawl, workers = begun(fault_crawl, pages=300)
     prefix = keys.prefix(crawl.project.name)
     with crawl.redis.client() as client:
@@ -53,7 +53,7 @@ def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) 
         elif what == "a list of requests":
             name = max(client.scan_iter(f"{prefix}backlog:*"), key=client.llen)
         else:
-            crawl.kill(workers[0])  # its leases come back by the hand of the other one
+            crawl.kill(workers[0])  # the other worker reclaims its leases
             name = (prefix + "quarantine").encode()
             wait_until(lambda: client.zcard(name), "leases come back", 20)
         assert client.delete(name)
@@ -72,7 +72,7 @@ def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) 
 
 
 def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(fault_crawl: MakeCrawl) -> None:
-    """allkeys-random, and no room: whatever is evicted, no worker closes with `finished` over a loss."""
+    """With allkeys-random and no room, no worker closes with `finished` after a loss."""
     crawl, workers = begun(fault_crawl, pages=600, latency_s=0.3)
     with crawl.redis.client() as client:
         client.config_set("maxmemory-policy", "allkeys-random")

@@ -1,4 +1,4 @@
-"""A worker finds much more than Redis takes: no call waits, memory is bounded, nothing is lost."""
+"""A worker finds far more links than Redis accepts: no call waits, memory is bounded, nothing is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BROAD = spider_of("""
         self.record("done", path)
 """)
 
-# While the downloader is busy, Scrapy takes from start() without a pause: one that never waits blocks it.
+# While the downloader is busy, Scrapy takes from start() without a pause. This start() has to pause itself.
 MANY_STARTS = spider_of("""
     custom_settings = {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 5, "RETRY_ENABLED": False}
 
@@ -47,16 +47,18 @@ MANY_STARTS = spider_of("""
 
 
 @pytest.mark.parametrize("links", [1500, pytest.param(60_000, marks=pytest.mark.soak)])
-def test_a_callback_yields_many_links_while_redis_is_unavailable(links: int, fault_crawl: MakeCrawl) -> None:
-    """It is not delayed, and all of them are crawled once Redis is back: each once."""
+def test_a_callback_can_yield_many_links_while_redis_is_unavailable(
+    links: int, fault_crawl: MakeCrawl
+) -> None:
+    """The callback is not delayed. Workers crawl each link once when Redis is back."""
     site = {"pages": links + 1, "fan_out": links, "latency_s": 0.0}
-    # One item at a time: when it goes on after the last link, that has been passed on, too.
+    # With one item at a time, the callback continues only after Scrapy has passed on the last link.
     settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 32, "CONCURRENT_ITEMS": 1}
     crawl = fault_crawl(site=site, spider=BROAD, settings=settings)
     (worker,) = crawl.start()
     wait_until(lambda: crawl.project.count("start"), "the callback begins", 20)
     with crawl.redis.client() as client:
-        # An fsync under way keeps Redis from writing: killed now, it would forget the lease.
+        # During an fsync Redis cannot write its AOF. A kill would then make it forget the lease.
         wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "all is written", 10)
     crawl.redis.kill()
 
@@ -73,14 +75,14 @@ def test_a_callback_yields_many_links_while_redis_is_unavailable(links: int, fau
     assert outage.kept >= links
 
 
-# Far away in the short form: a busy machine makes start() slow, and the way to Redis no longer.
+# The delay is large in the short form: on a busy machine start() is slow, but the proxy's delay is not.
 @pytest.mark.parametrize(
     ("starts", "away_s"), [(60_000, 4.0), pytest.param(1_000_000, 1.0, marks=pytest.mark.soak)]
 )
-def test_many_start_requests_while_redis_is_slow(
+def test_many_start_requests_wait_on_disk_while_redis_is_slow(
     starts: int, away_s: float, fault_crawl: MakeCrawl, tmp_path: Path
 ) -> None:
-    """What Redis has not taken yet is on disk; memory grows by what a start request costs by itself."""
+    """Moves that Redis has not accepted are on disk. Memory grows only by a start request's own cost."""
     spill = tmp_path / "spill"
     spill.mkdir()
     crawl = fault_crawl(
@@ -126,6 +128,6 @@ def test_many_start_requests_while_redis_is_slow(
     crawl.note(None, starts=starts, behind=behind, on_disk_mib=on_disk // MIB, grown_mib=grown // MIB)
     assert stored() == starts
     assert worker.close_reason == "shutdown"
-    # The outbox and what the log keeps for DQ_ROLLBACK_HORIZON; about 80 bytes a start request to tell
-    # apart those that are equal.
+    # The limit covers the outbox, the log within DQ_ROLLBACK_HORIZON, and about 80 bytes for each start
+    # request to recognize equal ones.
     assert grown < 250 * MIB + 120 * starts

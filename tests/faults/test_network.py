@@ -1,4 +1,4 @@
-"""The network between the workers and Redis loses replies, or everything: each request is processed once."""
+"""The network to Redis loses replies or everything: each request is processed once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RESUMES_WITHIN_S = 3.0
 
 
 @pytest.mark.parametrize("exchanges", [100, pytest.param(1_000, marks=pytest.mark.soak)])
-def test_no_lost_reply_loses_or_doubles_a_page(exchanges: int, fault_crawl: MakeCrawl) -> None:
-    """One reply in ten is cut after Redis has applied the command: every page is processed exactly once."""
+def test_lost_replies_lose_and_double_no_page(exchanges: int, fault_crawl: MakeCrawl) -> None:
+    """One reply in ten is lost after Redis has applied the command. Every page is processed exactly once."""
     crawl = fault_crawl(
         proxied=True,
         site={"pages": exchanges * 4, "latency_s": 0.02},
@@ -40,7 +40,7 @@ def test_no_lost_reply_loses_or_doubles_a_page(exchanges: int, fault_crawl: Make
     crawl.assert_whole(verdict)
     for worker in workers:
         outages.assert_quiet(worker)
-        # Redis has applied what it was sent: a repeat is enough, no worker has to register again.
+        # Redis has applied each command: a repeat is enough, and no worker has to register again.
         assert "dq/rejoins" not in worker.stats
 
 
@@ -48,7 +48,7 @@ def test_no_lost_reply_loses_or_doubles_a_page(exchanges: int, fault_crawl: Make
     ("times", "seconds"), [(1, 4.0), pytest.param(3, 10.0, marks=pytest.mark.soak)], ids=["once", "3 times"]
 )
 def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_crawl: MakeCrawl) -> None:
-    """Nothing is answered for longer than the TTL: within 3 s of its end a page is done; none is lost."""
+    """All replies are lost for longer than the TTL. A page is done 3 s after its end, and none is lost."""
     crawl = fault_crawl(
         proxied=True,
         site={"pages": 200 + 200 * times},
@@ -80,9 +80,9 @@ def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_
 
 
 def test_a_worker_whose_exchanges_are_cut_for_good_loses_its_leases(fault_crawl: MakeCrawl) -> None:
-    """Its heartbeats pass, on another connection. It stops them: the others take its requests, and finish.
+    """Its heartbeats use another connection. It stops them, and the others finish its requests.
 
-    It is back when its exchanges pass again.
+    It rejoins when its exchanges pass again.
     """
     crawl = fault_crawl(
         proxied=True, site={"pages": 400}, settings={"CONCURRENT_REQUESTS": 8}, spider=GATHERED
@@ -101,10 +101,10 @@ def test_a_worker_whose_exchanges_are_cut_for_good_loses_its_leases(fault_crawl:
     crawl.end_whole(held, workers=3, held=held)
 
 
-def test_the_requests_of_a_worker_that_is_only_cut_off_are_no_suspects(
+def test_the_requests_of_a_worker_that_is_only_cut_off_are_not_suspects(
     fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """Two workers are cut off in turn, for longer than the TTL, and come back: nothing runs one by one."""
+    """Two workers are cut off in turn for longer than the TTL. No request goes to the quarantine."""
     crawl = fault_crawl(
         proxied=True, site={"pages": 300, "latency_s": 0.3}, spider=GATHERED,
         settings={"CONCURRENT_REQUESTS": 8, "DQ_WORKER_TTL": 1},

@@ -1,4 +1,4 @@
-"""A page that kills every worker that crawls it: it is buried, and no other page is blamed for it."""
+"""A page that kills each worker that crawls it is buried, and no other page is blamed."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ POISON = spider_of("""
 
 
 def charges(client: redis.Redis, crawl: str) -> dict[str, int]:
-    """Return the attempts charged to each page that is in quarantine or in flight at this moment."""
+    """Return the attempts charged to each page that is now in quarantine or in flight."""
     name = prefix(crawl)
     pipe = client.pipeline(transaction=True)
     pipe.zrange(name + "quarantine", 0, -1)
     for worker_id in client.smembers(name + "members"):
         pipe.hvals(f"{name}in-flight:{worker_id.decode()}")
     quarantine, *in_flight = pipe.execute()
-    # In quarantine the partition and a zero byte, a place of 16 bytes, the id of 12; in flight the rank of 8:
-    # then a byte, 128 for a suspect, and the attempts.
+    # A quarantine member has the partition, a zero byte, a place of 16 bytes and an id of 12 bytes. A lease
+    # has a rank of 8 bytes. Both continue with a byte, 128 for a suspect, and the attempts.
     waiting = (member.partition(b"\0")[2] for member in quarantine)
     entries = [member[28:] for member in waiting] + [lease[8:] for held in in_flight for lease in held]
     found = ((PAGE.search(entry), entry[0] % 128) for entry in entries)
@@ -45,16 +45,16 @@ def charges(client: redis.Redis, crawl: str) -> dict[str, int]:
 
 
 class Supervisor:
-    """Keeps two workers running until the crawl is finished, and watches who is charged meanwhile."""
+    """Keeps two workers running until the crawl is finished, and watches which pages are charged."""
 
     def __init__(self, crawl: FaultCrawl) -> None:
         self.deaths = 0
         self.charged: Counter[str] = Counter()
-        """The most attempts that each page was seen with."""
+        """The most attempts seen for each page."""
         self._crawl = crawl
 
     def run(self, timeout_s: float) -> None:
-        """Start workers, and another one for each that dies; TimeoutError after *timeout_s*."""
+        """Start workers and replace each dead one; raise TimeoutError after *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         watched = self._crawl.start(2)
         with self._crawl.redis.client() as client:
@@ -83,19 +83,19 @@ def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
     ]
 
 
-# Leaves: what hangs from a page that is never parsed cannot be found.
+# Poisoned pages are leaves, because a page that is never parsed yields no links.
 @pytest.mark.parametrize(
     ("pages", "poison"),
     [(300, 199), *(pytest.param(1_000, leaf, marks=pytest.mark.soak) for leaf in (250, 640, 999))],
 )
-def test_a_page_that_kills_its_worker_is_buried_and_no_other(
+def test_only_the_page_that_kills_its_workers_is_buried(
     pages: int, poison: int, fault_crawl: MakeCrawl
 ) -> None:
-    """After at most five deaths it is the one dead letter; every other page is done, and none was charged."""
+    """After four deaths it is the only dead letter. Every other page is done and never charged."""
     path = f"/p/{poison}"
     crawl = fault_crawl(
         site={"pages": pages},
-        # A supervisor's worker may come when the others have just finished: it must not begin again.
+        # The supervisor may start a worker just after the others have finished. It must not begin a new run.
         settings={"POISON": path, "DQ_MAX_ATTEMPTS": 3, "DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
         spider=POISON,
     )
@@ -108,7 +108,7 @@ def test_a_page_that_kills_its_worker_is_buried_and_no_other(
     assert verdict.lost == {path}
     assert set(crawl.project.count("item")) == crawl.site.paths - {path}
     assert set(supervisor.charged) <= {path}
-    # The first death charges nobody, the next three charge the page.
+    # The first death charges no page, the next three charge this page.
     assert supervisor.deaths == 4
     assert dead_letters(crawl) == [("its worker died 3 times while it was the suspect", path)]
     assert verdict.reasons == ("finished", "finished")

@@ -1,4 +1,4 @@
-"""Redis comes back without its newest data: nothing is lost, and only what it forgot is processed twice."""
+"""Redis comes back without its newest data: nothing is lost, and only forgotten work is repeated."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from support.worker import Worker
 
 
 class Losses:
-    """Takes Redis back in time, and counts what may be processed twice for it."""
+    """Rolls Redis back and counts the pages that may be processed twice."""
 
     def __init__(self, crawl: FaultCrawl) -> None:
         self._crawl = crawl
         self.count = 0
         self.may_repeat = 0
-        """Pages done in the time that Redis forgot, and the leases held at its two ends."""
+        """Pages done in the time that Redis forgot, plus the leases at its beginning and its end."""
 
     def lose(self, meanwhile: Callable[[], object]) -> None:
-        """Let Redis lose what it stores during *meanwhile*; wait until all workers have rejoined."""
+        """Let Redis lose its writes during *meanwhile*; wait until all workers have rejoined."""
         crawl = self._crawl
         leases, done = crawl.leases(), crawl.done.total()
         before = self._exchanges()
         snapshot = crawl.redis.snapshot()
         meanwhile()
-        # A worker that stores nothing meanwhile, on a busy machine, loses nothing and need not rejoin.
+        # On a busy machine, a worker that stores nothing in that time loses nothing and need not rejoin.
         wait_until(
             lambda: all(now > before.get(name, -1) for name, now in self._exchanges().items()),
             "each worker has made an exchange", 60,
@@ -50,7 +50,7 @@ class Losses:
         self.may_repeat += leases + crawl.done.total() - done
 
     def _exchanges(self) -> dict[str, int]:
-        """Return the number of the last exchange of each worker."""
+        """Return the number of each worker's last exchange."""
         prefix = keys.prefix(self._crawl.project.name)
         with self._crawl.redis.client() as client:
             return {
@@ -63,14 +63,14 @@ def assert_nothing_lost(crawl: FaultCrawl, workers: list[Worker], losses: Losses
     crawl.end_whole(losses.may_repeat, losses=losses.count)
     for worker in workers:
         outages.assert_quiet(worker)
-        # Redis is back so soon that a worker need not have missed it.
+        # Redis is back so soon that a worker may not notice its absence.
         assert len(outages.outages(worker)) <= losses.count
         assert worker.stats["dq/rejoins"] >= losses.count
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(6, marks=pytest.mark.soak)])
-def test_what_redis_forgot_is_stored_again(times: int, fault_crawl: MakeCrawl) -> None:
-    """Redis loses up to 1 s of a crawl: it ends complete, and repeats at most what it did in that second."""
+def test_requests_that_redis_forgot_are_stored_again(times: int, fault_crawl: MakeCrawl) -> None:
+    """Redis loses up to 1 s of a crawl. The crawl ends complete and repeats at most that second's work."""
     crawl = fault_crawl(
         site={"pages": 300 + 200 * times, "latency_s": 0.04},
         settings={"CONCURRENT_REQUESTS": 4},
@@ -87,9 +87,9 @@ def test_what_redis_forgot_is_stored_again(times: int, fault_crawl: MakeCrawl) -
 
 
 def test_start_requests_that_redis_forgot_are_stored_again(fault_crawl: MakeCrawl) -> None:
-    """Redis loses a part of what start() has yielded, while it goes on: each request of it is processed."""
+    """Redis loses some of the requests that start() has yielded, while start() runs. All are processed."""
     pages = 100
-    # start() yields faster than the workers crawl: what Redis forgets is not done yet.
+    # start() yields faster than the workers crawl, so the forgotten requests are not done yet.
     crawl = fault_crawl(
         site={"pages": pages, "fan_out": 0, "latency_s": 0.15},
         settings={"CONCURRENT_REQUESTS": 2, "PAGES": pages},
@@ -104,7 +104,7 @@ def test_start_requests_that_redis_forgot_are_stored_again(fault_crawl: MakeCraw
 
 
 def test_a_worker_that_redis_forgot_continues(fault_crawl: MakeCrawl) -> None:
-    """Redis comes back from before the second worker joined: it registers again, and nothing is lost."""
+    """Redis is rolled back to before the second worker joined. That worker joins again, nothing is lost."""
     crawl = fault_crawl(
         site={"pages": 250, "latency_s": 0.1},
         settings={"CONCURRENT_REQUESTS": 4},
@@ -122,8 +122,8 @@ def test_a_worker_that_redis_forgot_continues(fault_crawl: MakeCrawl) -> None:
     assert_nothing_lost(crawl, workers, losses)
 
 
-def test_a_frontier_that_redis_forgot_altogether_is_lost(fault_crawl: MakeCrawl) -> None:
-    """Redis comes back without the crawl: all close with frontier_lost; the next crawl is complete."""
+def test_a_frontier_that_redis_forgot_completely_is_lost(fault_crawl: MakeCrawl) -> None:
+    """Redis returns without the crawl. All workers close with frontier_lost. The next crawl is complete."""
     crawl = fault_crawl(site={"pages": 150}, spider=GATHERED)
     before = crawl.redis.snapshot()
     workers = start_together(crawl)
@@ -139,8 +139,8 @@ def test_a_frontier_that_redis_forgot_altogether_is_lost(fault_crawl: MakeCrawl)
 
 
 @pytest.mark.parametrize("part", [0.9, 1.0], ids=["open", "finished"])
-def test_a_run_whose_start_redis_forgot_is_started_again(part: float, fault_crawl: MakeCrawl) -> None:
-    """Redis knows the run before only, perhaps not its end: the workers go on with theirs; it is whole."""
+def test_workers_continue_a_run_whose_start_redis_forgot(part: float, fault_crawl: MakeCrawl) -> None:
+    """Redis knows only the previous run, perhaps not its end. The workers continue theirs to its end."""
     crawl = fault_crawl(
         site={"pages": 100, "latency_s": 0.05},
         settings={"CONCURRENT_REQUESTS": 4, "DQ_ROLLBACK_HORIZON": 60},
@@ -166,11 +166,11 @@ def test_a_run_whose_start_redis_forgot_is_started_again(part: float, fault_craw
     assert verdict.leases_left == 0
     assert set(done) == crawl.site.paths
     assert crawl.overview().run == 1
-    for worker in workers if part == 1 else []:  # else the one that had left is found dead there
+    for worker in workers if part == 1 else []:  # otherwise they find the first worker dead after its exit
         outages.assert_quiet(worker)
 
 
-# Its page goes on for as long as the test wants, after its item is stored.
+# After storing its item, the page continues until the test ends it.
 ITEMS = spider_of("""
     async def parse(self, response):
         self.record("start", page_path(response))
@@ -184,7 +184,7 @@ ITEMS = spider_of("""
 
 
 def test_an_item_that_redis_forgot_is_written_again(fault_crawl: MakeCrawl) -> None:
-    """Redis has the lease still, so that the page is not crawled again, and its item is gone."""
+    """Redis still has the lease, so the page is not crawled again, but its item is gone."""
     settings = {"ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300}}
     crawl = fault_crawl(site={"pages": 1}, settings=settings, spider=ITEMS)
     (worker,) = crawl.start()
@@ -203,16 +203,16 @@ def test_an_item_that_redis_forgot_is_written_again(fault_crawl: MakeCrawl) -> N
 
 
 DEEP = {"CONCURRENT_REQUESTS": 8, "DQ_ROLLBACK_HORIZON": 1, "DQ_ORDER": "priority-fifo"}
-"""A log that reaches back no further than a second."""
+"""Settings with which the log covers only one second."""
 
 
 def test_a_roll_back_beyond_the_log_loses_nothing(fault_crawl: MakeCrawl) -> None:
-    """Redis comes back several horizons older: what it has forgotten is found and crawled again."""
+    """Redis comes back several horizons older. The workers find and crawl the forgotten pages again."""
     crawl = fault_crawl(site={"pages": 500}, settings=DEEP, spider=GATHERED)
     workers = start_together(crawl)
     losses = Losses(crawl)
     crawl.wait_for_part(0.05)
-    crawl.site.set_latency(0.5)  # however long it takes to get there, the crawl is not over
+    crawl.site.set_latency(0.5)  # so that the crawl cannot end before the roll-back
 
     def several_horizons() -> None:
         until = time.monotonic() + 4
@@ -225,15 +225,15 @@ def test_a_roll_back_beyond_the_log_loses_nothing(fault_crawl: MakeCrawl) -> Non
     assert any("further than DQ_ROLLBACK_HORIZON" in worker.text for worker in workers)
 
 
-def test_start_requests_that_are_gone_for_good_are_reported(fault_crawl: MakeCrawl) -> None:
-    """Redis knows the run before only, and no log has the start requests: no worker says `finished`.
+def test_start_requests_that_are_lost_for_good_are_reported(fault_crawl: MakeCrawl) -> None:
+    """Redis knows only the previous run, and no log has the start requests: no worker closes with `finished`.
 
-    The run stays open: the same command runs start() again, and every page is crawled in that run.
+    The run stays open. The same command runs start() again, and then crawls every page in that run.
     """
     crawl = fault_crawl(site={"pages": 300}, settings=DEEP, spider=GATHERED)
     (first,) = start_together(crawl, 1)
     first.wait()
-    crawl.site.set_latency(0.3)  # the next run is not over when it is forgotten
+    crawl.site.set_latency(0.3)  # so that the next run lasts until the roll-back
     tombstone = crawl.redis.snapshot()
     (crawl.project.folder / GO).unlink()
     workers = start_together(crawl)
@@ -257,14 +257,14 @@ def test_start_requests_that_are_gone_for_good_are_reported(fault_crawl: MakeCra
 
 
 @pytest.mark.parametrize("cuts", [12, pytest.param(100, marks=pytest.mark.soak)])
-def test_an_aof_that_is_cut_anywhere_holds_no_half_transition(
+def test_a_truncated_aof_holds_no_half_transition(
     cuts: int,
     redis_kind: Kind,
     start_redis: StartRedis,
     crawl_name: str,
     figures: Figures,
 ) -> None:
-    """What a cut AOF brings back is a state that the crawl has had, the later, the more there is of it."""
+    """A cut AOF gives a state that the crawl had once. A longer AOF gives a later state."""
     redis = start_redis(redis_kind, appendonly=True)
     live = noted_frontier.NotedFrontier(redis.url, crawl_name)
     noted_frontier.live_through_all(live)
@@ -282,7 +282,7 @@ def test_an_aof_that_is_cut_anywhere_holds_no_half_transition(
         shutil.rmtree(shortened)
         with redis.client() as client:
             state = stored_state(client, crawl_name, live.order)
-        # Not before the last one found: after the flush the crawl is what it was at the beginning.
+        # Search from the last state found: after a flush, the first state occurs again.
         since = found[-1] if found else 0
         assert state in live.states[since:], f"cut after {offset} of {size} bytes"
         found.append(live.states.index(state, since))

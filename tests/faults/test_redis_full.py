@@ -1,4 +1,4 @@
-"""Redis has no room left, in memory or on its disk: the crawl pauses, says why, and goes on as soon as
+"""Redis has no room in memory or on its disk: the crawl pauses, logs the reason, and continues when
 there is room again.
 """
 
@@ -29,10 +29,10 @@ FOREIGN_VALUE = b"x" * 10_000
 
 
 def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> None:
-    """Wait until the workers have reported outage *number*; check that no page is done, no worker ends."""
+    """Wait until the workers report outage *number*; check that no page is done and no worker ends."""
     for worker in workers:
         wait_until(lambda w=worker: w.text.count(outages.WARNING) == number, "a warning")
-    # Meanwhile they finish the requests that they held.
+    # In this time the workers finish the requests that they hold.
     time.sleep(PAUSE_S)
     before = crawl.done.total()
     time.sleep(PAUSE_S)
@@ -42,12 +42,12 @@ def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> 
 
 
 def report_it(crawl: FaultCrawl, why: str) -> int:
-    """Return how many workers report that they wait for this reason."""
+    """Return how many workers report this reason for their wait."""
     return sum(why in member.waits_for for member in crawl.overview().members)
 
 
 def assert_complete(crawl: FaultCrawl, workers: Sequence[Worker], pauses: int, says: str) -> None:
-    """Nothing was lost or done twice, and each worker has told of each pause."""
+    """Assert that nothing was lost or done twice, and that each worker has reported each pause."""
     crawl.end_whole(pauses=pauses)
     outages.assert_told(workers, pauses, says)
     assert all("dq/rejoins" not in worker.stats for worker in workers)
@@ -57,7 +57,7 @@ def assert_complete(crawl: FaultCrawl, workers: Sequence[Worker], pauses: int, s
 def test_a_crawl_waits_until_redis_has_memory_again(
     times: int, redis_kind: Kind, start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
-    """Beyond maxmemory both workers pause with a warning that says so, and go on when it is raised."""
+    """Above maxmemory both workers pause with a warning. They continue when the limit is raised."""
     server = start_redis(redis_kind, appendonly=True)
     crawl = fault_crawl(
         server,
@@ -78,12 +78,12 @@ def test_a_crawl_waits_until_redis_has_memory_again(
 
 
 @pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
-def test_volatile_ttl_evicts_nothing_of_a_crawl(
+def test_volatile_ttl_evicts_no_key_of_a_crawl(
     pages: int, start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
-    """Other keys fill the memory and are evicted: the workers warn about the policy, and lose nothing."""
-    # Of the keys that Redis samples it evicts the one with the shortest TTL: if a key of the crawl had one,
-    # it could be evicted.
+    """Redis evicts other keys. The workers warn about the policy and lose nothing."""
+    # Redis evicts the sampled key with the shortest TTL. If a key of the crawl had a TTL, Redis could evict
+    # that key.
     policy = ["--maxmemory-policy", "volatile-ttl", "--maxmemory-samples", "64"]
     server = start_redis(appendonly=True, maxmemory="6mb", args=policy)
     with server.client() as client:
@@ -109,7 +109,7 @@ def test_volatile_ttl_evicts_nothing_of_a_crawl(
 
 @pytest.fixture
 def mount() -> Iterator[Callable[[Path], SmallDisk]]:
-    """Yield a function that mounts a small disk at a folder; the test is skipped if that is not permitted."""
+    """Yield a function that mounts a small disk at a folder, or skips the test if it may not mount."""
     with ExitStack() as disks:
 
         def at(folder: Path) -> SmallDisk:
@@ -130,7 +130,7 @@ def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a full disk both workers pause with a warning that says so, and go on when there is room."""
+    """With a full disk both workers pause with a warning. They continue when there is room again."""
     (folder := tmp_path / "first").mkdir()
     (folder / "valkey-server").symlink_to(str(find_binary(redis_kind)))
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)

@@ -1,4 +1,4 @@
-"""Redis is killed with SIGKILL and comes back: the crawl goes on by itself, and Scrapy's loop never waits."""
+"""Redis is killed with SIGKILL and restarted: the crawl continues, and Scrapy's loop never waits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from support.timed_scheduler import TIMED, longest_call_ms
 from support.waiting import Stopwatch
 
 LONGEST_CALL_MS = 200
-# The longest pause between two tries, and what Redis and the first exchange take.
+# The longest pause between two tries, plus the time that Redis and the first exchange need.
 NOTICED_WITHIN_S = 4.0
 
 
 def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
-    """Return how many moves these pages make: a put for each of their links, and an ack."""
+    """Return the number of moves for these pages: a put for each link and an ack."""
     tree = crawl.site.tree
     first = [int(page.rpartition("/")[2]) * tree.fan_out + 1 for page in pages]
     return sum(1 + max(0, min(tree.fan_out, tree.pages - link)) for link in first)
@@ -31,21 +31,21 @@ def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
     [(2,), pytest.param((2, 12) * 5, marks=pytest.mark.soak)],
     ids=lambda away_s: f"{len(away_s)} times",
 )
-def test_the_crawl_continues_by_itself_after_redis_was_killed(
+def test_the_crawl_continues_on_its_own_after_redis_was_killed(
     away_s: Sequence[float], fault_crawl: MakeCrawl
 ) -> None:
-    """No worker ends, no page is lost, nobody waits; one warning when Redis goes, one line at its return."""
+    """No worker ends, no page is lost, no call waits. Each outage has one warning and one line at its end."""
     crawl = fault_crawl(
         site={"pages": 300 + 150 * len(away_s)},
         settings={"SCHEDULER": TIMED, "CONCURRENT_REQUESTS": 8},
         spider=GATHERED,
     )
     workers = start_together(crawl)
-    # By worker: how many moves it made while Redis was away, for each outage.
+    # For each worker, its number of moves in each outage.
     made: list[list[int]] = [[], []]
     stalled_s = 0.0
     for number, seconds in enumerate(away_s):
-        # Early: few pages are known yet, and all others hang from them.
+        # The first kill is early: few pages are known, and all others can only be found from them.
         crawl.wait_for_part(0.05 + 0.35 * number / len(away_s))
         away = Stopwatch()
         crawl.redis.kill()
@@ -64,7 +64,7 @@ def test_the_crawl_continues_by_itself_after_redis_was_killed(
     rejoins = sum(worker.stats.get("dq/rejoins", 0) for worker in workers)
     longest_ms = longest_call_ms(crawl.project, 2)
     crawl.note(verdict, kills=len(away_s), longest_call_ms=longest_ms, rejoins=rejoins)
-    # What Redis confirmed was written; only an fsync under way at the kill may have kept it from that.
+    # Redis had written all that it confirmed, unless an fsync was running at the kill.
     crawl.assert_whole(verdict, verdict.repeats if rejoins else 0)
     assert longest_ms < LONGEST_CALL_MS + stalled_s * 1000
     for one, moves in zip(told, [*made[0], *made[1]], strict=True):

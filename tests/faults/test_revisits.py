@@ -1,4 +1,4 @@
-"""A crawl that never ends, under kills and roll-backs: there is one entry of each page, all the time."""
+"""A crawl that never ends always has one entry for each page, despite kills and roll-backs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 def visited(site: TreeSite, times: int) -> None:
-    """Wait until each page was asked for *times* more."""
+    """Wait until the site has received *times* more requests for each page."""
     before = site.hits()
     wait_until(
         lambda: all(site.hits()[f"/p/{n}"] >= before[f"/p/{n}"] + times for n in range(PAGES)),
@@ -34,13 +34,13 @@ def visited(site: TreeSite, times: int) -> None:
 @pytest.mark.parametrize(
     "seed", [1, pytest.param(2, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)]
 )
-def test_each_page_has_one_entry_whatever_is_killed_or_rolled_back(
+def test_each_page_keeps_one_entry_through_kills_and_roll_backs(
     fault_redis: RedisServer,
     start_site: StartSite,
     make_project: MakeProject,
     seed: int,
 ) -> None:
-    """Three workers on a tree; kill -9 of workers and of Redis, a Redis rolled back, and SIGTERM."""
+    """Three workers crawl a tree. Workers and Redis are killed, Redis is rolled back, workers get SIGTERM."""
     draw = random.Random(seed)
     site = start_site(pages=PAGES, fan_out=3, flaky_every=7, latency_s=0.02)
     project = make_project([site.start_url], redis_url=fault_redis.url, settings=SETTINGS)
@@ -58,7 +58,7 @@ def test_each_page_has_one_entry_whatever_is_killed_or_rolled_back(
     for worker in workers:
         worker.terminate()
     assert [worker.wait() for worker in workers] == [0, 0, 0]
-    late = project.start_worker()  # it takes over what a worker that was killed had
+    late = project.start_worker()  # it takes over the leases of a killed worker
     visited(site, 2)
     late.terminate()
     assert late.wait() == 0

@@ -1,4 +1,4 @@
-"""What a crawl needs to reach Redis is replaced in mid-crawl: its password, its certificate."""
+"""A password or a certificate is replaced during a crawl."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ NOT_ACCEPTED = "the certificate of Redis is not accepted: renew it, or correct s
 SITE = {"pages": 2_000, "latency_s": 0.02}
 
 
-def test_a_password_that_is_rotated_in_mid_crawl(start_redis: StartRedis, fault_crawl: MakeCrawl) -> None:
-    """A worker with the old one waits when its connections have ended; one with the new one goes on."""
+def test_a_crawl_survives_the_rotation_of_its_password(
+    start_redis: StartRedis, fault_crawl: MakeCrawl
+) -> None:
+    """When its connections end, a worker with the old password waits. One with the new password crawls."""
     server = start_redis(appendonly=True)
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crawler", "on", ">old", "~*", "+@all")
@@ -30,7 +32,7 @@ def test_a_password_that_is_rotated_in_mid_crawl(start_redis: StartRedis, fault_
             wait_until(lambda w=worker: "denies access" in w.text, "the reason is told", 30)
         leases = crawl.leases()
         assert not {word for word in (">old", ":old@") if word in first.text}
-        first.terminate()  # one is replaced while Redis refuses it; what it holds is found by the others
+        first.terminate()  # Redis refuses it as it leaves, so the others have to reclaim its leases
         (third,) = crawl.start(settings={"REDIS_URL": new})
         done = len(crawl.done)
         wait_until(lambda: len(crawl.done) > done + 50, "pages by the new password")
@@ -43,17 +45,17 @@ def test_a_password_that_is_rotated_in_mid_crawl(start_redis: StartRedis, fault_
     assert verdict.leases_left == 0
     assert second.text.count("denies access") == 1
     assert "Check the user and password in REDIS_URL" in second.text
-    assert not outages.lines(second, "ERROR", "CRITICAL")  # it or the third finds that the first is dead
+    assert not outages.lines(second, "ERROR", "CRITICAL")  # the second or third worker finds the first dead
 
 
-def test_a_certificate_that_expires_in_mid_crawl(
+def test_a_crawl_waits_while_the_certificate_of_redis_is_expired(
     start_redis: StartRedis, fault_crawl: MakeCrawl, tmp_path: Path
 ) -> None:
-    """Nothing is sent to whoever presents it; with a new one the crawl goes on."""
+    """Workers send nothing to a server with an expired certificate. With a new one the crawl continues."""
     server, authority = start_redis(appendonly=True), Authority(tmp_path)
     with RedisProxy(server.url, authority.context()) as proxy:
         through = f"{proxy.url}?ssl_ca_certs={authority.path}"
-        # On a busy machine one worker is back long before the other: nobody is to be taken for dead here.
+        # On a busy machine, one worker may return long before the other. No worker should be declared dead.
         patient = {"DQ_WORKER_TTL": 60}
         crawl = fault_crawl(server, through=through, site=SITE, spider=GATHERED, settings=patient)
         workers = start_together(crawl)

@@ -1,4 +1,4 @@
-"""A Redis with replicas under Sentinel: the crawl goes on with the new master, and nothing is lost."""
+"""With replicas under Sentinel, the crawl continues with the new master, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from support.waiting import free_port, wait_until
 from support.worker import Worker
 
 SITE = {"pages": 2_000, "latency_s": 0.03}
-SLOW_SITE = {"pages": 2_000, "latency_s": 0.2}  # connections ask for the master every five seconds
+SLOW_SITE = {"pages": 2_000, "latency_s": 0.2}  # connections look up the master every five seconds
 
 
-def test_the_crawl_goes_on_when_its_master_is_killed(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:
-    """A replica is promoted, which may lack the last moments; the old master comes back as its replica."""
+def test_the_crawl_continues_when_its_master_is_killed(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:
+    """Sentinel promotes a replica that may lack the newest data. The old master returns as its replica."""
     crawl = fault_crawl(sentinels, site=SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -34,8 +34,10 @@ def test_the_crawl_goes_on_when_its_master_is_killed(sentinels: Sentinels, fault
     crawl.end_whole(may_repeat)
 
 
-def test_the_crawl_follows_when_its_master_is_separated(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:
-    """Workers write to it for a while, which nobody else has; it comes back, and its writes are dropped."""
+def test_the_crawl_follows_a_failover_when_its_master_is_separated(
+    sentinels: Sentinels, fault_crawl: MakeCrawl
+) -> None:
+    """Workers write to the old master for a while. When it returns, it loses these writes."""
     crawl = fault_crawl(sentinels, site=SLOW_SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -45,7 +47,7 @@ def test_the_crawl_follows_when_its_master_is_separated(sentinels: Sentinels, fa
     done = len(crawl.done)
     wait_until(lambda: len(crawl.done) > done, "pages that only the old master knows of")
     may_repeat = _wait_for_rejoins(crawl, workers) + before
-    old.restart()  # with its data, and as a master, as it takes itself for one
+    old.restart()  # with its data and in the role of a master
     with old.client() as client:
         wait_until(lambda: _role(client) == b"slave", "it is a replica", 60)
     crawl.end_whole(may_repeat, timeout_s=120)
@@ -53,7 +55,7 @@ def test_the_crawl_follows_when_its_master_is_separated(sentinels: Sentinels, fa
 
 
 def _role(client: redis.Redis) -> bytes | None:
-    """Return what it is; None: it has closed the connection, as it does when its role changes."""
+    """Return the server's role, or None if it closed the connection because its role changed."""
     try:
         role: bytes = client.role()[0]
     except redis.exceptions.ConnectionError:
@@ -62,7 +64,7 @@ def _role(client: redis.Redis) -> bytes | None:
 
 
 class Pair:
-    """A Redis and its replica, without Sentinel, and an address that leads to the former."""
+    """A Redis and its replica, without Sentinel, and an address that leads to the master."""
 
     def __init__(self, old: RedisServer, new: RedisServer, address: RedisProxy) -> None:
         self.old, self.new, self.address = old, new, address
@@ -73,11 +75,11 @@ class Pair:
             )
 
     def cut(self) -> None:
-        """Cut the link between both: the replica has what it has."""
+        """Cut the link between both servers, so that the replica gets no new data."""
         self._replicate(self.new, free_port())
 
     def promote(self) -> None:
-        """Make the replica the master, and the address lead to it."""
+        """Make the replica the master and lead the address to it."""
         with self.new.client() as client:
             client.replicaof("NO", "ONE")
         self.address.lead_to(self.new.url)
@@ -95,10 +97,8 @@ def pair(start_redis: StartRedis, start_proxy: StartProxy) -> Pair:
     return Pair(old, new, start_proxy(old.url))
 
 
-def test_the_crawl_goes_on_when_replicaof_makes_another_server_the_master(
-    pair: Pair, fault_crawl: MakeCrawl
-) -> None:
-    """By hand, without Sentinel, though the replica is behind; the address leads to it from then on."""
+def test_the_crawl_continues_when_a_user_promotes_a_replica(pair: Pair, fault_crawl: MakeCrawl) -> None:
+    """A user promotes a replica that is behind. Then the address leads to it."""
     crawl = fault_crawl(pair.new, through=pair.address.url, site=SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -111,8 +111,8 @@ def test_the_crawl_goes_on_when_replicaof_makes_another_server_the_master(
     assert crawl.end_whole(may_repeat, timeout_s=120).repeats
 
 
-def test_nothing_counts_that_no_replica_has(pair: Pair, fault_crawl: MakeCrawl) -> None:
-    """DQ_WAIT_REPLICAS: though the promoted replica was cut off for longer than a worker's log lasts."""
+def test_only_moves_that_a_replica_has_are_confirmed(pair: Pair, fault_crawl: MakeCrawl) -> None:
+    """With DQ_WAIT_REPLICAS, this holds even if the replica was cut off for longer than a worker's log."""
     settings = {"DQ_WAIT_REPLICAS": 1, "DQ_ROLLBACK_HORIZON": 1}
     crawl = fault_crawl(pair.new, through=pair.address.url, site=SITE, settings=settings)
     workers = crawl.start(2)
@@ -121,12 +121,12 @@ def test_nothing_counts_that_no_replica_has(pair: Pair, fault_crawl: MakeCrawl) 
     leases = crawl.leases()
     for worker in workers:
         wait_until(lambda w=worker: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in w.text, "they wait for it")
-    time.sleep(2.0)  # twice the horizon: what is stored now is in no log any more
-    pair.promote()  # the old one becomes its replica, so that they go on
+    time.sleep(2.0)  # twice the horizon, so that no log still has older moves
+    pair.promote()  # the old master becomes its replica, so that the workers continue
     crawl.end_whole(leases, timeout_s=120)
 
 
 def _wait_for_rejoins(crawl: FaultCrawl, workers: list[Worker]) -> int:
-    """Wait until all have taken up the new master; return the leases held, and how many pages were done."""
+    """Wait until all workers follow the new master; return the number of leases and of pages done."""
     wait_until(lambda: all("continues as" in worker.text for worker in workers), "both have followed", 30)
     return crawl.leases() + crawl.done.total()

@@ -1,4 +1,4 @@
-"""One crawl over many shards: on one Redis, and on a cluster whose masters are killed."""
+"""One crawl has many shards, on one Redis or on a cluster whose masters are killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARDS = 12
 HORIZON_S = 2
 SITE = {"pages": 1_000, "latency_s": 0.02, "hosts": [f"127.0.0.{host}" for host in range(1, 41)]}
 SLOW_S = 5.0
-"""Four workers get some 12 pages a second."""
+"""With this latency, four workers fetch about 12 pages per second."""
 SPREAD = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": HORIZON_S}
 
 
@@ -30,8 +30,8 @@ def metas(crawl: FaultCrawl) -> list[str]:
     return [keys.meta(keys.Shard(crawl.project.name, shard)) for shard in range(SHARDS)]
 
 
-def test_workers_are_killed(fault_crawl: MakeCrawl) -> None:
-    """What waits for links in other shards is crawled again, nothing is lost, and all shards are cleared."""
+def test_killed_workers_lose_no_page(fault_crawl: MakeCrawl) -> None:
+    """Pages that wait for puts in other shards are crawled again, nothing is lost, all shards are cleared."""
     crawl = fault_crawl(site=SITE, settings=SPREAD | {"DQ_WORKER_TTL": 30})
     live = crawl.start(2)
     for part in (0.05, 0.15, 0.3, 0.5):
@@ -44,10 +44,10 @@ def test_workers_are_killed(fault_crawl: MakeCrawl) -> None:
 
 
 @pytest.mark.parametrize("lost", [keys.HOME, 5], ids=["home", "another one"])
-def test_one_worker_is_cut_off_from_one_shard_for_good(lost: int, fault_crawl: MakeCrawl) -> None:
-    """It gives back what it cannot finish, and the other one finishes.
+def test_a_worker_that_is_cut_off_from_a_shard_returns_its_leases(lost: int, fault_crawl: MakeCrawl) -> None:
+    """It gives back the leases that it cannot finish, and the other worker finishes the run.
 
-    It is back when it reaches the shard, or has closed, if the other one would have waited for it.
+    It rejoins when it reaches the shard. It closes if the other worker would have to wait for it.
     """
     settings = SPREAD | {"DQ_WORKER_TTL": 2}
     crawl = fault_crawl(proxied=True, site=SITE, settings=settings, spider=GATHERED)
@@ -73,8 +73,10 @@ def test_one_worker_is_cut_off_from_one_shard_for_good(lost: int, fault_crawl: M
     assert verdict.leases_left == 0
 
 
-def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
-    """Each master, of which each has shards, gives all of its slots to the next one, while the crawl runs."""
+def test_a_crawl_continues_while_all_slots_of_the_cluster_are_moved(
+    cluster: Cluster, fault_crawl: MakeCrawl
+) -> None:
+    """Each master has shards. While the crawl runs, each master gives all its slots to the next one."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 3_000}, settings=SPREAD)
     before = [cluster.owner(meta).port for meta in metas(crawl)]
     assert len({*before}) == 3
@@ -89,7 +91,7 @@ def test_all_slots_of_the_cluster_are_moved(cluster: Cluster, fault_crawl: MakeC
 
 
 def test_a_crawl_at_rest_is_moved_into_other_shards(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
-    """All its workers were killed; in the cluster, each shard is on another node before and after."""
+    """All its workers were killed. In the cluster, the shards are on different nodes before and after."""
     crawl = fault_crawl(cluster, site=SITE, settings=SPREAD)
     for worker in crawl.start(2):
         crawl.wait_for_part(0.2)
@@ -102,7 +104,7 @@ def test_a_crawl_at_rest_is_moved_into_other_shards(cluster: Cluster, fault_craw
 
 
 def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) -> None:
-    """Kill a master, each in its turn, and a worker at the same instant."""
+    """Kill a master, each in turn, and a worker at the same instant."""
     live = crawl.start(4)
     for number, part in enumerate(parts):
         crawl.wait_for_part(part, 120)
@@ -117,10 +119,10 @@ def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) ->
 
 
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.soak)])
-def test_a_master_and_a_worker_are_killed_at_the_same_instant(
+def test_killing_a_master_and_a_worker_at_once_loses_no_page(
     cluster: Cluster, fault_crawl: MakeCrawl, times: int
 ) -> None:
-    """What the worker had put there may be gone, and its log with it: its pages are in flight elsewhere."""
+    """The master may lose the worker's puts, and the log is gone. Other shards still have the leases."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 1_000 * times}, settings=SPREAD)
     kill_at_once(cluster, crawl, [0.1 + 0.7 * number / times for number in range(times)])
     verdict = crawl.end(600)
@@ -140,12 +142,12 @@ def answers(crawl: FaultCrawl) -> bool:
 def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
     cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
-    """In one crawl. What was held, or done, around the kill of a master may repeat."""
+    """All this happens in one crawl. Pages held or done around the kill of a master may repeat."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 5_000}, settings=SPREAD)
     live = crawl.start(4)
     may_repeat = 0
     crawl.wait_for_part(0.05, 120)
-    crawl.site.set_latency(SLOW_S)  # the crawl must not end meanwhile, however long this takes
+    crawl.site.set_latency(SLOW_S)  # so that the crawl does not end before the slots are moved
     cluster.move_slots()
     crawl.site.set_latency(SITE["latency_s"])
     masters = [each for each in cluster.servers if cluster.run(each, "ROLE")[0] == b"master"]

@@ -1,4 +1,4 @@
-"""Split brain: two masters, of which one is cut off, and each call of a worker may reach either."""
+"""Split brain: there are two masters, one of them cut off, and a worker's calls may reach either."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from support.worker import Worker
 HORIZON_S = 10.0
 CUT_EVERY_S = 0.1
 ALTERNATIONS = 3
-"""So often each worker has to find that it speaks to the other master."""
+"""Each worker must find at least this often that it speaks to the other master."""
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(20))
-def test_two_masters_in_turn_are_no_roll_back(
+def test_switching_between_two_masters_is_not_taken_for_a_roll_back(
     seed: int, sentinels: Sentinels, fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """A sentinel is on each side. All connections are cut again and again, and each new one asks either.
+    """Each side has a sentinel. All connections are cut repeatedly, and new ones ask either sentinel.
 
-    No log has an error, and no page is lost: all this is over within the horizon.
+    No log has an error and no page is lost, because the split ends within the horizon.
     """
     crawl = fault_crawl(
         sentinels, site={"pages": 2_400, "latency_s": 0.3}, settings={"DQ_ROLLBACK_HORIZON": HORIZON_S}
@@ -38,7 +38,7 @@ def test_two_masters_in_turn_are_no_roll_back(
     proxies = [start_proxy(sides[0]), start_proxy(sides[0])]
     workers = [crawl.project.start_worker(settings={"REDIS_URL": _by_way_of(proxy)}) for proxy in proxies]
     crawl.wait_for(1)
-    time.sleep(HORIZON_S + 2)  # a worker misses only what its log has no more
+    time.sleep(HORIZON_S + 2)  # only now can a worker miss moves that its log no longer has
     old, may_repeat = sentinels.master, crawl.leases() - crawl.done.total()
     split_at = time.monotonic()
     sentinels.split()
@@ -78,12 +78,12 @@ def test_two_masters_in_turn_are_no_roll_back(
 
 
 def _by_way_of(proxy: RedisProxy) -> str:
-    """Return the URL for a worker that asks the sentinel behind *proxy*."""
+    """Return a URL with which a worker asks the sentinel behind *proxy*."""
     return f"redis+sentinel://:pass@{urlsplit(proxy.url).netloc}/{SERVICE}/0"
 
 
 def _wait_for_both(sentinels: Sentinels, old: RedisServer) -> RedisServer:
-    """Wait until most sentinels name another master, and return that; the first one still names *old*."""
+    """Wait until most sentinels name another master; return it. The first sentinel still names *old*."""
     new = sentinels.wait_for_another_master(old)
     with sentinels.sentinel(sentinels.ports[0]) as client:
         assert client.sentinel_master(SERVICE)["port"] == old.port
@@ -91,18 +91,18 @@ def _wait_for_both(sentinels: Sentinels, old: RedisServer) -> RedisServer:
 
 
 def _cut(*clients: redis.Redis) -> None:
-    """Close the connections of all other clients of these servers; replicas and sentinels stay."""
+    """Close all client connections to these servers, except replicas and sentinels."""
     for client in clients:
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "USER", "default")
 
 
 def _calls(server: RedisServer) -> int:
-    """Return how many scripts have been called there."""
+    """Return the number of script calls on this server."""
     with server.client() as client:
         stats = client.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "fcall"))
 
 
 def _rejoins(worker: Worker) -> int:
-    """Return how often it has found that it speaks to the other master."""
+    """Return how often the worker has noticed the other master."""
     return worker.text.count(" continues as ")

@@ -1,4 +1,4 @@
-"""A start() that dies, stops or freezes in the middle: what only it knows is not forgotten by the others."""
+"""A start() dies, stops or freezes halfway: the other workers do not forget its remaining requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
-# With -a part=1 a worker yields the start requests; without, it yields none.
+# With -a part=1, a worker yields the start requests; otherwise it yields none.
 PARTS = spider_of(
     """
     part = ""
@@ -27,7 +27,7 @@ PARTS = spider_of(
     bases="SlowStartSpider",
     before="from support.fault_spiders import SlowStartSpider\n",
 )
-# A worker with FREEZE stops itself in its start(), until it is released.
+# A worker with FREEZE stops itself in start() until it gets SIGCONT.
 FREEZING = spider_of(
     """
     async def start(self):
@@ -38,7 +38,7 @@ FREEZING = spider_of(
 """,
     bases="GatheredSpider",
 )
-# With -a part=1 the start request stays in its worker, and waits there.
+# With -a part=1, the start request is local and waits in its worker.
 LOCAL = spider_of("""
     part = ""
 
@@ -47,7 +47,7 @@ LOCAL = spider_of("""
             yield scrapy.Request(self.start_urls[0], meta={"dq_local": True, "dq_delay": 600})
         self.record("exhausted", self.part or "-")
 """)
-# One page for each of forty words; a worker with BACKWARDS begins with the last.
+# One page has forty words. A worker with BACKWARDS begins with the last word.
 WORDS = spider_of("""
     async def start(self):
         backwards = os.environ.get("BACKWARDS")
@@ -65,8 +65,8 @@ PAGES = 200
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
-def test_a_start_that_ends_too_early_leaves_the_run_open(how: str, fault_crawl: MakeCrawl) -> None:
-    """The others say so and close with start_incomplete; the same command goes on with what is missing."""
+def test_an_interrupted_start_leaves_the_run_open(how: str, fault_crawl: MakeCrawl) -> None:
+    """The other worker logs this and closes with start_incomplete. The same command crawls the rest."""
     crawl = fault_crawl(site={"pages": PAGES, "fan_out": 0}, settings={"PAGES": PAGES}, spider=PARTS)
     (crawl.project.folder / GO).touch()
     (seeding,) = crawl.start(args={"part": "1"})
@@ -99,10 +99,10 @@ def test_a_start_that_ends_too_early_leaves_the_run_open(how: str, fault_crawl: 
     assert crawl.overview().run == 0
 
 
-def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(fault_crawl: MakeCrawl) -> None:
-    """Its worker is not idle before the end of the crawl; when it dies before, the others finish the run."""
+def test_a_completed_start_counts_while_its_worker_is_busy(fault_crawl: MakeCrawl) -> None:
+    """This worker is busy until the crawl ends. If it dies earlier, the others finish the run."""
     crawl = fault_crawl(
-        site={"pages": 100, "fan_out": 0, "latency_s": 10.0},  # minutes: the crawl is not over by then
+        site={"pages": 100, "fan_out": 0, "latency_s": 10.0},  # minutes, so that the crawl outlasts start()
         settings={"PAGES": 100, "CONCURRENT_REQUESTS": 4},
         spider=PARTS,
     )
@@ -128,7 +128,7 @@ def test_a_start_that_is_over_is_complete_while_its_worker_is_busy(fault_crawl: 
 
 
 def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(fault_crawl: MakeCrawl) -> None:
-    """Nobody else has it: when its worker dies the others do not say that they have finished."""
+    """No other worker has it. When its worker dies, the others do not close with `finished`."""
     crawl = fault_crawl(site={"pages": 5}, spider=LOCAL)
     (waiting,) = crawl.start(args={"part": "1"})
     wait_until(lambda: crawl.project.count("exhausted"), "start() is over", 30)
@@ -139,8 +139,8 @@ def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(fault_crawl
     assert other.close_reason == "start_incomplete"
 
 
-def test_a_worker_that_was_frozen_in_its_start_repeats_nothing(fault_crawl: MakeCrawl) -> None:
-    """The others have finished and left when it wakes: it finds what was seen, and no page runs again."""
+def test_a_worker_that_was_frozen_in_start_repeats_no_page(fault_crawl: MakeCrawl) -> None:
+    """The others finish and leave before it wakes. It finds its requests in `seen` and runs no page again."""
     crawl = fault_crawl(site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
     (crawl.project.folder / GO).touch()
     (frozen,) = crawl.start(environ={"FREEZE": "1"})
@@ -166,10 +166,10 @@ HOST_OF_ENVIRON = "import os, socket\nsocket.gethostname = lambda: os.environ['O
 
 
 @pytest.mark.parametrize("hosts", [("one", "one"), ("one", "other")], ids=["one host", "two hosts"])
-def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_several_hosts(
+def test_a_rerun_just_after_the_end_begins_a_new_run_unless_hosts_shared_the_last(
     hosts: tuple[str, str], fault_crawl: MakeCrawl
 ) -> None:
-    """On two hosts a supervisor may have restarted it: it closes with `finished`, and explains a rerun."""
+    """On two hosts, a supervisor may have restarted the worker. It closes and explains how to run again."""
     crawl = fault_crawl(site={"pages": 100, "latency_s": 0.01})
     (crawl.project.folder / "sitecustomize.py").write_text(HOST_OF_ENVIRON)
     workers: list[Worker] = [crawl.project.start_worker(environ={"ON_HOST": host}) for host in hosts]
@@ -195,8 +195,8 @@ def test_a_rerun_just_after_the_end_begins_a_new_run_unless_workers_were_on_seve
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_requests_of_one_page_may_come_in_any_order(killed: bool, fault_crawl: MakeCrawl) -> None:
-    """They differ in their cb_kwargs alone, and another worker's start() yields them in another order."""
+def test_start_may_yield_its_requests_in_another_order(killed: bool, fault_crawl: MakeCrawl) -> None:
+    """The requests differ only in cb_kwargs. Another worker's start() yields them in another order."""
     crawl = fault_crawl(site={"pages": 1}, spider=WORDS)
     (first,) = crawl.start()
     crawl.wait_for(15)

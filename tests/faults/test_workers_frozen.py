@@ -1,4 +1,4 @@
-"""Workers that hang: frozen from outside, or blocked by their own callback. Only who hangs loses leases."""
+"""Workers hang because they are frozen or their callback blocks. Only workers that hang lose leases."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from support.waiting import wait_until
 from support.worker import Worker
 
 TTL_S = 1.5
-# Few at a time: the crawl has to last until the frozen worker is back.
+# Pages are slow, so that the crawl lasts until the frozen worker is back.
 SITE = {"latency_s": 0.1}
 SETTINGS = {"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": TTL_S}
 
 BLOCK_AT = {1: "5", 2: "5 30"}
-"""At which pages of its own: early, for on a busy machine the other worker may be much quicker."""
+"""The blocking pages of a worker: early ones, because on a busy machine the other worker may be faster."""
 
-# In a worker that is configured so, a few callbacks block everything else in their process, and at the worst
-# moment: an exchange is under way, whose answer nobody reads.
+# In a worker with BLOCK_AT, a few callbacks block the whole process at the worst moment: an exchange is
+# under way, and its reply waits unread.
 BLOCKING = spider_of(
     """
     calls = 0
@@ -58,13 +58,13 @@ def pages_of(crawl: FaultCrawl, worker: Worker) -> int:
 
 
 def wait_for_pages_of(crawl: FaultCrawl, worker: Worker, more: int = 10) -> None:
-    """Wait until *worker* has done that many pages from now on."""
+    """Wait until *worker* has done *more* further pages."""
     wanted = pages_of(crawl, worker) + more
     wait_until(lambda: pages_of(crawl, worker) >= wanted, f"worker {worker.pid} works", 20)
 
 
 def assert_reclaimed_and_back(crawl: FaultCrawl, worker: Worker, times: int) -> None:
-    """Assert that *worker* was fenced and rejoined so often, and that one other log tells of each time."""
+    """Assert that *worker* was fenced and rejoined *times* times, each reported by one other log."""
     rejoined = re.findall(r"Worker (\S+) continues as (\S+) with 0 leases", worker.text)
     assert len(rejoined) == times == worker.stats.get("dq/rejoins", 0)
     for old_id, _ in rejoined:
@@ -85,10 +85,10 @@ def assert_finished(crawl: FaultCrawl, workers: list[Worker], **more: int) -> No
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.soak)])
-def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
+def test_a_frozen_worker_is_reclaimed_and_works_again_after_its_return(
     times: int, fault_crawl: MakeCrawl
 ) -> None:
-    """SIGSTOP for twice the TTL: others have its requests; after SIGCONT it rejoins and takes its share."""
+    """SIGSTOP lasts twice the TTL, and others get its requests. After SIGCONT it rejoins and works."""
     crawl = fault_crawl(site=SITE | {"pages": 150 + 200 * times}, settings=SETTINGS, spider=GATHERED)
     workers = start_together(crawl, 2)
     frozen_times = dict.fromkeys(workers, 0)
@@ -103,7 +103,7 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
         zombie.resume()
         wait_until(lambda z=zombie: z.text.count(" continues as ") == frozen_times[z], "it rejoins", 5)
         wait_for_pages_of(crawl, zombie)
-        # Nobody has finished meanwhile: it is the same run that it goes on with.
+        # No worker has finished in this time: the worker continues in the same run.
         assert len(crawl.done) < crawl.pages
 
     assert_finished(crawl, workers, freezes=times)
@@ -115,10 +115,10 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_when_it_is_back(
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_callback_that_blocks_is_no_death(times: int, fault_crawl: MakeCrawl) -> None:
-    """time.sleep() in a callback for twice the TTL: nothing is reclaimed, no page is processed twice.
+def test_a_worker_with_a_blocking_callback_is_not_declared_dead(times: int, fault_crawl: MakeCrawl) -> None:
+    """A callback sleeps for twice the TTL: nothing is reclaimed, and no page is processed twice.
 
-    Longer than a reply may take, too: Redis has answered all the time, and nobody says that it has not.
+    This is also longer than a reply may take. Redis has replied in time, so no worker logs an outage.
     """
     crawl = fault_crawl(
         proxied=True,
@@ -126,7 +126,7 @@ def test_a_callback_that_blocks_is_no_death(times: int, fault_crawl: MakeCrawl) 
         settings=SETTINGS,
         spider=BLOCKING,
     )
-    crawl.proxy.set_delay(0.02)  # the answer comes while the callback blocks
+    crawl.proxy.set_delay(0.02)  # the reply arrives while the callback blocks
     environ = {"BLOCK_AT": BLOCK_AT[times], "BLOCK_S": str(2 * TTL_S)}
     (blocking,) = crawl.start(environ=environ)
     workers = start_together(crawl, 1, beside=blocking)
@@ -141,8 +141,8 @@ def test_a_callback_that_blocks_is_no_death(times: int, fault_crawl: MakeCrawl) 
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_callback_that_blocks_for_ever_loses_its_leases(times: int, fault_crawl: MakeCrawl) -> None:
-    """Blocked for too long: the worker says so, others have its requests, and it comes back."""
+def test_a_worker_whose_callback_blocks_too_long_loses_its_leases(times: int, fault_crawl: MakeCrawl) -> None:
+    """A worker that blocks too long logs it. Others get its requests, and later it rejoins."""
     crawl = fault_crawl(
         site=SITE | {"pages": 150 + 200 * times},
         settings=SETTINGS
@@ -153,7 +153,7 @@ def test_a_callback_that_blocks_for_ever_loses_its_leases(times: int, fault_craw
     (blocking,) = crawl.start(environ=environ)
     workers = start_together(crawl, 1, beside=blocking)
     blocking.wait_for_log(" s: this worker stops its heartbeat")
-    # The thread says it, while the callback still blocks.
+    # The heartbeat's thread logs this while the callback still blocks.
     assert crawl.project.count("blocked") != crawl.project.count("unblocked")
 
     assert_finished(crawl, workers, blocks=times)

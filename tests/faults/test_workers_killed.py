@@ -15,7 +15,7 @@ SLOW_S = 5.0
 
 
 def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: float = 0.85) -> None:
-    """Kill one of two workers again and again, replacing it; not after a part, *latest*, of all pages."""
+    """Kill one of two workers repeatedly and replace it; stop at a part, *latest*, of all pages."""
     crawl.site.slow_down(int(crawl.pages * latest), SLOW_S)  # the crawl must not end before the last kill
     live = crawl.start(2)
     for threshold in sorted(rng.sample(range(crawl.pages // 50, int(crawl.pages * latest)), kills)):
@@ -29,10 +29,10 @@ def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: fl
 
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.soak)])
 def test_no_page_is_lost_however_often_workers_are_killed(kills: int, fault_crawl: MakeCrawl) -> None:
-    """Every page of a tree is processed, and at most as many twice as the killed workers held."""
+    """Every page of a tree is processed. At most the killed workers' leases are processed twice."""
     crawl = fault_crawl(
         site={"pages": PAGES * kills // 25, "latency_s": 0.08},
-        # The one that replaces the last to be killed may come when the other has finished the crawl.
+        # The last replacement may start after the other worker has finished the crawl.
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
     )
     kill_at_random(crawl, kills, random.Random(kills))
@@ -43,7 +43,7 @@ def test_no_page_is_lost_however_often_workers_are_killed(kills: int, fault_craw
 
 
 def test_the_next_crawl_on_the_same_host_resumes_at_once(fault_crawl: MakeCrawl) -> None:
-    """All workers are killed; one that starts later finishes the crawl long before DQ_WORKER_TTL is over."""
+    """All workers are killed. A later worker finishes the crawl long before DQ_WORKER_TTL has passed."""
     crawl = fault_crawl(site={"pages": 300}, settings={"DQ_WORKER_TTL": 600})
     workers = crawl.start(2)
     crawl.wait_for(60)
@@ -57,7 +57,7 @@ def test_the_next_crawl_on_the_same_host_resumes_at_once(fault_crawl: MakeCrawl)
 
 
 def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(fault_crawl: MakeCrawl) -> None:
-    """A frozen process is not a dead pid: its leases come back when its heartbeat stood still for the TTL."""
+    """A frozen process is not dead. Its leases return when its heartbeat has stood still for the TTL."""
     crawl = fault_crawl(site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})
     frozen, other = crawl.start(2)
     wait_until(lambda: len(crawl.project.count(pids=[frozen.pid])) >= 20, "20 pages are done", 30)
@@ -69,6 +69,6 @@ def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(fault_crawl: MakeCr
         assert "its heartbeat has stopped" in other.text
     finally:
         frozen.resume()
-    # The zombie learns that its run is over, and changes nothing.
+    # The frozen worker learns that its run is over and changes nothing.
     assert frozen.wait(30) == 0
     assert frozen.close_reason == "finished"

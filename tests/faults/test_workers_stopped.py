@@ -1,4 +1,4 @@
-"""Workers are stopped, politely or not, in the middle of slow pages and callbacks: nothing is lost."""
+"""Workers stop, gracefully or not, during slow pages and callbacks: nothing is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.worker import Worker
 AT_ONCE_S = 1.0
 CONCURRENCY = 4
 
-# Pages are slow only for a worker that is configured so: the next crawl need not wait for them again.
+# Pages are slow only for a worker with PAGE_S, so the next crawl need not wait for them again.
 SLOW_PAGES = spider_of("""
     async def start(self):
         for number in range(self.settings.getint("PAGES")):
@@ -39,7 +39,7 @@ class SlowDownload:
         await asyncio.sleep(self.page_s)
 """)
 
-# The root stops the crawl after some of its links, if its worker is configured so.
+# A worker with STOP_AFTER stops the crawl in the root page, after some of its links.
 CLOSES_ITSELF = spider_of("""
     def parse(self, response):
         stop_after = self.settings.getint("STOP_AFTER")
@@ -51,7 +51,7 @@ CLOSES_ITSELF = spider_of("""
 
 
 def suspects_and_dead_letters(crawl: FaultCrawl) -> int:
-    """Return how many entries have been with a worker that died."""
+    """Return the number of entries that a dead worker held."""
     with crawl.redis.client() as client:
         name = prefix(crawl.project.name)
         return client.zcard(name + "quarantine") + client.hlen(name + "dead")
@@ -62,7 +62,7 @@ def in_flight(crawl: FaultCrawl) -> int:
 
 
 def slow_pages(make: MakeCrawl, grace_s: float) -> FaultCrawl:
-    """Return a crawl of 24 pages, each of which takes PAGE_S seconds."""
+    """Return a crawl of 24 pages that take PAGE_S seconds each."""
     return make(
         site={"pages": 24, "fan_out": 0},
         settings={
@@ -93,7 +93,7 @@ def assert_the_next_crawl_finishes(crawl: FaultCrawl) -> Worker:
 
 
 def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeCrawl) -> None:
-    """The grace begins when the worker hears of it: no exchange follows that could begin it."""
+    """The grace begins when the worker notices the deletion. No later exchange could begin it."""
     crawl = slow_pages(fault_crawl, 1)
     (worker,) = crawl.start(settings={"PAGE_S": 3_600})
     wait_until(lambda: in_flight(crawl) > CONCURRENCY, "leases are buffered", 20)
@@ -110,7 +110,7 @@ def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeC
 def test_a_container_that_is_killed_after_its_grace_loses_nothing(
     page_s: float, grace_s: float, killed_after_s: float, times: int, fault_crawl: MakeCrawl
 ) -> None:
-    """Leases not started are back 1 s after SIGTERM, others after DQ_SHUTDOWN_GRACE; none is charged."""
+    """Unstarted leases return within 1 s of SIGTERM, others after DQ_SHUTDOWN_GRACE. None is charged."""
     crawl = slow_pages(fault_crawl, grace_s)
     back_s: list[tuple[float, float]] = []
     for _ in range(times):
@@ -127,7 +127,7 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
         back_s.append((round(buffer_s, 2), round(clock.seconds, 2)))
         assert crawl.overview().census.waiting == 24
         assert suspects_and_dead_letters(crawl) == 0
-        # The worker leaves now, and may be killed while it does.
+        # The worker leaves now. The kill may come during this.
         time.sleep(max(0.0, stopped_at + killed_after_s - time.monotonic()))
         assert not lines(worker, "WARNING", "ERROR", "CRITICAL")
         if worker.running:
@@ -148,9 +148,9 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl) -> None:
-    """A worker that gets two signals ends without grace; what it held is run again by the next."""
+    """A worker with two signals ends without grace. The next worker crawls its leases again."""
     crawl = fault_crawl(
-        # Long enough that pages are still at work when the second signal comes.
+        # Pages take so long that some are still at work at the second signal.
         site={"pages": 24 * times, "fan_out": 11, "latency_s": 2.0},
         settings={"CONCURRENT_REQUESTS": CONCURRENCY},
     )
@@ -187,7 +187,7 @@ def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl) -> N
     ids=lambda stops: f"{len(stops)} times",
 )
 def test_a_callback_that_closes_the_spider_is_run_again(stops: Sequence[int], fault_crawl: MakeCrawl) -> None:
-    """CloseSpider in the middle of a callback drops the rest of its links; the next crawl finds all 100."""
+    """CloseSpider in a callback drops its remaining links. The next crawl finds all 100."""
     crawl = fault_crawl(site={"pages": 101, "fan_out": 100, "latency_s": 0.02}, spider=CLOSES_ITSELF)
     for stop_after in stops:
         (worker,) = crawl.start(settings={"STOP_AFTER": stop_after})
@@ -197,7 +197,7 @@ def test_a_callback_that_closes_the_spider_is_run_again(stops: Sequence[int], fa
         assert "/p/0" not in crawl.done
         overview = crawl.overview()
         assert (overview.phase, overview.members, overview.census.in_flight) == ("open", [], 0)
-        # The root, and the links that it had yielded so far.
+        # The root and the links that it has yielded so far.
         assert overview.census.waiting + len(crawl.done) == 1 + max(stops[: stops.index(stop_after) + 1])
 
     assert_the_next_crawl_finishes(crawl)

@@ -1,4 +1,4 @@
-"""Workers of other versions or projects meet a crawl that goes on: who does not fit is refused."""
+"""Workers of other versions or projects join a running crawl: workers that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATENCY_S = 0.1
 SITE = {"pages": 200, "latency_s": LATENCY_S}
 SETTINGS = {"CONCURRENT_REQUESTS": 4}
 
-# A package of another version, as far as the frontier can tell.
+# A package that looks like another version to the frontier.
 VERSIONS = """\
 import os
 
@@ -29,13 +29,13 @@ OTHER_CLASS = SPIDER.replace("ProjectSpider", "OtherSpider")
 def start_first(crawl: FaultCrawl) -> Worker:
     (worker,) = crawl.start()
     crawl.wait_for_part(0.1)
-    # Its pages outlast the start of the second one, however long that takes.
+    # Its pages must outlast the start of the second worker.
     crawl.site.set_latency(2)
     return worker
 
 
 def assert_refused(worker: Worker, *says: str) -> None:
-    """Assert that *worker* says why in its first error, asked for no page, and ended."""
+    """Assert that *worker* gives the reason in its first error, requested no page, and ended."""
     assert worker.wait(30) is not None
     first = lines(worker, "ERROR", "CRITICAL")[0]
     assert first.startswith("ERROR: scrapy_dq cannot open the crawl")
@@ -46,7 +46,7 @@ def assert_refused(worker: Worker, *says: str) -> None:
 
 
 def assert_the_crawl_goes_on(crawl: FaultCrawl, worker: Worker, members: list[str]) -> None:
-    """Assert that the crawl is as it was, and that *worker* finishes it, with nothing to complain of."""
+    """Assert that the crawl is unchanged, and that *worker* finishes it without a warning."""
     assert [member.worker_id for member in crawl.overview().members] == members
     assert len(crawl.done) < crawl.pages
     crawl.site.set_latency(LATENCY_S)
@@ -60,8 +60,8 @@ def assert_the_crawl_goes_on(crawl: FaultCrawl, worker: Worker, members: list[st
 
 
 @pytest.mark.parametrize("what", ["schema", "class"])
-def test_a_worker_that_does_not_fit_is_refused(what: str, fault_crawl: MakeCrawl) -> None:
-    """Of another version, or with another class: it says why, and the crawl notices nothing."""
+def test_a_worker_with_another_version_or_class_is_refused(what: str, fault_crawl: MakeCrawl) -> None:
+    """It has another version or another class. It logs the reason, and the crawl does not change."""
     crawl = fault_crawl(site=SITE, settings=SETTINGS, spider=VERSIONS + SPIDER)
     going = start_first(crawl)
     members = [member.worker_id for member in crawl.overview().members]
@@ -80,7 +80,7 @@ def test_a_worker_that_does_not_fit_is_refused(what: str, fault_crawl: MakeCrawl
 def test_two_projects_with_the_same_spider_share_the_crawl(
     fault_crawl: MakeCrawl, make_project: MakeProject
 ) -> None:
-    """Same spider name, same dotted name of the class, two folders: each page is done once, by either."""
+    """Two folders have the same spider and class name. Either worker does each page, and only once."""
     crawl = fault_crawl(site=SITE, settings=SETTINGS)
     first = start_first(crawl)
     second = make_project(

@@ -19,7 +19,7 @@ from support.torn import EachStop, Stopper
 
 @pytest.fixture(autouse=True)
 def partitioning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have `put` choose partitions as the module says; without a word of it, there is but one."""
+    """Choose partitions for `put` by the module's parameter; the default is one for all entries."""
     name = getattr(request, "param", "none")
     monkeypatch.setattr(live_frontier, "partitioning", PARTITIONINGS[name])
     return name
@@ -40,13 +40,13 @@ def open_frontier(redis_server: RedisServer, crawl_name: str) -> Iterator[Callab
 
 @pytest.fixture
 def live(open_frontier: Callable[..., LiveFrontier]) -> LiveFrontier:
-    """Return a frontier that serves oldest first: entries leave in the order of their numbers."""
+    """Return a frontier that serves the oldest entry first: entries leave in the order of their numbers."""
     return open_frontier(Order.FIFO)
 
 
 @pytest.fixture
 def worker(live: LiveFrontier) -> HandWorker:
-    """Return a worker that has joined; it is seeding until an exchange says otherwise."""
+    """Return a worker that has joined; it is seeding until an exchange ends this."""
     return HandWorker(live, "worker")
 
 
@@ -58,14 +58,14 @@ def other(live: LiveFrontier, worker: HandWorker) -> HandWorker:
 
 @pytest.fixture
 def sound(live: LiveFrontier) -> Iterator[None]:
-    """See to it that what a test leaves behind contradicts itself nowhere."""
+    """Check after the test that the stored state is consistent."""
     yield
     live.state()
 
 
 @pytest.fixture
 def slow(live: LiveFrontier) -> HandWorker:
-    """Return a worker of a crawl with a delay of 100 s; in partition a ten entries wait."""
+    """Return a worker of a crawl with a delay of 100 s; ten entries wait in partition a."""
     worker = HandWorker(live, "slow", SLOW)
     worker.exchange(*puts(b"a", 10))
     return worker
@@ -73,7 +73,7 @@ def slow(live: LiveFrontier) -> HandWorker:
 
 @pytest.fixture
 def narrow(live: LiveFrontier) -> HandWorker:
-    """Return a worker of a crawl with a concurrency of 2; in partition a ten entries wait."""
+    """Return a worker of a crawl with a concurrency of 2; ten entries wait in partition a."""
     worker = HandWorker(live, "narrow", NARROW)
     worker.exchange(*puts(b"a", 10))
     return worker
@@ -89,7 +89,7 @@ def crawl_of(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..
 
 @pytest.fixture
 def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
-    """Return a function that has the n-th script of a move fail, before or after Redis has run it."""
+    """Return a function that makes the n-th script call fail, before or after Redis has run it."""
     call = Script.call
     left = [0, False]
 

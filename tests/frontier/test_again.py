@@ -1,4 +1,4 @@
-"""Entries whose work is to be done again: they wait under another id, and there is one of each."""
+"""Entries to be done again wait under another id, and each exists once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.usefixtures("sound")
 
 @pytest.fixture
 def holder(worker: HandWorker) -> HandWorker:
-    """A worker that holds entry 1."""
+    """Return a worker that holds entry 1."""
     worker.exchange(put(1, admission=Admission.SEEN, token=b"t" * 20))
     assert worker.take(1) == [1]
     return worker
 
 
-def test_it_waits_until_it_is_due(live: LiveFrontier, holder: HandWorker) -> None:
-    """It counts as done, and is delayed; then it has the payload that it was given."""
+def test_an_entry_to_repeat_waits_until_it_is_due(live: LiveFrontier, holder: HandWorker) -> None:
+    """`again` counts the entry as done, delays it and stores its new payload."""
     receipt = holder.exchange(again(1, payload=b"later", due_in=100), want=1)
     assert receipt.census == Census(delayed=1, done=1, seen=1, workers=1)
     assert numbers(receipt) == []
@@ -32,10 +32,10 @@ def test_it_waits_until_it_is_due(live: LiveFrontier, holder: HandWorker) -> Non
     assert (receipt.status, receipt.census.done) == (Status.FINISHED, 2)
 
 
-def test_it_keeps_its_partition_and_gets_a_new_priority(
+def test_an_entry_to_repeat_keeps_its_partition_and_gets_a_new_priority(
     open_frontier: Callable[..., LiveFrontier],
 ) -> None:
-    """Of what is due, the new pages come first, if that is what is asked for."""
+    """Entry 1 gets the priority -5, so entry 2 comes first although it was due later."""
     live = open_frontier(Order.PRIORITY_FIFO)
     worker = HandWorker(live, "worker")
     worker.exchange(*(put(n, partition=b"p") for n in (1, 2)))
@@ -46,8 +46,8 @@ def test_it_keeps_its_partition_and_gets_a_new_priority(
     assert (numbers(receipt), partitions(receipt)) == ([102, 101], [b"p", b"p"])
 
 
-def test_after_a_roll_back_there_is_one_of_it(live: LiveFrontier, holder: HandWorker) -> None:
-    """Redis has forgotten that it was done: its worker's lease goes back, and it is done once more."""
+def test_after_a_roll_back_an_entry_to_repeat_exists_once(live: LiveFrontier, holder: HandWorker) -> None:
+    """Redis forgets that the entry was done: the lease goes back, and the entry is done a second time."""
     snapshot = live.dump()
     holder.exchange(again(1, due_in=100))
     live.roll_back(snapshot)

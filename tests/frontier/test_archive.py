@@ -1,4 +1,4 @@
-"""A whole crawl is read, and stored as a new one: in another order, kind of seen and number of shards."""
+"""Dump a whole crawl and load it as a new one, with another order, kind of seen or number of shards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Archive = tuple[Header, list[Part]]
 
 
 def dumped(crawl: Crawl, shards: int) -> Archive:
-    """Return all that is read of a crawl, which stays as it is."""
+    """Return the dump of a crawl; check that reading it changed nothing."""
 
     async def read(frontiers: list[Frontier]) -> Archive:
         frontiers = frontiers[:shards]
@@ -73,7 +73,7 @@ KINDS = [
     [(1, 4, True), (4, 1, True), (4, 4, True), (1, 1, False), (3, 2, False)],
 )
 @pytest.mark.parametrize(("seen", "as_seen"), KINDS)
-def test_all_travels(
+def test_a_crawl_is_dumped_and_loaded_completely(
     crawl_of: Callable[..., Crawl], crawl_name: str, seen: Seen, as_seen: Seen, before: int, after: int,
     partitioned: bool,
 ) -> None:  # fmt: skip
@@ -97,10 +97,10 @@ def test_all_travels(
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("as_order", list(Order))
 @pytest.mark.parametrize("shards", [1, 3])
-def test_what_waits_is_served_as_if_the_order_had_always_been_this_one(
+def test_a_backlog_loaded_into_another_order_is_served_in_that_order(
     crawl_of: Callable[..., Crawl], crawl_name: str, order: Order, as_order: Order, shards: int
 ) -> None:
-    """Those that have come back, too. An order without priorities does not know which were start requests."""
+    """This includes returned entries. An order without priorities does not know which were start requests."""
     old, new, always = (
         crawl_of(Seen.EXACT, True, each, f"{crawl_name}-{n}")
         for n, each in enumerate((order, as_order, as_order))
@@ -115,7 +115,7 @@ def test_what_waits_is_served_as_if_the_order_had_always_been_this_one(
             crawl.exchange(crawl.workers[0], put(n, priority, start=start, partition=host, payload=payload))
     taken = old.exchange(old.workers[0], want=7)
     assert len(taken) == 7
-    old.leave()  # they come back
+    old.leave()  # the leased entries come back
     loaded(new, shards, dumped(old, 1))
     new.join(shards)
     for host in HOSTS[:3]:
@@ -134,11 +134,11 @@ def served_of(crawl: Crawl, host: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_a_load_that_is_killed_again_and_again_loses_and_doubles_nothing(
+def test_a_load_that_fails_at_any_step_loses_and_doubles_nothing(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None], late: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """At each of its steps once; meanwhile no worker can join. Once it is complete, it does nothing more."""
+    """Each step fails once. No worker can join a half-loaded crawl. A complete load is not repeated."""
     monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 15)
     old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
@@ -166,7 +166,7 @@ def test_a_load_that_is_killed_again_and_again_loses_and_doubles_nothing(
 
 
 @pytest.mark.parametrize("kind", ["waiting", "delayed", "seen", "failed"])
-def test_what_a_rolled_back_shard_has_lost_meanwhile_is_loaded_by_the_repeat(
+def test_a_repeated_load_restores_the_data_that_a_rolled_back_shard_lost(
     crawl_of: Callable[..., Crawl], crawl_name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 1)
@@ -193,10 +193,10 @@ def test_what_a_rolled_back_shard_has_lost_meanwhile_is_loaded_by_the_repeat(
     new.check(2)
 
 
-def test_what_cannot_be_loaded_is_refused_and_nothing_changes(
+def test_a_load_that_is_not_possible_is_refused_and_changes_nothing(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None]
 ) -> None:
-    """Into a crawl that exists; another export, or other settings, in the middle of one; compact as exact."""
+    """An existing crawl; another export or other settings halfway through a load; compact as exact."""
     old, new = crawl_of(Seen.COMPACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
     archive = dumped(old, 1)
@@ -222,7 +222,7 @@ def test_what_cannot_be_loaded_is_refused_and_nothing_changes(
     assert new.entries() == old.entries()
 
 
-def test_leases_of_workers_that_are_gone_travel_as_what_came_back(
+def test_leases_of_dead_workers_are_loaded_as_returned_entries(
     crawl_of: Callable[..., Crawl], crawl_name: str
 ) -> None:
     old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
@@ -238,7 +238,7 @@ def test_leases_of_workers_that_are_gone_travel_as_what_came_back(
 
 
 def test_a_worker_that_has_come_and_gone_is_noticed(crawl_of: Callable[..., Crawl]) -> None:
-    """It may have moved entries to where they were read already, and back: all counts are as before."""
+    """The worker may have moved entries past the reader and back: all counts are as before."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 1)
 
@@ -253,8 +253,8 @@ def test_a_worker_that_has_come_and_gone_is_noticed(crawl_of: Callable[..., Craw
     assert before not in (joined, crawl.with_frontiers(stands))
 
 
-def test_expired_fingerprints_do_not_travel(crawl_of: Callable[..., Crawl], crawl_name: str) -> None:
-    """And those that have not keep their age."""
+def test_expired_fingerprints_are_not_dumped(crawl_of: Callable[..., Crawl], crawl_name: str) -> None:
+    """The other fingerprints keep their age."""
     old = crawl_of(Seen.EXPIRING, True)
     filled(old, 1)
     prefix = keys.prefix(old.name)
@@ -281,7 +281,7 @@ def test_expired_fingerprints_do_not_travel(crawl_of: Callable[..., Crawl], craw
 def test_a_shard_that_is_a_run_behind_is_reported(
     crawl_of: Callable[..., Crawl], field: tuple[str, int]
 ) -> None:
-    """A worker was killed while it joined: what is there belongs to the run before."""
+    """A worker was killed while it joined, so the shard still holds entries of the previous run."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 2)
     crawl.redis.hset(keys.meta(Shard(crawl.name, 0 if field[0] == "run" else 1)), *field)
@@ -292,7 +292,7 @@ def test_a_shard_that_is_a_run_behind_is_reported(
 
 
 def test_a_crawl_of_another_version_is_reported(crawl_of: Callable[..., Crawl]) -> None:
-    """Its records have other fields."""
+    """The other version's records have other fields."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 1)
     crawl.redis.hset(keys.meta(crawl.name), "schema", "1")
@@ -303,7 +303,7 @@ def test_a_crawl_of_another_version_is_reported(crawl_of: Callable[..., Crawl]) 
 def test_a_partition_of_many_priorities_is_read_in_parts(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None has more than so many items, or bytes; and as fifo, all is served in the order of its finding."""
+    """No part exceeds the limits of items or bytes; a fifo crawl serves the entries as they were found."""
     monkeypatch.setattr("scrapy_dq.frontier.reader._MOST_LISTS", 20)
     monkeypatch.setattr("scrapy_dq.frontier.archive.parts._PART_BYTES", 3000)
     old = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
@@ -328,8 +328,8 @@ def test_a_partition_of_many_priorities_is_read_in_parts(
     assert len(served) == 600
 
 
-def test_more_elements_than_lua_takes_at_once_are_loaded(crawl_of: Callable[..., Crawl]) -> None:
-    """A part may have any number: a file is a stranger's."""
+def test_a_part_with_more_items_than_lua_can_unpack_is_loaded(crawl_of: Callable[..., Crawl]) -> None:
+    """A part may have any number of items: another program may have written the file."""
     new = crawl_of(Seen.EXACT, True)
     header = dumped(crawl_with_one(new), 1)[0]
     new.close()
@@ -347,10 +347,10 @@ def crawl_with_one(crawl: Crawl) -> Crawl:
     return crawl
 
 
-def test_limits_that_were_changed_by_hand_hold_where_the_partition_goes(
+def test_manual_limits_apply_in_the_new_shard_of_their_partition(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not those of the settings, which each shard has; and one that was taken back stays so."""
+    """Limits of the settings do not travel: each shard has them. A withdrawn limit stays withdrawn."""
     hosts = HOSTS[:12]
     own = {host.decode(): (5.0, 3) for host in hosts}
     limits = replace(sharded_crawl.IDENTITY, limits=Limits(0.0, 0, own))

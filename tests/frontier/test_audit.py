@@ -1,4 +1,4 @@
-"""Keys are deleted during a crawl: derived keys are rebuilt, and what is gone is recorded."""
+"""Keys are deleted during a crawl: an audit rebuilds derived keys and records losses."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ COUNT = 6
 
 
 def mend(live: LiveFrontier, worker: HandWorker) -> Audited:
-    """Make a whole audit, as a worker does."""
+    """Run a complete audit, as a worker does."""
     return live.run(audit(live.frontier, worker.epoch, worker.run))
 
 
 def filled(live: LiveFrontier, crawl: object = None) -> HandWorker:
-    """Return a worker that has put entries of two ranks into three partitions; one came back, it has one."""
+    """Return a worker that put entries of two ranks into three partitions, released one and holds one."""
     worker = HandWorker(live, "worker", crawl) if crawl else HandWorker(live, "worker")  # type: ignore[arg-type]
     for n in range(COUNT):
         worker.exchange(put(n, n % 2, partition=b"slot %d" % (n % 3), admission=Admission.SEEN))
@@ -46,7 +46,7 @@ def filled(live: LiveFrontier, crawl: object = None) -> HandWorker:
 
 
 def crawl_on(live: LiveFrontier, worker: HandWorker, rounds: int = 20) -> tuple[set[int], Receipt, Audited]:
-    """Crawl until the run is finished; return what was done, the last receipt and what audits have found."""
+    """Crawl until the run is finished; return the done entries, the last receipt and the audits' findings."""
     done: set[int] = set()
     found = Audited()
     for _ in range(rounds):
@@ -82,10 +82,10 @@ def _one_deleted(live: LiveFrontier) -> int:
 
 
 @pytest.mark.parametrize("spoil", [_score_changed, _all_deleted, _one_deleted])
-def test_the_next_list_of_a_partition_takes_the_place_of_the_best(
+def test_the_next_list_of_a_partition_is_served_when_its_best_list_is_gone(
     open_frontier: Callable[..., LiveFrontier], spoil: Callable[[LiveFrontier], int]
 ) -> None:
-    """Else it is in an index, `more_bands`, for ever, and nobody serves it."""
+    """Otherwise the list stays in the index `more_bands`, and no worker ever serves it."""
     live = open_frontier(Order.PRIORITY_LIFO)
     worker = HandWorker(live, "worker")
     for n in range(18):
@@ -101,8 +101,8 @@ def test_the_next_list_of_a_partition_takes_the_place_of_the_best(
 @pytest.mark.parametrize(
     "key", ["bands", "more_bands", "rotation", "members", "beats", "seeds", "busy", "saturated"]
 )
-def test_what_is_derived_is_rebuilt(live: LiveFrontier, key: str, crawl: object) -> None:
-    """Nothing is lost and nothing hangs, whichever of these keys is deleted in mid-crawl."""
+def test_deleted_derived_keys_are_rebuilt(live: LiveFrontier, key: str, crawl: object) -> None:
+    """Nothing is lost and nothing hangs when any of these keys is deleted during the crawl."""
     worker = filled(live, crawl)
     live.redis.delete(live.key(key))
     done, receipt, found = crawl_on(live, worker)
@@ -117,8 +117,8 @@ def test_what_is_derived_is_rebuilt(live: LiveFrontier, key: str, crawl: object)
     ("key", "missing"),
     [("returned", 1), ("backlog:0:slot 1", None), ("in-flight:worker", 1), ("delayed", 2)],
 )
-def test_what_is_gone_is_noted(live: LiveFrontier, key: str, missing: int | None) -> None:
-    """The rest is crawled, and the census says how much is missing; until an audit the run does not end."""
+def test_lost_entries_are_counted(live: LiveFrontier, key: str, missing: int | None) -> None:
+    """The other entries are crawled and the census counts the loss; the run ends only after an audit."""
     worker = filled(live)
     worker.exchange(put(90, due_in=1000), put(91, due_in=2000))
     if missing is None:
@@ -138,7 +138,7 @@ def test_what_is_gone_is_noted(live: LiveFrontier, key: str, missing: int | None
 
 
 def test_a_damaged_run_of_a_name_does_not_count_as_done(live: LiveFrontier) -> None:
-    """The same command starts the next run, as it does without a name: the pages are missing."""
+    """Pages are missing, so the same command starts the next run, as it does without a name."""
     named = replace(IDENTITY, run_name="monday")
     worker = HandWorker(live, "worker", named)
     worker.exchange(*puts(b"a", 3))
@@ -151,8 +151,8 @@ def test_a_damaged_run_of_a_name_does_not_count_as_done(live: LiveFrontier) -> N
     assert (joined.status, joined.run, joined.census.gone) == (Status.OK, 1, 0)
 
 
-def test_entries_that_wait_nowhere_keep_the_run_open(live: LiveFrontier, worker: HandWorker) -> None:
-    """Everything is empty by the keys, and the counts say that something waits: damage, and no end."""
+def test_counted_entries_without_keys_keep_the_run_open(live: LiveFrontier, worker: HandWorker) -> None:
+    """The keys are empty but the counts say that entries wait: this is damage, and the run does not end."""
     worker.exchange(*puts(b"a", 3))
     for name in live.key_names() - {"meta", "members", "beats", "worker:worker"}:
         live.redis.delete(live.key(name))
@@ -173,13 +173,13 @@ def test_entries_that_wait_nowhere_keep_the_run_open(live: LiveFrontier, worker:
         ([], lambda live: live.limit(b"a", concurrency=2)),
     ],
 )
-def test_seen_that_is_gone_is_noted(
+def test_the_loss_of_seen_is_noted(
     live: LiveFrontier,
     worker: HandWorker,
     moves_before: list[list[Move]],
     held_up: Callable[[LiveFrontier], object] | None,
 ) -> None:
-    """Pages will be crawled again, no request is missing; the run does not end before that is noted."""
+    """Pages will be crawled again but no request is missing; the run ends only after an audit noted it."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     live.redis.delete(live.key("seen"))
     for moves in moves_before:
@@ -196,10 +196,10 @@ def test_seen_that_is_gone_is_noted(
 
 
 @pytest.mark.parametrize("seeding", [1, 2, 3])
-def test_a_worker_that_listens_does_not_wait_for_what_is_gone(
+def test_a_worker_that_listens_does_not_wait_for_lost_leases(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, seeding: int
 ) -> None:
-    """Leases that nobody has are found missing, though somebody keeps the run open."""
+    """The audit finds leases without an owner, although a worker keeps the run open."""
     worker.exchange(put(1), want=1, seeding=seeding)
     live.redis.delete(live.key("in-flight:worker"))
     assert worker.exchange(seeding=seeding).status is Status.RESYNC
@@ -213,8 +213,8 @@ def test_a_worker_that_listens_does_not_wait_for_what_is_gone(
 
 
 @pytest.mark.parametrize("limits", [{"concurrency": 1}, {"delay_s": 0.1}], ids=str)
-def test_leases_that_are_gone_delay_no_partition(live: LiveFrontier, limits: dict[str, float]) -> None:
-    """They count against a limit, and would never be settled: waiting entries are served nevertheless."""
+def test_lost_leases_delay_no_partition(live: LiveFrontier, limits: dict[str, float]) -> None:
+    """Lost leases count against a limit and are never settled; waiting entries are served nevertheless."""
     worker, other = (HandWorker(live, name, limited(**limits)) for name in ("worker", "other"))
     worker.exchange(*(put(n, partition=b"slot") for n in range(3)), want=1)
     live.redis.delete(live.key("in-flight:worker"))
@@ -229,10 +229,10 @@ def test_leases_that_are_gone_delay_no_partition(live: LiveFrontier, limits: dic
 
 @pytest.mark.parametrize("due_in", [0.0, 1000.0])
 @pytest.mark.parametrize("together", [True, False])
-def test_a_put_that_was_forgotten_and_comes_twice(
+def test_counts_stay_exact_when_a_forgotten_put_comes_twice(
     live: LiveFrontier, worker: HandWorker, due_in: float, together: bool
 ) -> None:
-    """A log may put again what `scrapy dq clear --seen` has made new while it waits: the counts are exact."""
+    """`scrapy dq clear --seen` forgets a waiting entry and a log puts it again: the counts stay exact."""
     twice = put(1, admission=Admission.SEEN, due_in=due_in)
     worker.exchange(twice)
     if not together:
@@ -247,8 +247,10 @@ def test_a_put_that_was_forgotten_and_comes_twice(
     assert (receipt.status, receipt.damage) == (Status.FINISHED, "")
 
 
-def test_a_worker_whose_record_is_gone(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """What it held is found, and goes back as a dead worker's."""
+def test_a_worker_whose_record_is_gone_is_found_and_drained(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """The audit finds the worker again, and another worker drains its leases."""
     other.exchange(*puts(b"a", 4))
     assert worker.take(2) == [0, 1]
     live.redis.delete(live.key("worker:worker"), live.key("members"))
@@ -261,7 +263,7 @@ def test_a_worker_whose_record_is_gone(live: LiveFrontier, worker: HandWorker, o
         taken = other.take(4)
         other.exchange(*(ack(n) for n in taken))
         done |= set(taken)
-    # Nobody knows whether its start() was complete: only one that starts later completes it.
+    # Redis does not know whether its start() was complete: only a worker that starts later completes it.
     receipt = other.exchange()
     assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
     later = HandWorker(live, "later", replace(IDENTITY, starts="args"))
@@ -269,7 +271,7 @@ def test_a_worker_whose_record_is_gone(live: LiveFrontier, worker: HandWorker, o
 
 
 def test_many_lists_are_found_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
-    """More than one call of the audit takes, and all of them are served."""
+    """There are more lists than one call of the audit takes, and all of them are served."""
     count = 450
     worker.exchange(*(put(n, partition=b"slot %d" % n) for n in range(count)))
     live.redis.delete(live.key("bands"), live.key("rotation"))
@@ -285,7 +287,7 @@ def test_many_lists_are_found_in_steps(live: LiveFrontier, worker: HandWorker) -
 
 
 def test_an_audit_of_a_sound_crawl_changes_nothing(live: LiveFrontier) -> None:
-    """But for what it reads."""
+    """The stored state is the same before and after the audit."""
     worker = filled(live)
     before = live.state()
     assert mend(live, worker) == Audited()
@@ -293,10 +295,10 @@ def test_an_audit_of_a_sound_crawl_changes_nothing(live: LiveFrontier) -> None:
     assert numbers(worker.exchange(want=1))
 
 
-def test_a_worker_that_seeds_is_not_forgotten_with_the_members(
+def test_a_run_whose_members_are_lost_does_not_finish_while_a_worker_seeds(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """It is unknown whether its start() is still running: that is damage, and the run does not finish."""
+    """Whether its start() still runs is unknown: that is damage, and the run does not finish."""
     other.exchange(seeding=1)
     live.redis.delete(live.key("members"))
     receipt = worker.exchange()
@@ -308,7 +310,7 @@ def test_a_worker_that_seeds_is_not_forgotten_with_the_members(
 
 
 @pytest.mark.parametrize("names", [["bands"], ["backlog:0:a"]])
-def test_a_script_that_was_stopped_half_way_hides_nothing(
+def test_a_script_that_was_stopped_halfway_hides_no_loss(
     live: LiveFrontier, worker: HandWorker, names: list[str]
 ) -> None:
     """The audit still detects deleted keys."""
@@ -320,8 +322,10 @@ def test_a_script_that_was_stopped_half_way_hides_nothing(
     assert (len(done), found.gone, receipt.census.gone) == (4 - gone, gone, gone)
 
 
-def test_a_record_that_was_deleted_is_no_roll_back(live: LiveFrontier, worker: HandWorker) -> None:
-    """The member is there still: Redis has forgotten nothing that it had stored."""
+def test_the_deleted_record_of_a_worker_is_not_taken_for_a_roll_back(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """The member is still there, so Redis was not rolled back."""
     worker.exchange(put(1))
     live.redis.delete(live.key("worker:worker"))
     last_seq = worker.rejoin("again").last_seq

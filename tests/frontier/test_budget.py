@@ -1,4 +1,4 @@
-"""How many entries of a run are leased at most: entries in flight, and requests sent and done or failed."""
+"""The budget of a run: its entries in flight, plus the sent requests that are done or failed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ pytestmark = pytest.mark.usefixtures("sound")
 
 @pytest.fixture
 def rich(worker: HandWorker) -> HandWorker:
-    """A worker of a crawl in which ten entries wait."""
+    """Return a worker of a crawl in which ten entries wait."""
     worker.exchange(*(put(n) for n in range(1, 11)), seeding=1)
     return worker
 
 
-def test_no_more_is_leased(rich: HandWorker) -> None:
-    """In flight, done and failed: three are three, whatever became of them."""
+def test_no_more_entries_are_leased_than_the_budget_allows(rich: HandWorker) -> None:
+    """Entries in flight, done and failed all count against the budget."""
     terms = Terms(max_pages=3)
     assert numbers(rich.exchange(want=9, terms=terms)) == [1, 2, 3]
     assert numbers(rich.exchange(ack(1), fail(2), want=9, terms=terms)) == []
@@ -27,8 +27,8 @@ def test_no_more_is_leased(rich: HandWorker) -> None:
     assert numbers(rich.exchange(want=2)) == [6, 7]
 
 
-def test_what_no_site_got_does_not_count(rich: HandWorker) -> None:
-    """A middleware has ended it. It is done or failed all the same."""
+def test_requests_that_were_never_sent_do_not_count(rich: HandWorker) -> None:
+    """A middleware ended the request before it was sent. The entry still counts as done or failed."""
     terms = Terms(max_pages=2)
     assert numbers(rich.exchange(want=9, terms=terms)) == [1, 2]
     ended = ack(1, never_sent=True), fail(2, never_sent=True)

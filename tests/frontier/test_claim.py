@@ -1,4 +1,4 @@
-"""Payloads that others feed: claimed into a worker's in-flight hash, and never lost."""
+"""Start payloads: a worker claims them into its in-flight hash, and none is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Feed = Callable[..., None]
 
 
 class Fed(LiveFrontier):
-    """A crawl that is fed by two keys of one kind; `feed` puts payloads into one of them."""
+    """A crawl with two start keys of one kind; `feed` adds payloads to one of them."""
 
     def __init__(self, url: str, crawl: str, kind: str, order: Order = Order.PRIORITY_LIFO) -> None:
         self.kind = kind
@@ -47,7 +47,7 @@ class Fed(LiveFrontier):
         return sum(int(count(name)) for name in self.names)
 
     def unread(self, name: str) -> list[Any]:
-        """Return the messages of a stream that were not given to its group yet."""
+        """Return the messages of a stream that its group has not received yet."""
         groups = self.redis.xinfo_groups(name) if self.redis.exists(name) else []
         after = f"({groups[0]['last-delivered-id'].decode()}" if groups else "-"
         return list(self.redis.xrange(name, after))
@@ -62,7 +62,7 @@ def claiming(fed: Fed) -> Terms:
 
 
 def payloads(leases: tuple[Lease, ...]) -> list[bytes]:
-    """Return what was fed of *leases*, in their order; other entries are left out."""
+    """Return the start payloads among *leases*, in their order."""
     return [lease.payload.removeprefix(MARK) for lease in leases if lease.payload.startswith(MARK)]
 
 
@@ -83,8 +83,8 @@ def claim(worker: HandWorker, want: int) -> Receipt:
     return worker.exchange(want=want, seeding=3, terms=claiming(worker.live))
 
 
-def test_as_many_are_claimed_as_leases_are_wanted(fed: Fed, claimer: HandWorker) -> None:
-    """A payload is pulled as fast as it is crawled: one for each lease that is asked for, none for none."""
+def test_one_start_payload_is_claimed_for_each_wanted_lease(fed: Fed, claimer: HandWorker) -> None:
+    """A worker claims one payload for each lease that it wants, and none if it wants none."""
     fed.feed(*(b"%d" % n for n in range(10)))
     assert claim(claimer, 0).leases == ()
     receipt = claim(claimer, 3)
@@ -94,8 +94,8 @@ def test_as_many_are_claimed_as_leases_are_wanted(fed: Fed, claimer: HandWorker)
     assert len({lease.entry_id for lease in receipt.leases}) == 3
 
 
-def test_the_order_is_that_of_the_key(fed: Fed, claimer: HandWorker) -> None:
-    """A list from its head, a sorted set from its highest score; a set as it comes."""
+def test_start_payloads_are_claimed_in_the_order_of_their_key(fed: Fed, claimer: HandWorker) -> None:
+    """Workers take a list from its head and a sorted set from its highest score; a set has no order."""
     fed.feed(b"a", b"b", b"c", b"d")
     taken = payloads((*claim(claimer, 3).leases, *claim(claimer, 3).leases))
     assert sorted(taken) == [b"a", b"b", b"c", b"d"]
@@ -103,8 +103,8 @@ def test_the_order_is_that_of_the_key(fed: Fed, claimer: HandWorker) -> None:
         assert taken == [b"a", b"b", b"c", b"d"]
 
 
-def test_the_first_key_is_taken_from_first(fed: Fed, claimer: HandWorker) -> None:
-    """Several keys are in order of priority, again at each exchange."""
+def test_the_first_start_key_is_used_first(fed: Fed, claimer: HandWorker) -> None:
+    """Each exchange takes from the keys in their order of priority."""
     fed.feed(b"later 1", b"later 2", key=1)
     fed.feed(b"first")
     assert payloads(claim(claimer, 2).leases)[0] == b"first"
@@ -121,7 +121,7 @@ def test_a_repeat_of_the_exchange_gets_the_same_claims(fed: Fed, claimer: HandWo
 
 
 def test_a_late_copy_after_a_rollback_claims_under_another_id(fed: Fed, claimer: HandWorker) -> None:
-    """Its worker is busy with what it had claimed before: under one id, the end of that would end both."""
+    """The worker still works on the earlier claim: under one id, settling one would settle both."""
     snapshot = fed.dump()
     fed.feed(b"a")
     (before,) = claim(claimer, 1).leases
@@ -133,7 +133,7 @@ def test_a_late_copy_after_a_rollback_claims_under_another_id(fed: Fed, claimer:
 
 
 def test_a_dead_workers_claims_are_taken_by_another(fed: Fed, claimer: HandWorker) -> None:
-    """They come back as suspects, one at a time, as what any dead worker held."""
+    """The claims come back as suspects, one at a time, like all leases of a dead worker."""
     fed.feed(b"a", b"b")
     lost = payloads(claim(claimer, 2).leases)
     other = HandWorker(fed, "other")
@@ -150,7 +150,7 @@ def test_a_dead_workers_claims_are_taken_by_another(fed: Fed, claimer: HandWorke
 
 
 @pytest.mark.parametrize("crawl", [limited(delay_s=1000.0), limited(concurrency=1)])
-def test_no_limit_of_a_site_holds_for_claims(fed: Fed, crawl: object) -> None:
+def test_limits_of_sites_do_not_apply_to_start_payloads(fed: Fed, crawl: object) -> None:
     """A delay counts between requests to a site: a start payload is not a request yet."""
     worker = HandWorker(fed, "worker", crawl)  # type: ignore[arg-type]
     fed.feed(b"a", b"b", b"c")
@@ -162,8 +162,10 @@ def test_no_limit_of_a_site_holds_for_claims(fed: Fed, crawl: object) -> None:
     fed.state()
 
 
-def test_a_key_of_another_type_stops_nothing(fed: Fed, claimer: HandWorker) -> None:
-    """The answer has its name, its type and the right type; the other key and the crawl continue."""
+def test_a_key_of_another_type_stops_neither_the_crawl_nor_the_other_key(
+    fed: Fed, claimer: HandWorker
+) -> None:
+    """The answer names the key, its type and the right type; the other key and the crawl continue."""
     fed.redis.set(fed.names[0], "mine")
     fed.feed(b"a", key=1)
     claimer.exchange(put(1), seeding=3)
@@ -175,24 +177,24 @@ def test_a_key_of_another_type_stops_nothing(fed: Fed, claimer: HandWorker) -> N
 
 
 def test_a_large_payload_ends_the_claims_of_an_exchange(fed: Fed, claimer: HandWorker) -> None:
-    """What one exchange brings is bounded in bytes, too."""
+    """The leases of one exchange are also bounded in bytes."""
     fed.feed(*(b"%d" % n + b"x" * 3_000_000 for n in range(3)))
     assert len(claim(claimer, 3).leases) == 2
     assert fed.left() == 1
 
 
-def test_a_claim_is_no_page_that_is_done(fed: Fed, claimer: HandWorker) -> None:
-    """What came of it is counted, not the payload itself."""
+def test_a_start_payload_does_not_count_as_a_page(fed: Fed, claimer: HandWorker) -> None:
+    """The census counts the requests of a payload, not the payload itself."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     assert claimer.exchange(Ack(lease.entry_id), seeding=3).census.done == 0
 
 
 @pytest.mark.parametrize("end", [Fail, Bury])
-def test_nor_is_one_that_is_tried_again_after_the_run(
+def test_a_retried_start_payload_does_not_count_as_a_page(
     fed: Fed, claimer: HandWorker, end: Callable[..., Move]
 ) -> None:
-    """When the last worker has left, nothing was claimed; a retry brings it back."""
+    """A retry brings the payload back into a run that has claimed nothing yet."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     claimer.exchange(end(lease.entry_id, "reason", *(["label"] if end is Fail else [])))
@@ -204,8 +206,8 @@ def test_nor_is_one_that_is_tried_again_after_the_run(
     assert again.exchange(Ack(lease.entry_id)).census.done == 0
 
 
-def test_what_is_claimed_opens_a_finished_run(fed: Fed) -> None:
-    """Together with a put that was already seen: finished, its ack would not be applied."""
+def test_a_claimed_start_payload_opens_a_finished_run(fed: Fed) -> None:
+    """The exchange also has a known put. In a finished run, the ack of the claim would not be applied."""
     worker = HandWorker(fed, "worker")
     worker.exchange(put(1), want=1)
     assert worker.exchange(Ack(b"%012d" % 1)).status is Status.FINISHED

@@ -1,4 +1,4 @@
-"""Keys of a crawl that were deleted or evicted: an exchange notices it, an audit rebuilds or records it."""
+"""Deleted or evicted keys: an exchange notices the damage; an audit rebuilds the keys or records the loss."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, entry
 
 @pytest.mark.parametrize("crawl", [IDENTITY, limited(concurrency=50)])
 @pytest.mark.parametrize("lists", ["missing", "without a band", "to be served later"])
-def test_partitions_without_entries_at_the_head_of_the_rotation(
+def test_partitions_without_entries_do_not_hide_those_behind_them(
     live: LiveFrontier, crawl: Identity, lists: str
 ) -> None:
-    """They leave the rotation, many with each exchange: what waits is served, and the run ends."""
+    """Each exchange removes many of them from the rotation: waiting entries are served, and the run ends."""
     worker = HandWorker(live, "worker", crawl)
     worker.exchange(*puts(b"genuine", 3))
     with live.redis.pipeline(transaction=False) as pipeline:
@@ -42,7 +42,7 @@ BIASED_ZERO = (1 << 52).to_bytes(8, "big")
 
 
 def end(live: LiveFrontier, worker: HandWorker, held: list[int]) -> None:
-    """Settle what is held, audit as a worker does, and see to it that the run ends."""
+    """Settle the held entries, audit as a worker does, and check that the run ends."""
     for _ in range(9):
         receipt = worker.exchange(*(ack(n) for n in held), want=9)
         held = numbers(receipt)
@@ -55,8 +55,10 @@ def end(live: LiveFrontier, worker: HandWorker, held: list[int]) -> None:
 
 @pytest.mark.parametrize("crawl", [limited(delay_s=0.001), limited(concurrency=2), limited(0.001, 2)])
 @pytest.mark.parametrize("saturated", [False, True])
-def test_a_rest_without_entries_hides_no_stall(live: LiveFrontier, crawl: Identity, saturated: bool) -> None:
-    """A stint that never ends, or a turn that is gone, is found though another partition seems to rest."""
+def test_a_resting_partition_without_entries_hides_no_stall(
+    live: LiveFrontier, crawl: Identity, saturated: bool
+) -> None:
+    """The audit finds a stint that never ends, or a lost turn, although another partition seems to rest."""
     worker = HandWorker(live, "worker", crawl)
     worker.exchange(*puts(b"a", 3))
     live.redis.zadd(live.key("resting"), {b"q": "inf"})
@@ -78,8 +80,8 @@ def test_a_rest_without_entries_hides_no_stall(live: LiveFrontier, crawl: Identi
     assert (found, receipt.status) == ([0, 1, 2], Status.FINISHED)
 
 
-def test_leases_that_are_gone_are_found_while_a_partition_rests(live: LiveFrontier) -> None:
-    """One that rests for good reason."""
+def test_lost_leases_are_found_while_a_partition_rests(live: LiveFrontier) -> None:
+    """The other partition rests because a user blocked it."""
     worker = HandWorker(live, "worker", limited(concurrency=1))
     worker.exchange(*puts(b"a", 2), *puts(b"b", 1, 10))
     live.limit(b"b", block_s=1000.0)

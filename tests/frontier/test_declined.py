@@ -29,7 +29,7 @@ pytestmark = pytest.mark.parametrize("partitioning", ["none", "one"], indirect=T
 
 
 def declines(worker: HandWorker, *entries: int) -> None:
-    """Let *worker* put entries, lease and decline them."""
+    """Let *worker* put entries, lease them and decline them."""
     worker.exchange(*(put(n) for n in entries))
     assert sorted(worker.take(len(entries))) == sorted(entries)
     worker.exchange(*(decline(n) for n in entries))
@@ -38,7 +38,7 @@ def declines(worker: HandWorker, *entries: int) -> None:
 def test_a_declined_entry_goes_to_another_worker_and_never_back(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The other one gets it, marked, and no attempt is charged."""
+    """The other worker gets it with a mark, and no attempt is charged."""
     declines(worker, 1)
     assert peek(live.redis, live.crawl).census.declined == 1
     assert numbers(worker.exchange(want=5)) == []
@@ -47,10 +47,10 @@ def test_a_declined_entry_goes_to_another_worker_and_never_back(
     assert live.state()["declined"] == []
 
 
-def test_nothing_is_buried_while_a_present_worker_may_serve_it(
+def test_an_entry_is_not_buried_while_a_present_worker_may_serve_it(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Only after each has declined it, the entry is a dead letter, and the run is finished without it."""
+    """The entry becomes a dead letter only after each worker declined it; then the run is finished."""
     declines(worker, 1)
     assert worker.exchange().status is Status.OK
     assert other.take(1) == [1]
@@ -63,10 +63,10 @@ def test_nothing_is_buried_while_a_present_worker_may_serve_it(
     assert receipt.census.waiting == receipt.census.declined == 0
 
 
-def test_an_entry_that_is_given_back_goes_not_to_those_that_declined_it(
+def test_a_returned_entry_is_not_offered_to_workers_that_declined_it(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """A release, and a worker that leaves, keep who cannot serve it."""
+    """After a release or a leave, the entry still knows the workers that declined it."""
     declines(worker, 1, 2)
     other.take(2)
     other.exchange(release(1))
@@ -79,24 +79,24 @@ def test_an_entry_that_is_given_back_goes_not_to_those_that_declined_it(
 def test_a_worker_that_rejoins_is_still_known_to_have_declined(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """A rejoin changes its id, and not what its code can serve."""
+    """A rejoin changes the worker's id, but not its code."""
     declines(worker, 1)
     worker.rejoin("another id")
     assert numbers(worker.exchange(want=5)) == []
     assert numbers(other.exchange(want=5)) == [1]
 
 
-def test_one_that_others_have_declined_does_not_wait_for_the_end_of_the_backlog(
+def test_a_declined_entry_does_not_wait_for_the_end_of_the_backlog(
     worker: HandWorker, other: HandWorker
 ) -> None:
-    """Each exchange offers one; the others come when nothing else is left."""
+    """Each exchange offers one declined entry; the others come when nothing else is left."""
     declines(worker, 1, 2, 3)
     worker.exchange(*(put(n) for n in range(4, 8)))
     assert other.take(4) == [1, 4, 5, 6]
     assert other.take(3) == [2, 7, 3]
 
 
-def test_delays_hold_for_declined_entries(live: LiveFrontier, partitioning: str) -> None:
+def test_delays_apply_to_declined_entries(live: LiveFrontier, partitioning: str) -> None:
     """They are sent one by one, after the earlier requests to their site."""
     if partitioning == "none":
         pytest.skip("without partitions there are no limits")
@@ -119,7 +119,7 @@ def test_delays_hold_for_declined_entries(live: LiveFrontier, partitioning: str)
 def test_a_worker_is_offered_no_more_than_it_has_room_for(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """As with the backlog: else it would give back what fills its buffer, and get it again."""
+    """As with the backlog. Otherwise the worker would release the surplus and get it again."""
     declines(worker, 1, 2, 3, 4, 5, 6)
     terms = Terms(most=3, here={partition_of(1): (1, 2)})
     assert numbers(other.exchange(want=9, terms=terms)) == [1, 2]
@@ -134,8 +134,10 @@ def test_a_blocked_partition_offers_nothing(
     assert numbers(other.exchange(want=5)) == []
 
 
-def test_a_suspect_stays_one(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """A page that kills its workers is charged, and a worker that has declined it gets it no more."""
+def test_a_suspect_is_not_offered_to_a_worker_that_declined_it(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
+    """A page that kills its workers is charged; a worker that has declined it never gets it again."""
     declines(worker, 1)
     assert other.take(1) == [1]
     worker.reclaim("other")
@@ -152,7 +154,7 @@ def test_a_suspect_stays_one(live: LiveFrontier, worker: HandWorker, other: Hand
 
 
 @pytest.mark.parametrize("seeding", [2, 3])
-def test_a_worker_that_listens_or_whose_start_failed_does_not_keep_them(
+def test_entries_are_buried_although_a_worker_listens_or_its_start_failed(
     worker: HandWorker, seeding: int
 ) -> None:
     """The run stays open, and nothing waits in it."""
@@ -162,7 +164,9 @@ def test_a_worker_that_listens_or_whose_start_failed_does_not_keep_them(
     assert (receipt.status, receipt.census.waiting, receipt.census.dead) == (Status.OK, 0, 1)
 
 
-def test_a_program_that_only_puts_is_not_waited_for(live: LiveFrontier, worker: HandWorker) -> None:
+def test_an_entry_is_buried_without_waiting_for_a_program_that_only_puts(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
     """It has no code that could serve a request."""
     HandWorker(live, "program", PROGRAM).exchange()
     declines(worker, 1)
@@ -171,7 +175,7 @@ def test_a_program_that_only_puts_is_not_waited_for(live: LiveFrontier, worker: 
 
 
 def test_a_retry_lets_every_worker_try_again(live: LiveFrontier, worker: HandWorker) -> None:
-    """The run is open again, and finished if they serve it."""
+    """The run is open again, and ends when a worker serves the entry."""
     declines(worker, 1)
     worker.exchange(want=5)
     assert peek(live.redis, live.crawl).census.unserved == 1
@@ -182,9 +186,7 @@ def test_a_retry_lets_every_worker_try_again(live: LiveFrontier, worker: HandWor
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_run_that_keeps_what_was_seen_finds_pages_again_that_nobody_could_serve(
-    live: LiveFrontier, keeps: bool
-) -> None:
+def test_pages_that_no_worker_could_serve_do_not_stay_in_seen(live: LiveFrontier, keeps: bool) -> None:
     """Their fingerprints are removed when the next run begins; a done page keeps its fingerprint."""
     identity = replace(IDENTITY, keep_seen=keeps)
     worker = HandWorker(live, "worker", identity)
@@ -198,9 +200,7 @@ def test_a_run_that_keeps_what_was_seen_finds_pages_again_that_nobody_could_serv
     assert live.state()["tokens"][Admission.SEEN] == ({b"one"} if keeps else set())
 
 
-def test_nothing_is_buried_while_no_worker_with_a_spider_is_there(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
+def test_an_entry_is_not_buried_while_no_worker_has_a_spider(live: LiveFrontier, worker: HandWorker) -> None:
     """A program has no code for requests, so it has not declined them."""
     declines(worker, 1)
     worker.leave()
@@ -209,10 +209,10 @@ def test_nothing_is_buried_while_no_worker_with_a_spider_is_there(
     assert HandWorker(live, "new code").take(1) == [1]
 
 
-def test_nothing_is_buried_while_another_shard_has_something_left(
+def test_an_entry_is_not_buried_while_another_shard_has_entries(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The crawl goes on, and a worker with the right code may join."""
+    """The crawl continues, and a worker with the right code may join."""
     declines(worker, 1)
     busy = Terms(busy_elsewhere=True)
     assert [worker.exchange(want=5, terms=busy).census.dead for _ in range(2)] == [0, 0]
@@ -220,7 +220,7 @@ def test_nothing_is_buried_while_another_shard_has_something_left(
 
 
 def test_dropping_a_partition_drops_its_declined_entries(live: LiveFrontier, worker: HandWorker) -> None:
-    """They wait there, like all others."""
+    """Declined entries wait in their partition, like all others."""
     worker.exchange(put(9))
     worker.take(1)
     declines(worker, 1, 2)

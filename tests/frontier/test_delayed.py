@@ -1,4 +1,4 @@
-"""Entries that are not due yet: they wait apart, are known already, and are lost no more than others."""
+"""Entries that are not due yet wait apart, are known already, and are as safe as other entries."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.usefixtures("sound")
 
 
 def round_due(receipt: Receipt) -> float | None:
-    """Return when something falls due, to 10 s."""
+    """Return the seconds until the next entry is due, rounded to 10 s."""
     return None if receipt.next_due_s is None else round(receipt.next_due_s, -1)
 
 
 def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: HandWorker) -> None:
-    """Not before; the census counts it apart from those that wait, and says when to come back."""
+    """It is not leased earlier. The census counts it apart, and the answer has the time until it is due."""
     receipt = worker.exchange(put(1, due_in=100.0), want=1)
     assert receipt.census == Census(delayed=1, workers=1)
     assert (numbers(receipt), round_due(receipt)) == ([], 100)
@@ -35,7 +35,7 @@ def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: Ha
     assert (numbers(receipt), receipt.next_due_s) == ([1], None)
 
 
-def test_a_pause_while_they_are_packed_changes_no_order(
+def test_a_pause_while_moves_are_packed_does_not_change_the_order(
     live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may be stopped between any two of an exchange's moves."""
@@ -49,15 +49,15 @@ def test_a_pause_while_they_are_packed_changes_no_order(
     assert worker.take(9) == [0, 1, 2, 3, 4]
 
 
-def test_a_wait_is_counted_from_when_it_was_asked_for(live: LiveFrontier, worker: HandWorker) -> None:
-    """The time that it spent in the outbox is part of it."""
+def test_a_delay_includes_the_time_in_the_outbox(live: LiveFrontier, worker: HandWorker) -> None:
+    """The wait includes the time in the outbox."""
     late = put(1, due_in=100.0)
     late.due_at -= 60
     assert round_due(worker.exchange(late)) == 40
     assert late.due_at > time.monotonic()
 
 
-def test_many_that_are_due_come_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
+def test_many_due_entries_are_moved_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
     """One exchange moves a bounded number; the next ones continue, in order."""
     for begin in (0, 500, 1000):
         worker.exchange(*(put(n, due_in=100.0 + 10 * n) for n in range(begin, begin + 500)))
@@ -67,8 +67,8 @@ def test_many_that_are_due_come_in_steps(live: LiveFrontier, worker: HandWorker)
     assert worker.take(1500) == list(range(1500))
 
 
-def test_large_ones_that_are_due_come_in_smaller_steps(live: LiveFrontier, worker: HandWorker) -> None:
-    """Neither in number nor in bytes is more moved than an exchange may carry."""
+def test_large_due_entries_are_moved_in_smaller_steps(live: LiveFrontier, worker: HandWorker) -> None:
+    """One exchange moves a bounded number of entries and of bytes."""
     for n in range(12):
         worker.exchange(put(n, due_in=100.0, payload=b"x" * 1_000_000))
     worker.exchange(*(put(100 + n, due_in=200.0) for n in range(40)))
@@ -77,11 +77,8 @@ def test_large_ones_that_are_due_come_in_smaller_steps(live: LiveFrontier, worke
     assert len(worker.take(52)) == 52
 
 
-# Puts that cannot be served
-
-
 def test_a_put_with_a_reason_is_a_dead_letter_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """What can be stored but not crawled is kept with the reason, and blocks nothing."""
+    """A request that can be stored but not crawled is kept with the reason, and blocks nothing."""
     receipt = worker.exchange(put(1, reason="too long for anybody", payload=b"it"), put(2), want=9)
     assert (numbers(receipt), receipt.census.dead, receipt.census.waiting) == ([2], 1, 0)
     letter = live.redis.hget(keys.prefix(live.crawl) + "dead", entry_id(1))

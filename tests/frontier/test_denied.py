@@ -1,4 +1,4 @@
-"""Commands that a user may not call are named at the start; in mid-crawl they stop one exchange."""
+"""Redis denies commands to a user: a start names them; during a crawl they stop one exchange."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from support.redis_server import RedisServer
 from support.torn import crawl_on, filled, repeat
 
 OPTIONS = {"CREATE", "COUNT", "GROUP", "STREAMS", "NOGROUP"}
-"""Of commands of streams; and one of their errors."""
+"""Options of stream commands, and one of their errors."""
 
 
 def commands_in_lua() -> set[str]:
-    """Return the commands that the Lua names, wherever it does."""
+    """Return all Redis commands that the Lua files name."""
     found: set[str] = set()
     for name, lua in scripts.lua_files().items():
         text = re.sub(r"--.*", "", lua)
@@ -29,7 +29,7 @@ def commands_in_lua() -> set[str]:
         "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
         "OTHER", "CHANGED", "GAP", "LATER", "MOVING",
     }  # fmt: skip
-    return found - no_commands - OPTIONS - {"INFO"}  # a user without it has samples without the memory
+    return found - no_commands - OPTIONS - {"INFO"}  # without INFO, samples lack the memory
 
 
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
@@ -44,7 +44,7 @@ def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
 def test_a_command_that_is_refused_is_named_before_anything_is_written(
     redis_server: RedisServer, crawl_name: str, command: str
 ) -> None:
-    """At the start, by its name; nothing of the crawl is there, and no scratch."""
+    """The error at the start names the command; Redis then holds no key of the crawl, not even scratch."""
     fed = StartKeys("stream", (f"{crawl_name}:fed",), b"m")
     with redis_server.client() as admin:
         name = re.sub(r"\W", "_", crawl_name)
@@ -66,7 +66,7 @@ def test_a_command_that_is_refused_is_named_before_anything_is_written(
 def test_commands_of_streams_are_needed_only_where_one_feeds_the_crawl(
     redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """A user that was enough for a crawl is enough for it still."""
+    """A Redis user without stream commands can still run a crawl without streams."""
     name = re.sub(r"\W", "_", crawl_name)
     with redis_server.client() as admin:
         admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all", "-@stream")
@@ -76,7 +76,7 @@ def test_commands_of_streams_are_needed_only_where_one_feeds_the_crawl(
                 with closing(LiveFrontier(url, crawl_name, start_keys=start_keys)) as live:
                     worker = HandWorker(live, "worker")
                     assert numbers(worker.exchange(put(1), want=1)) == [1]
-                    live.frontier._denied = True  # so that all are probed
+                    live.frontier._denied = True  # so that all commands are probed
                     assert worker.exchange(ack(1)).census.done == 1
         finally:
             admin.execute_command("ACL", "DELUSER", name)
@@ -89,7 +89,7 @@ TAKEN_AWAY = ("rpush", "zadd", "hset", "lpush", "hdel", "sadd", "ltrim", "zrem",
 def test_rights_that_are_taken_away_stop_one_exchange_at_most(
     redis_server: RedisServer, crawl_name: str, command: str
 ) -> None:
-    """Until they are given back nothing more is written."""
+    """Nothing more is written until the user has the rights again."""
     with redis_server.client() as admin:
         name = re.sub(r"\W", "_", crawl_name)
         admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all")

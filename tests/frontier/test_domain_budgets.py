@@ -1,4 +1,4 @@
-"""How many requests of a partition are done at most, in a run or on a day: what is over that waits."""
+"""Budgets of partitions, per run or per day: entries over a budget wait."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def begin(live: LiveFrontier, crawl: Any) -> HandWorker:
     return worker
 
 
-def test_no_more_of_a_partition_is_leased_than_its_budget(live: LiveFrontier) -> None:
-    """Done, failed, and to be done again count; so does what is in flight."""
+def test_a_partition_gets_no_more_leases_than_its_budget(live: LiveFrontier) -> None:
+    """Entries that are done, failed, to be done again or in flight count against the budget."""
     worker = begin(live, budgeted(3, b=1))
     assert sorted(worker.take(20)) == [0, 1, 2, 10]
     receipt = worker.exchange(ack(0), fail(1), again(2), ack(10), want=9, seeding=1)
@@ -56,8 +56,8 @@ def test_no_more_of_a_partition_is_leased_than_its_budget(live: LiveFrontier) ->
 
 
 @pytest.mark.parametrize("end", ["ack", "bury", "release"])
-def test_what_waits_for_another_shard_counts(live: LiveFrontier, end: str) -> None:
-    """It is done, but not yet acked: against a budget it counts as what is in flight, and as done after."""
+def test_a_deferred_entry_counts_against_the_budget(live: LiveFrontier, end: str) -> None:
+    """A deferred entry is done but not yet acked: it counts as in flight, and after its ack as done."""
     worker = begin(live, budgeted(1))
     assert sorted(worker.take(20)) == [0, 10]
     worker.exchange(Defer(entry_id(0)), ack(10), seeding=1)
@@ -68,8 +68,8 @@ def test_what_waits_for_another_shard_counts(live: LiveFrontier, end: str) -> No
     assert worker.take(20) == {"ack": [], "bury": [1], "release": [0]}[end]
 
 
-def test_a_retry_after_the_end_spends_of_the_same_budget(live: LiveFrontier) -> None:
-    """The run goes on under its number, also if nobody was a member at its end."""
+def test_a_retry_after_the_end_uses_the_same_budget(live: LiveFrontier) -> None:
+    """The run continues under its number, even if it had no members at its end."""
     worker = HandWorker(live, "worker", budgeted(3))
     worker.exchange(*puts(A, 3), seeding=1)
     worker.take(3)
@@ -81,8 +81,8 @@ def test_a_retry_after_the_end_spends_of_the_same_budget(live: LiveFrontier) -> 
     assert live.call("limit", A)[3:] == (3, 3)
 
 
-def test_a_budget_of_a_day_is_new_at_midnight(live: LiveFrontier) -> None:
-    """By UTC, of Redis's clock: until then its partition rests, and the answer says when to come back."""
+def test_a_daily_budget_is_renewed_at_midnight(live: LiveFrontier) -> None:
+    """Midnight is UTC by Redis's clock. The partition rests until then, as the answer shows."""
     worker = begin(live, budgeted(1, daily=True))
     assert sorted(worker.take(20)) == [0, 10]
     receipt = worker.exchange(ack(0), ack(10), want=9, seeding=1)
@@ -106,8 +106,8 @@ def spend(live: LiveFrontier, crawl: Any) -> HandWorker:
     return worker
 
 
-def test_only_what_is_over_budgets_is_left(live: LiveFrontier) -> None:
-    """So says each answer, unless a worker can add something, or holds something, or it is not due yet."""
+def test_a_worker_learns_that_only_entries_over_their_budgets_are_left(live: LiveFrontier) -> None:
+    """Each answer reports this, unless a worker can add or holds an entry, or an entry is not due yet."""
     worker = spend(live, budgeted(1))
 
     def only_over_budget(*moves: Move, seeding: int = 0) -> bool:
@@ -141,21 +141,21 @@ def test_only_what_is_over_budgets_is_left(live: LiveFrontier) -> None:
     assert not only_over_budget()
 
 
-def test_until_tomorrow_workers_wait(live: LiveFrontier) -> None:
+def test_workers_wait_until_tomorrow_for_a_daily_budget(live: LiveFrontier) -> None:
     worker = spend(live, budgeted(1, daily=True))
     assert not worker.exchange(want=9).census.only_over_budget
     assert live.call("limit", A, budget=2)[3:] == (2, 1)
 
 
-def test_a_crawl_without_budgets_has_nothing_over_them(live: LiveFrontier) -> None:
-    """With nothing left it says the same: in another shard something may be over its budget."""
+def test_a_crawl_without_budgets_has_no_entries_over_budget(live: LiveFrontier) -> None:
+    """An empty shard reports the same, because another shard may hold entries over their budget."""
     worker = spend(live, IDENTITY)
     assert worker.exchange().census.only_over_budget
     assert not worker.exchange(put(50)).census.only_over_budget
 
 
-def test_no_more_partitions_are_looked_at_than_allowed(live: LiveFrontier) -> None:
-    """What is still to be looked at may have something to lease."""
+def test_an_exchange_examines_a_bounded_number_of_partitions(live: LiveFrontier) -> None:
+    """The partitions not yet examined may have an entry to lease."""
     worker = HandWorker(live, "worker", budgeted(1))
     for n in range(600):
         worker.exchange(*puts(b"host %d" % n, 2, 2 * n), seeding=1)
@@ -169,8 +169,8 @@ def test_no_more_partitions_are_looked_at_than_allowed(live: LiveFrontier) -> No
 
 
 @pytest.mark.parametrize("settings", [{"budget": 2, "daily": True}, {"budget": 2}, {}])
-def test_other_settings_hold_at_once(live: LiveFrontier, settings: dict[str, Any]) -> None:
-    """Also where a budget of a day was spent: nobody waits for midnight any more."""
+def test_new_budget_settings_apply_at_once(live: LiveFrontier, settings: dict[str, Any]) -> None:
+    """This includes a spent daily budget: no worker waits for midnight any more."""
     worker = begin(live, budgeted(1, daily=True))
     assert sorted(worker.take(20)) == [0, 10]
     assert worker.exchange(ack(0), ack(10), want=9, seeding=1).next_due_s is not None
@@ -178,8 +178,8 @@ def test_other_settings_hold_at_once(live: LiveFrontier, settings: dict[str, Any
     assert sorted(worker.take(2)) == [1, 11]
 
 
-def test_a_run_that_was_rolled_back_to_an_earlier_one_has_spent_nothing(live: LiveFrontier) -> None:
-    """What waits there belongs to the later run from now on, with its budgets."""
+def test_after_a_roll_back_to_an_earlier_run_no_budget_is_spent(live: LiveFrontier) -> None:
+    """The waiting entries now belong to the later run and its budgets."""
     worker = begin(live, budgeted(1))
     assert sorted(worker.take(20)) == [0, 10]
     worker.exchange(ack(0), ack(10), seeding=1)
@@ -189,7 +189,7 @@ def test_a_run_that_was_rolled_back_to_an_earlier_one_has_spent_nothing(live: Li
 
 
 def test_a_lost_count_of_leases_is_noticed(live: LiveFrontier) -> None:
-    """Nobody holds anything of a partition that has spent less than its budget, and yet it is saturated."""
+    """A partition is saturated although no worker holds its entries and its budget is not spent."""
     worker = begin(live, budgeted(2))
     assert sorted(worker.take(9)) == [0, 1, 10, 11]
     live.redis.hset(live.key("busy"), mapping={A: 9, B: 9})
@@ -199,8 +199,8 @@ def test_a_lost_count_of_leases_is_noticed(live: LiveFrontier) -> None:
     assert sorted(worker.take(9)) == [1, 11]
 
 
-def test_the_period_is_also_that_of_budgets_by_hand(live: LiveFrontier) -> None:
-    """Of settings that have no budget."""
+def test_manual_budgets_use_the_period_of_the_settings(live: LiveFrontier) -> None:
+    """The settings define the period even if they define no budget."""
     worker = begin(live, budgeted(daily=True))
     assert live.call("limit", A, budget=1)[3:] == (1, 0)
     assert 0 in worker.take(20)
@@ -209,15 +209,15 @@ def test_the_period_is_also_that_of_budgets_by_hand(live: LiveFrontier) -> None:
     assert live.call("limit", A, budget=2)[3:] == (2, 1)
 
 
-def test_only_what_has_a_budget_is_counted(live: LiveFrontier) -> None:
-    """Else each host that a crawl meets would leave a field."""
+def test_only_partitions_with_a_budget_are_counted(live: LiveFrontier) -> None:
+    """Otherwise each host of a crawl would leave a field."""
     worker = begin(live, budgeted(b=9))
     assert sorted(worker.take(2)) == [0, 10]
     worker.exchange(ack(0), ack(10), seeding=1)
     assert live.redis.hgetall(live.key("spent")) == {B: b"0 1"}
 
 
-def test_of_earlier_days_nothing_is_kept(live: LiveFrontier) -> None:
+def test_counts_of_earlier_days_are_deleted(live: LiveFrontier) -> None:
     worker = begin(live, budgeted(9, daily=True))
     assert sorted(worker.take(4)) == [0, 1, 10, 11]
     worker.exchange(ack(0), seeding=1)

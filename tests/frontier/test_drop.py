@@ -1,4 +1,4 @@
-"""What waits in one partition is dropped: nothing else is, and the counts stay right."""
+"""`drop` removes the waiting entries of one partition and nothing else; the counts stay right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def live(open_frontier: Callable[..., LiveFrontier]) -> LiveFrontier:
 
 @pytest.fixture
 def everywhere(live: LiveFrontier) -> HandWorker:
-    """Return a worker of a crawl that has entries of two partitions in each place."""
+    """Return a worker of a crawl with entries of two partitions in every state."""
     worker, victim = HandWorker(live, "worker"), HandWorker(live, "victim")
     n = iter(range(1000))
     for partition in (TRAP, OTHER):
@@ -37,10 +37,10 @@ def everywhere(live: LiveFrontier) -> HandWorker:
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
-def test_all_that_waits_in_a_partition_is_dropped(
+def test_all_waiting_entries_of_a_partition_are_dropped(
     everywhere: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """In steps of any size. What is in flight, failed or dead stays, and so does each other partition."""
+    """Steps may have any size. Entries in flight, failed or dead stay, and so do other partitions."""
     monkeypatch.setattr(drop_module, "STEP", step)
     before = live.state()
     trap = {i for i, entry in before["entries"].items() if entry[0] == "backlog" and TRAP in entry}
@@ -60,7 +60,7 @@ def test_all_that_waits_in_a_partition_is_dropped(
     assert drop(live.redis, live.crawl, TRAP.decode()) == 0
 
 
-def test_what_was_dropped_stays_seen_and_the_run_ends_without_it(live: LiveFrontier) -> None:
+def test_dropped_entries_stay_seen_and_the_run_ends_without_them(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker")
     new = [put(n, admission=Admission.SEEN, token=b"%020d" % n, partition=TRAP) for n in range(9)]
     worker.exchange(*new, want=1)
@@ -69,8 +69,8 @@ def test_what_was_dropped_stays_seen_and_the_run_ends_without_it(live: LiveFront
     assert worker.exchange(ack(0)).status.value == "FINISHED"
 
 
-def test_a_partition_at_its_limit_is_no_obstacle(live: LiveFrontier) -> None:
-    """It stands among those that wait for their leases, or for their time."""
+def test_entries_of_a_partition_at_its_limit_are_dropped(live: LiveFrontier) -> None:
+    """Its entries are dropped while it is saturated or resting."""
     for first, limit in ((0, limited(concurrency=1)), (10, limited(100.0))):
         worker = HandWorker(live, f"worker {first}", limit)
         worker.exchange(*(put(n, partition=TRAP) for n in range(first, first + 4)), want=4)
@@ -80,12 +80,12 @@ def test_a_partition_at_its_limit_is_no_obstacle(live: LiveFrontier) -> None:
         live.state()
 
 
-def test_a_delayed_entry_of_a_partition_whose_name_begins_alike_stays(live: LiveFrontier) -> None:
+def test_entries_of_a_partition_with_a_longer_name_stay(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker")
     worker.exchange(put(1, partition=TRAP + b"x", due_in=100.0), put(2, partition=TRAP + b"x"))
     assert drop(live.redis, live.crawl, TRAP.decode()) == 0
     assert numbers(worker.exchange(want=2)) == [2]
 
 
-def test_there_may_be_no_such_crawl(live: LiveFrontier) -> None:
+def test_a_drop_in_a_missing_crawl_returns_none(live: LiveFrontier) -> None:
     assert drop(live.redis, live.crawl, TRAP.decode()) is None

@@ -1,4 +1,4 @@
-"""A run ends when, and only when, everything is done and nobody is seeding; and may be opened again."""
+"""A run ends exactly when all entries are done and no worker is seeding; a new put opens it again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.parametrize("partitioning", ["none", "own"], indirect=T
 FINISHED = Status.FINISHED
 
 
-# When it is finished
+# The end
 
 
 @pytest.mark.parametrize("seeding", [1, 2])
 def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWorker, seeding: int) -> None:
-    """Its start() is not exhausted, or failed: more may come, or is missing; the level is sent each time."""
+    """Its start() still runs (more may come) or failed (requests are missing); exchanges send the level."""
     worker.exchange(seeding=seeding)
     assert other.exchange().status is Status.OK
     assert worker.exchange(seeding=seeding).status is Status.OK
@@ -31,20 +31,17 @@ def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWork
 
 
 def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """Finished is a mark: a late request must find what was seen."""
+    """The end only sets a mark: a late request must still find the seen set."""
     other.exchange(put(1, admission=Admission.SEEN))
     worker.take(1)
     worker.exchange(ack(1))
     assert live.key_names() == {"meta", "members", "beats", "seen", "worker:worker", "worker:other"}
 
 
-# Which workers are notified, and how
-
-
-def test_a_late_copy_of_an_exchange_that_found_the_run_finished_is_not_the_next_one(
+def test_a_late_copy_of_an_exchange_with_a_finished_run_is_not_applied(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The run is open again when it comes: the next exchange would look like its repeat."""
+    """A put opens the run first. If Redis applied the copy, the next exchange would look like its repeat."""
     worker.exchange()
     other.exchange()
     assert worker.exchange(want=4).status is FINISHED
@@ -56,8 +53,8 @@ def test_a_late_copy_of_an_exchange_that_found_the_run_finished_is_not_the_next_
     assert sorted(worker.take(2)) == [1, 2]
 
 
-def test_the_next_crawl_does_not_continue_with_a_run_that_somebody_came_back_to(live: LiveFrontier) -> None:
-    """It was finished: a worker that was frozen in its start() registers, finds all of it known, and dies."""
+def test_a_finished_run_to_which_a_late_worker_returned_is_not_resumed(live: LiveFrontier) -> None:
+    """The run was finished. A worker frozen in start() registers again, finds all requests known and dies."""
     starts = [put(n, start=True, admission=Admission.SEED) for n in (1, 2)]
     frozen, other = HandWorker(live, "frozen"), HandWorker(live, "other")
     frozen.exchange(*starts, seeding=1)
@@ -77,7 +74,7 @@ def test_the_next_crawl_does_not_continue_with_a_run_that_somebody_came_back_to(
 
 
 def test_a_new_put_opens_the_run_again(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """`spider_idle`, or a timer, adds a request to a finished run: it goes on, for everyone."""
+    """`spider_idle` or a timer adds a request to a finished run: the run continues for all workers."""
     other.exchange()
     worker.exchange()
     receipt = worker.exchange(put(1), want=1)
@@ -88,7 +85,7 @@ def test_a_new_put_opens_the_run_again(live: LiveFrontier, worker: HandWorker, o
 
 
 def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Puts to a finished run from an unknown worker, a fenced worker or out of sequence: rejoin first."""
+    """A put from an unknown or fenced worker, or out of sequence, does not open the run: rejoin first."""
     fenced = HandWorker(live, "fenced")
     worker.exchange()
     worker.fence("fenced")
@@ -103,13 +100,10 @@ def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, 
     assert live.dump() == before
 
 
-# Who comes back
-
-
 def test_a_lease_that_a_rollback_took_away_does_not_open_a_finished_run(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Redis forgot the exchange that brought it, and a late copy of that found nothing left to lease."""
+    """Redis forgot the exchange that granted it, and a late copy of this exchange found nothing to lease."""
     other.exchange(put(1))
     before = live.dump()
     worker.exchange(want=1)
@@ -122,7 +116,7 @@ def test_a_lease_that_a_rollback_took_away_does_not_open_a_finished_run(
     assert (receipt.status, receipt.applied, receipt.damage) == (FINISHED, False, "")
 
 
-# What is left behind
+# The tombstone
 
 
 def finished_by(live: LiveFrontier, crawl: Identity = IDENTITY) -> HandWorker:
@@ -134,7 +128,7 @@ def finished_by(live: LiveFrontier, crawl: Identity = IDENTITY) -> HandWorker:
 
 
 def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None:
-    """A tombstone (number, name) stays, nothing else."""
+    """Only a tombstone (number, name) stays."""
     last = finished_by(live)
     live.redis.delete(live.key("dead"))
     assert last.leave() == (0, True)
@@ -142,7 +136,7 @@ def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None
     assert live.state()["phase"] == "finished"
 
 
-def test_others_that_are_there_keep_the_finished_run(
+def test_a_finished_run_is_kept_while_other_workers_are_present(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
     """The first worker to leave deletes nothing: the others may open the run again."""
@@ -157,8 +151,10 @@ def test_others_that_are_there_keep_the_finished_run(
 # The next run
 
 
-def test_a_run_without_a_name_takes_the_first_that_comes(live: LiveFrontier, worker: HandWorker) -> None:
-    """A worker that joins with it finds the run finished later; a second name changes nothing."""
+def test_a_run_without_a_name_takes_the_first_name_that_a_worker_brings(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Later, a worker with that name finds the run finished; a second name changes nothing."""
     named = HandWorker(live, "named", replace(IDENTITY, run_name="job"))
     other = HandWorker(live, "other", replace(IDENTITY, run_name="another"))
     for each in (worker, named, other):
@@ -168,7 +164,7 @@ def test_a_run_without_a_name_takes_the_first_that_comes(live: LiveFrontier, wor
     assert HandWorker(live, "next", replace(IDENTITY, run_name="another")).run == 1
 
 
-def test_a_run_of_a_name_is_not_run_twice(live: LiveFrontier) -> None:
+def test_a_named_run_is_not_run_twice(live: LiveFrontier) -> None:
     """A container that restarts a second after the end learns that its run is over."""
     named = replace(IDENTITY, run_name="job-1")
     finished_by(live, named).leave()
@@ -178,8 +174,8 @@ def test_a_run_of_a_name_is_not_run_twice(live: LiveFrontier) -> None:
     assert live.dump() == before
 
 
-def test_a_run_of_another_name_is_a_new_one(live: LiveFrontier) -> None:
-    """The name is compared with that of the last run only, and kept for the next comparison."""
+def test_another_run_name_begins_a_new_run(live: LiveFrontier) -> None:
+    """A join compares the name with the last run's name only, and stores it for the next comparison."""
     finished_by(live, replace(IDENTITY, run_name="job-1")).leave()
     again = HandWorker(live, "again", replace(IDENTITY, run_name="job-2"))
     assert (again.joined.status, again.run) == (Status.OK, 1)
@@ -206,17 +202,17 @@ def test_the_name_of_a_run_and_the_time_of_the_last_end_are_stored(live: LiveFro
     assert seen.began_at >= ended.finished_at
 
 
-# A worker that is started again just after the end
+# A worker restarts just after the end
 
 ARGS = replace(IDENTITY, restart_window_s=60.0, starts="{}")
 OTHER_ARGS = replace(ARGS, spider_args='{"category": "b"}', starts='{"category": "b"}')
 
 
 def shared_run(live: LiveFrontier, *others: Identity, host: str = "") -> None:
-    """Let workers share a run, two of ARGS and one of each of *others*, finish it, and leave.
+    """Let two workers of ARGS and one of each of *others* share a run, finish it and leave.
 
     Args:
-        host: of all workers; empty: each is on another host.
+        host: all workers' host; empty: each worker has its own host.
     """
     crawls = (ARGS, ARGS, *others)
     workers = [HandWorker(live, f"worker-{n}", crawl, host) for n, crawl in enumerate(crawls)]
@@ -231,7 +227,7 @@ def shared_run(live: LiveFrontier, *others: Identity, host: str = "") -> None:
 
 @pytest.mark.parametrize("crawl", [ARGS, OTHER_ARGS])
 def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
-    """Within the window, with the arguments of one of its workers and no name: it changes nothing."""
+    """It joins within the window, with a former worker's arguments and no name, and changes nothing."""
     shared_run(live, OTHER_ARGS)
     before = live.dump()
     joined = HandWorker(live, "again", crawl).joined
@@ -248,23 +244,25 @@ def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontie
         (replace(ARGS, run_name="job"), ""), (ARGS, "laptop"),
     ],
 )  # fmt: skip
-def test_others_begin_the_next_run(live: LiveFrontier, crawl: Identity, host: str) -> None:
-    """No window, other arguments, another spider, a name of its own; or all workers were on one host."""
+def test_a_worker_that_is_not_a_restart_begins_the_next_run(
+    live: LiveFrontier, crawl: Identity, host: str
+) -> None:
+    """They have no window, other arguments, another spider or a run name; or all workers were on one host."""
     shared_run(live, host=host)
     joined = HandWorker(live, "again", crawl, host).joined
     assert (joined.status, joined.run, joined.ended_s) == (Status.OK, 1, None)
 
 
 def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
-    """The end is long past."""
+    """The window has passed."""
     shared_run(live)
     live.redis.hincrby(live.key("meta"), "ended", -60_001)
     assert HandWorker(live, "again", ARGS).run == 1
 
 
 @pytest.mark.parametrize("with_", ["itself", "a program", "one that is dead", "one that died before it came"])
-def test_one_worker_does_not_share_a_run(live: LiveFrontier, with_: str) -> None:
-    """Not with its former self, a program or a command, nor with one that was dead before it came."""
+def test_a_run_of_one_worker_is_not_shared(live: LiveFrontier, with_: str) -> None:
+    """Its former id, a program, a command and a worker that died before it joined do not share the run."""
     if with_ == "a program":
         HandWorker(live, "program", IDENTITY).exchange(seeding=Seeding.LISTENING)
     elif with_ == "one that is dead":
@@ -285,8 +283,8 @@ def test_one_worker_does_not_share_a_run(live: LiveFrontier, with_: str) -> None
 
 
 @pytest.mark.parametrize("third", [False, True])
-def test_a_worker_that_lives_on_has_shared_the_run(live: LiveFrontier, third: bool) -> None:
-    """One that has beaten since the other one came, and died then; or others that are there besides."""
+def test_a_run_in_which_two_workers_were_alive_is_shared(live: LiveFrontier, third: bool) -> None:
+    """The dead worker sent a heartbeat after the other one joined, or a third worker is present."""
     first = HandWorker(live, "first", ARGS)
     second = HandWorker(live, "second", ARGS)
     if third:
@@ -300,8 +298,8 @@ def test_a_worker_that_lives_on_has_shared_the_run(live: LiveFrontier, third: bo
     assert HandWorker(live, "again", ARGS).joined.status is FINISHED
 
 
-def test_the_next_run_is_shared_or_not_by_itself(live: LiveFrontier) -> None:
-    """That the last run was shared does not count."""
+def test_each_run_is_shared_or_not_regardless_of_the_last_one(live: LiveFrontier) -> None:
+    """Whether the last run was shared does not matter."""
     shared_run(live)
     alone = HandWorker(live, "alone", IDENTITY)
     alone.exchange()
@@ -309,11 +307,11 @@ def test_the_next_run_is_shared_or_not_by_itself(live: LiveFrontier) -> None:
     assert HandWorker(live, "again", ARGS).run == 2
 
 
-# Workers that come back when the run is over
+# Workers that return after the end
 
 
-def test_a_worker_that_was_declared_dead_finds_what_was_seen(live: LiveFrontier) -> None:
-    """The last to leave keeps what makes a put known: it opens the run for what is new, nothing else."""
+def test_a_worker_that_was_declared_dead_finds_the_seen_requests(live: LiveFrontier) -> None:
+    """The last worker to leave keeps the seen requests: a late worker opens the run only for a new one."""
     sleeper, other = HandWorker(live, "sleeper"), HandWorker(live, "other")
     other.exchange(put(1, admission=Admission.SEED), put(2, admission=Admission.SEEN))
     assert sorted(other.take(2)) == [1, 2]
@@ -331,8 +329,8 @@ def test_a_worker_that_was_declared_dead_finds_what_was_seen(live: LiveFrontier)
     assert live.key_names() == {"meta"}
 
 
-def test_once_the_run_is_cleared_nobody_opens_it(live: LiveFrontier) -> None:
-    """Without the record of what was seen, all would be crawled again: a late worker learns it is over."""
+def test_no_late_worker_opens_a_cleared_run(live: LiveFrontier) -> None:
+    """Without the seen set, a put would crawl everything again: a late worker learns that the run is over."""
     last = finished_by(live)
     live.redis.delete(live.key("dead"))
     last.leave()
@@ -342,8 +340,8 @@ def test_once_the_run_is_cleared_nobody_opens_it(live: LiveFrontier) -> None:
     assert live.dump() == before
 
 
-def test_crews_that_begin_at_once_have_one_name_for_their_run(live: LiveFrontier) -> None:
-    """A worker of the second, restarted as the run ends, finds it finished; a later crew begins the next."""
+def test_crews_that_begin_together_use_one_run_name(live: LiveFrontier) -> None:
+    """A restarted worker of the second crew finds the run finished; a later crew begins the next run."""
     config = Config(live.crawl)
     for number in range(3):
         first, second = run_name_for(live.redis, config), run_name_for(live.redis, config)

@@ -1,4 +1,4 @@
-"""An exchange: applied once, in sequence, by a worker in good standing, or answered and changing nothing."""
+"""Redis applies an exchange once, in sequence, from a worker in good standing; others change nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ RESYNC = Receipt(Status.RESYNC)
 LOST = Receipt(Status.LOST)
 
 
-# What an exchange does
-
-
-def test_puts_are_applied_before_what_settles(live: LiveFrontier) -> None:
-    """At `maxmemory` the exchange is refused as a whole; an ack in front would write, and let puts pass."""
+def test_puts_are_applied_before_other_moves(live: LiveFrontier) -> None:
+    """At `maxmemory` Redis refuses the whole exchange; an ack before the puts would write and let them in."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)
     before = live.dump()
@@ -45,8 +42,8 @@ FULL = {
 
 
 @pytest.mark.parametrize("what", FULL)
-def test_what_is_stored_is_moved_in_a_full_redis(live: LiveFrontier, what: str) -> None:
-    """A script that has written may exceed `maxmemory`, which is checked before its first write only."""
+def test_stored_entries_can_be_moved_in_a_full_redis(live: LiveFrontier, what: str) -> None:
+    """Redis checks `maxmemory` only before a script's first write; after that the script may exceed it."""
     dead, worker = HandWorker(live, "dead"), HandWorker(live, "worker")
     worker.exchange(put(1), put(2), put(3), put(4, due_in=50), want=1)
     dead.take(1)
@@ -65,7 +62,7 @@ def test_what_is_stored_is_moved_in_a_full_redis(live: LiveFrontier, what: str) 
 
 
 def test_a_repeat_gets_the_stored_reply(live: LiveFrontier, worker: HandWorker) -> None:
-    """After a lost reply the same bytes with the same number are not applied again, and answered the same."""
+    """A lost reply: the worker sends the same bytes and number, and Redis repeats its answer and no move."""
     worker.exchange(put(1, admission=Admission.SEEN, token=b"t"), want=0)
     first = worker.exchange(put(2), put(3, admission=Admission.SEEN, token=b"t"), put(4), want=2)
     before = live.dump()
@@ -77,7 +74,7 @@ def test_a_repeat_gets_the_stored_reply(live: LiveFrontier, worker: HandWorker) 
 
 @pytest.mark.parametrize("seq", [0, 2, 5, 100])
 def test_only_the_next_exchange_is_applied(live: LiveFrontier, worker: HandWorker, seq: int) -> None:
-    """A number that is neither the last (3) nor the next (4): Redis or the worker is out of step."""
+    """A number other than the last (3) or the next (4) means that Redis or the worker is out of step."""
     for n in range(3):
         worker.exchange(put(n))
     before = live.dump()
@@ -87,7 +84,7 @@ def test_only_the_next_exchange_is_applied(live: LiveFrontier, worker: HandWorke
 
 @pytest.mark.parametrize("held", [0, 1, 3])
 def test_a_wrong_count_of_leases_is_refused(live: LiveFrontier, worker: HandWorker, held: int) -> None:
-    """A late copy may fit the sequence after Redis stepped back; only the count of leases shows it."""
+    """After a roll-back a late copy may fit the sequence; only the count of leases reveals it."""
     worker.exchange(put(1), put(2), put(3), want=2)
     before = live.dump()
     assert worker.exchange(ack(1), want=1, held=held) == RESYNC
@@ -97,8 +94,8 @@ def test_a_wrong_count_of_leases_is_refused(live: LiveFrontier, worker: HandWork
 # In good standing
 
 
-def test_a_fenced_worker_is_told_to_rejoin(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """From the fence on, a worker wrongly presumed dead neither puts, settles nor leases."""
+def test_a_fenced_worker_must_rejoin(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """After the fence, a worker wrongly presumed dead cannot put, settle or lease."""
     worker.exchange(put(1), put(2), want=1)
     other.fence("worker")
     before = live.dump()
@@ -107,7 +104,7 @@ def test_a_fenced_worker_is_told_to_rejoin(live: LiveFrontier, worker: HandWorke
 
 
 def test_a_frontier_that_is_gone_is_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """An absent frontier is never considered finished, and an exchange does not make one."""
+    """A missing frontier is never considered finished, and an exchange does not create one."""
     worker.exchange(put(1))
     live.roll_back({})
     assert worker.exchange(put(2)) == LOST
@@ -134,16 +131,14 @@ def test_a_zombie_of_an_older_run_changes_nothing(live: LiveFrontier, worker: Ha
     assert live.dump() == before
 
 
-def test_a_run_that_was_forgotten_is_out_of_step(live: LiveFrontier, worker: HandWorker) -> None:
-    """A roll-back may pass the start of the run: the worker rejoins, it is not at its end."""
+def test_a_worker_of_a_forgotten_run_is_out_of_step(live: LiveFrontier, worker: HandWorker) -> None:
+    """A roll-back may go behind the start of the run: the worker rejoins, since the run is not over."""
     before = live.dump()
     assert worker.exchange(put(1), run=1) == RESYNC
     assert live.dump() == before
 
 
-def test_a_repeat_brings_all_that_a_large_exchange_has_brought(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
+def test_a_repeat_of_a_large_exchange_returns_the_same_leases(live: LiveFrontier, worker: HandWorker) -> None:
     """The repeat has the same limits as the exchange."""
     worker.exchange(*(put(n, payload=b"x" * 300_000) for n in range(14)))
     worker.exchange(*(put(n) for n in range(14, 1_014)))

@@ -1,4 +1,4 @@
-"""A flush: it deletes a crawl whatever is stored, and no key of another one."""
+"""A flush deletes a crawl whatever is stored, and no key of another crawl."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def filled(live: LiveFrontier) -> list[str]:
 
 
 def delete(live: LiveFrontier, most_s: float = inf) -> Flushed:
-    """Delete the crawl, even under workers."""
+    """Delete the crawl, even if workers are alive."""
 
     async def by_force(home: Frontier) -> Flushed:
         return await home.flush([], force=True)
@@ -44,7 +44,7 @@ def delete(live: LiveFrontier, most_s: float = inf) -> Flushed:
 
 
 def flushed(live: LiveFrontier) -> None:
-    """See to it that the crawl is deleted with every key, and begun again."""
+    """Flush the crawl; check that every key is deleted and that a new crawl begins."""
     assert not delete(live).left
     assert not live.key_names()
     assert HandWorker(live, "again").joined.run == 0
@@ -55,7 +55,7 @@ def flushed(live: LiveFrontier) -> None:
 def test_a_flush_deletes_keys_of_any_type(
     open_frontier: Callable[..., LiveFrontier], name: str, kind: Seen
 ) -> None:
-    """It is the way out if nothing else works."""
+    """A flush is the last resort when nothing else works."""
     live = open_frontier(Order.FIFO, seen=kind)
     filled(live)
     live.redis.delete(live.key(name))
@@ -63,8 +63,8 @@ def test_a_flush_deletes_keys_of_any_type(
     flushed(live)
 
 
-def test_a_flush_deletes_what_nothing_leads_to(live: LiveFrontier, worker: HandWorker) -> None:
-    """With the indexes deleted, the next crawl would find the entries of this one."""
+def test_a_flush_deletes_keys_that_are_in_no_index(live: LiveFrontier, worker: HandWorker) -> None:
+    """The indexes were deleted: the next crawl would find the entries that the flush leaves."""
     worker.exchange(*puts(b"a", 3), put(3, 1, partition=b"b"), put(4, admission=Admission.SEEN), want=2)
     live.redis.delete(*(live.key(name) for name in ("bands", "more_bands", "rotation", "members")))
     live.redis.hset(live.key("in-flight:long ago"), "id", "record")
@@ -79,8 +79,8 @@ def test_a_flush_deletes_what_nothing_leads_to(live: LiveFrontier, worker: HandW
     assert live.redis.delete(*others) == 3
 
 
-def test_a_flush_deletes_what_was_spent_today(live: LiveFrontier) -> None:
-    """A run that ends keeps it, for the next one."""
+def test_a_flush_deletes_the_budget_counts_of_today(live: LiveFrontier) -> None:
+    """The end of a run keeps these counts for the next run."""
     worker = HandWorker(live, "worker", replace(IDENTITY, limits=Limits(budget=5, daily=True)))
     worker.exchange(put(0, partition=b"a"), want=1, seeding=1)
     worker.exchange(ack(0), seeding=1)
@@ -89,20 +89,20 @@ def test_a_flush_deletes_what_was_spent_today(live: LiveFrontier) -> None:
     assert not live.key_names()
 
 
-def test_a_late_copy_of_a_flush_deletes_nothing_of_a_crawl_that_has_begun_since(live: LiveFrontier) -> None:
-    """Of one whose answer was lost: it was repeated, and then there is another crawl."""
+def test_a_late_copy_of_a_flush_deletes_nothing_of_a_new_crawl(live: LiveFrontier) -> None:
+    """The answer was lost, the flush was repeated, and then a new crawl began."""
     HandWorker(live, "worker")
     epoch = live.redis.hget(live.key("meta"), "epoch")
     delete(live)
-    assert live.call("_call", "flush", msgpack.packb([]), 1, epoch)[0] == b"OK"  # of two at once, the second
+    assert live.call("_call", "flush", msgpack.packb([]), 1, epoch)[0] == b"OK"  # the second of two flushes
     HandWorker(live, "another").exchange(put(0), seeding=1)
     before = live.dump()
     assert live.call("_call", "flush", msgpack.packb([]), 1, epoch) == [b"CHANGED"]
     assert live.dump() == before
 
 
-def test_a_flush_leaves_other_shards_to_a_crawl_that_has_begun_since(crawl_of: Callable[..., Crawl]) -> None:
-    """Between the flush of home and theirs."""
+def test_a_flush_leaves_the_other_shards_of_a_new_crawl_alone(crawl_of: Callable[..., Crawl]) -> None:
+    """The crawl began between the flush of home and the flush of the other shards."""
     crawl = crawl_of(Seen.EXACT, True)
     sharded_crawl.filled(crawl, 3)
 
@@ -118,7 +118,7 @@ def test_a_flush_leaves_other_shards_to_a_crawl_that_has_begun_since(crawl_of: C
 
 
 @pytest.mark.parametrize("kind", Seen)
-def test_a_purge_deletes_nothing_of_a_crawl_that_has_begun_since(
+def test_a_purge_deletes_nothing_of_a_new_crawl(
     open_frontier: Callable[..., LiveFrontier], kind: Seen
 ) -> None:
     """A worker may join between the two steps of a flush."""
@@ -130,10 +130,10 @@ def test_a_purge_deletes_nothing_of_a_crawl_that_has_begun_since(
     assert live.dump() == {name: value for name, value in before.items() if b"lost" not in name}
 
 
-def test_a_flush_at_the_start_does_not_look_for_ever(
+def test_a_flush_at_the_start_stops_its_search_in_time(
     live: LiveFrontier, worker: HandWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a Redis with very many keys of others it gives up, and says so."""
+    """In a Redis with very many other keys it gives up and logs a warning."""
     worker.exchange(*puts(b"a", 3))
     live.redis.delete(live.key("bands"))
     delete(live, most_s=0.0)

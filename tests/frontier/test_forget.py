@@ -1,4 +1,4 @@
-"""What a crawl has seen, and is to forget: of each kind, and what another scheduler had seen."""
+"""`forget` removes fingerprints from each kind of seen, and from another scheduler's adopted ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def seen(n: int, fingerprint: bytes) -> Put:
 
 
 @pytest.mark.parametrize("kind", list(Seen))
-def test_what_is_forgotten_is_new_again(open_frontier: Callable[..., LiveFrontier], kind: Seen) -> None:
-    """Of either kind; how many were seen is returned, and the others stay seen."""
+def test_a_forgotten_fingerprint_is_new_again(open_frontier: Callable[..., LiveFrontier], kind: Seen) -> None:
+    """`forget` returns how many fingerprints were seen; the other fingerprints stay seen."""
     live = open_frontier(seen=kind)
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, b"one"), seen(2, b"two"))
@@ -28,8 +28,8 @@ def test_what_is_forgotten_is_new_again(open_frontier: Callable[..., LiveFrontie
     live.state()
 
 
-def test_what_another_scheduler_had_seen_is_forgotten(live: LiveFrontier, worker: HandWorker) -> None:
-    """By its own name; known by both names counts once."""
+def test_an_adopted_fingerprint_is_forgotten(live: LiveFrontier, worker: HandWorker) -> None:
+    """The other scheduler's fingerprint names it; a request known under both names counts once."""
     theirs = b"a" * 20, b"b" * 20
     live.call("adopt", worker.epoch, 0, "", 1, list(theirs))
     worker.exchange(seen(1, b"one"))
@@ -41,21 +41,21 @@ def test_what_another_scheduler_had_seen_is_forgotten(live: LiveFrontier, worker
 
 
 def test_workers_are_notified(live: LiveFrontier, worker: HandWorker) -> None:
-    """Each call counts up what they look at: they remember for themselves what they have sent."""
+    """Each call raises the counters that workers watch, because workers remember the requests they sent."""
     for calls in (1, 2):
         forget(live.redis, live.crawl, [(b"one", b"-")])
         assert [live.count(counter) for counter in ("forgets", "words")] == [calls, calls]
 
 
-def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
+def test_a_missing_crawl_is_not_created(live: LiveFrontier) -> None:
     assert forget(live.redis, live.crawl, [(b"one", b"-")]) is None
     assert live.dump() == {}
 
 
 def waits_twice(live: LiveFrontier, worker: HandWorker, *found: Put) -> None:
-    """Have what *worker* has leased wait twice, once as suspects, each with one id.
+    """Make the leased entries of *worker* wait twice under one id each, once as suspects.
 
-    It was forgotten, its worker was taken for dead, and who had put it has come back and put it again.
+    A user forgot them, another worker reclaimed them, and the returned worker put them again.
     """
     forget(live.redis, live.crawl, [(put.token, b"-") for put in found])
     HandWorker(live, "by", worker.crawl).reclaim(worker.worker_id)
@@ -63,8 +63,8 @@ def waits_twice(live: LiveFrontier, worker: HandWorker, *found: Put) -> None:
     assert worker.exchange(*found).dropped == ()
 
 
-def test_one_that_comes_twice_does_not_keep_its_worker_from_suspects(live: LiveFrontier) -> None:
-    """Both are leased by one worker, and the lease from quarantine ends with the other one."""
+def test_a_worker_that_leased_an_entry_twice_can_still_get_a_suspect(live: LiveFrontier) -> None:
+    """One worker leases both copies; settling one also ends the lease from quarantine."""
     worker, victim = HandWorker(live, "worker"), HandWorker(live, "victim")
     worker.exchange(seen(1, b"one"), want=1)
     waits_twice(live, worker, seen(1, b"one"))
@@ -77,8 +77,8 @@ def test_one_that_comes_twice_does_not_keep_its_worker_from_suspects(live: LiveF
     assert both.take(1) == [2]
 
 
-def test_one_that_comes_twice_counts_once_among_those_of_its_partition(live: LiveFrontier) -> None:
-    """Else each such lease would take a place of the limit for good."""
+def test_an_entry_leased_twice_by_one_worker_counts_once_in_its_partition(live: LiveFrontier) -> None:
+    """Otherwise each double lease would occupy a place of the limit permanently."""
     worker = HandWorker(live, "worker", limited(concurrency=4))
     found = [seen(1, b"one"), seen(2, b"two")]
     for each in found:

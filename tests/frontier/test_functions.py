@@ -1,4 +1,4 @@
-"""The exchange as a function of a library, where Redis has these; else, or if it is refused, as a script."""
+"""The exchange runs as a Redis function; without functions, or if they are refused, as a script."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def calls(live: LiveFrontier) -> dict[str, int]:
 
 @pytest.mark.usefixtures("functions", "sound")
 def test_a_library_that_is_not_there_is_loaded(live: LiveFrontier, worker: HandWorker) -> None:
-    """By the next exchange, once; also after somebody has deleted it in the middle of a crawl."""
+    """The next exchange loads it once, also after a user deleted it in the middle of a crawl."""
     worker.exchange(*puts(b"", 3))
     live.redis.function_delete(EXCHANGE.name)
     assert numbers(worker.exchange(want=1)) == [0]
@@ -49,10 +49,10 @@ def test_a_library_that_is_not_there_is_loaded(live: LiveFrontier, worker: HandW
 
 
 @pytest.mark.usefixtures("functions")
-def test_nothing_of_one_call_is_left_in_the_next(
+def test_a_function_call_keeps_no_state_of_the_previous_one(
     live: LiveFrontier, worker: HandWorker, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """Of another crawl, or of one that was stopped by an error."""
+    """The other call belongs to another crawl, or an error stopped it."""
     with closing(LiveFrontier(redis_server.url, f"{crawl_name} 2", live.order, Seen.EXACT)) as second:
         theirs = HandWorker(second, "theirs")
         for n in range(0, 9, 3):
@@ -79,10 +79,10 @@ def test_nothing_of_one_call_is_left_in_the_next(
         ("function_load", "NOPERM this user has no permissions to run the 'function|load' command"),
     ],
 )
-def test_however_a_service_refuses_functions_it_is_a_script(
+def test_a_script_is_used_if_a_service_refuses_functions(
     live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, command: str, words: str
 ) -> None:
-    """It is asked once."""
+    """The worker tries functions in its first exchange only."""
     live.redis.function_flush()
     asked = refusing(live, monkeypatch, command, words)
     for n in range(3):
@@ -91,10 +91,10 @@ def test_however_a_service_refuses_functions_it_is_a_script(
 
 
 @pytest.mark.usefixtures("functions", "sound")
-def test_an_outage_is_no_refusal(
+def test_an_outage_is_not_taken_for_a_refusal_of_functions(
     live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After it, functions are called again."""
+    """After the outage, functions are called again."""
     with monkeypatch.context() as patch:
         refusing(live, patch, "fcall", "LOADING Redis is loading the dataset in memory")
         with pytest.raises(FrontierUnavailable, match="loading"):
@@ -105,8 +105,8 @@ def test_an_outage_is_no_refusal(
 
 
 @pytest.mark.usefixtures("functions")
-def test_an_error_in_a_function_is_no_refusal(live: LiveFrontier, worker: HandWorker) -> None:
-    """The script would meet it, too."""
+def test_an_error_in_a_function_is_not_taken_for_a_refusal(live: LiveFrontier, worker: HandWorker) -> None:
+    """The script would fail with the same error."""
     before = calls(live)
     with pytest.raises(FrontierUnavailable, match="on @user_function"):
         worker.exchange(moves=b"no msgpack")
@@ -117,7 +117,7 @@ def test_an_error_in_a_function_is_no_refusal(live: LiveFrontier, worker: HandWo
 
 
 def refusing(live: LiveFrontier, patch: pytest.MonkeyPatch, command: str, words: str) -> list[str]:
-    """Have Redis refuse a command with these words, and return all such answers."""
+    """Make Redis refuse a command with *words*; return a list that collects the refusals."""
     asked: list[str] = []
 
     async def refuse(*_: object) -> None:
@@ -130,14 +130,14 @@ def refusing(live: LiveFrontier, patch: pytest.MonkeyPatch, command: str, words:
 
 CONSTANT = {
     "key_types", "rare_types", "polite_types", "admit",
-    # Functions, and what stands for them.
+    # Functions, and locals that hold functions.
     "declined", "count_seen", "seen_count", "count_message", "of_message", "group_of",
     "read_stream", "serve",
 }  # fmt: skip
 
 
-def test_what_a_file_keeps_is_set_anew_by_each_call() -> None:
-    """Each local of a file's top level that is no function and no CONSTANT is set in `each_call`."""
+def test_each_call_sets_the_variables_of_a_lua_file_again() -> None:
+    """Each top-level local that is neither a function nor in CONSTANT is set in `each_call`."""
     for name in parts("exchange")[:-1]:
         text = lua_files()[name]
         anew = " ".join(re.findall(r"^each_call\(function\(\)(.*?) = ", text, re.MULTILINE | re.DOTALL))

@@ -1,4 +1,4 @@
-"""Guards of the frontier that no other test of it misses."""
+"""Guards of the frontier that no other frontier test covers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from support.live_frontier import HandWorker, ack, put
 
 
 def test_a_worker_that_seeds_again_keeps_the_run_open(worker: HandWorker) -> None:
-    """Its `start()` was exhausted, and then more was put than one exchange carries."""
+    """Its `start()` ended, and then it put more than one exchange carries."""
     worker.exchange(put(1), put(2))
     assert worker.take(2) == [1, 2]
     worker.exchange(ack(1))

@@ -34,7 +34,7 @@ from support.live_frontier import HISTORY, IDENTITY, HandWorker, LiveFrontier, a
 from support.redis_server import RedisServer
 
 SPIDER = replace(IDENTITY, starts="{}")
-"""A worker with a start(): of a program without one, joining and leaving are no events."""
+"""A worker with a start(). A program without start() causes no events when it joins and leaves."""
 BY = "ann@desk"
 
 
@@ -45,13 +45,13 @@ def report(
     worker: HandWorker, counted: Figures = NOTHING, ended_s: float = 0.0, epoch: str = "",
     waited_s: float = 0.0, why: str = "",
 ) -> tuple[dict[str, int], int]:  # fmt: skip
-    """Make a beat that reports."""
+    """Send a heartbeat with a report."""
     live, epoch = worker.live, epoch or worker.epoch
     return live.call("report", worker.worker_id, epoch, True, counted, ended_s, waited_s, why)
 
 
 def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[str, int]:
-    """Make a beat that reports, as another user of Redis; return the heartbeats."""
+    """Send a heartbeat with a report as another Redis user; return the heartbeats."""
 
     async def make() -> dict[str, int]:
         async with redis.asyncio.Redis.from_url(url) as client:
@@ -61,7 +61,7 @@ def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[
 
 
 def grow_older(live: LiveFrontier, seconds: float, field: str = "sampled") -> None:
-    """Let the last sample, or what else a field of `meta` begins with, be older."""
+    """Make the time at the start of a `meta` field older, by default that the last sample was taken."""
     first, *rest = live.redis.hget(live.key("meta"), field).decode().split()
     live.redis.hset(live.key("meta"), field, " ".join([str(int(first) - round(seconds * 1000)), *rest]))
 
@@ -87,8 +87,8 @@ def spider(live: LiveFrontier) -> HandWorker:
 # Samples
 
 
-def test_a_sample_holds_the_counts_of_its_moment(live: LiveFrontier, spider: HandWorker) -> None:
-    """As the census has them, by the clock of Redis, with the memory of Redis."""
+def test_a_sample_holds_the_current_counts(live: LiveFrontier, spider: HandWorker) -> None:
+    """The counts equal the census; time and memory come from Redis."""
     HandWorker(live, "other")
     spider.exchange(
         *(put(n, admission=Admission.SEEN, token=b"%d" % n) for n in range(8)), put(9, due_in=100)
@@ -105,12 +105,12 @@ def test_a_sample_holds_the_counts_of_its_moment(live: LiveFrontier, spider: Han
         sample.at, 0, 1, 1, 1, census.waiting, 1, census.in_flight, 2, 8, sample.memory_bytes,
         exchanges=12, exchange_s=0.25, errors=3, outage_s=1.5,
     )  # fmt: skip
-    # Not compared with what it uses now: keys that other tests have unlinked are freed meanwhile.
+    # No comparison with the current memory: Redis is still freeing keys that other tests unlinked.
     assert 100_000 < sample.memory_bytes <= live.redis.info("memory")["used_memory_peak"]
 
 
-def test_all_workers_together_take_one_in_ten_seconds(live: LiveFrontier, spider: HandWorker) -> None:
-    """Whoever reports; what is reported between two is in the next one."""
+def test_all_workers_together_take_one_sample_in_ten_seconds(live: LiveFrontier, spider: HandWorker) -> None:
+    """Any worker may report; the next sample includes all reports since the last one."""
     other = HandWorker(live, "other", SPIDER)
     for _ in range(3):
         report(spider, Figures(1))
@@ -122,8 +122,8 @@ def test_all_workers_together_take_one_in_ten_seconds(live: LiveFrontier, spider
     assert [(sample.exchanges, sample.exchange_s) for sample in samples(live)] == [(1, 0), (9, 0.5)]
 
 
-def test_a_clock_that_was_set_back_stops_nothing(live: LiveFrontier, spider: HandWorker) -> None:
-    """The last sample is of the future: the next report takes one."""
+def test_samples_continue_after_the_clock_was_set_back(live: LiveFrontier, spider: HandWorker) -> None:
+    """The last sample lies in the future: the next report takes a sample nevertheless."""
     report(spider)
     grow_older(live, -3600)
     report(spider, Figures(1))
@@ -131,8 +131,8 @@ def test_a_clock_that_was_set_back_stops_nothing(live: LiveFrontier, spider: Han
     assert [sample.exchanges for sample in samples(live)] == [0, 1]
 
 
-def test_each_sixth_is_kept_for_days(live: LiveFrontier, spider: HandWorker) -> None:
-    """Beginning with the first."""
+def test_every_sixth_sample_is_kept_for_days(live: LiveFrontier, spider: HandWorker) -> None:
+    """`minutes` gets the first sample and then each sixth one."""
     for _ in range(13):
         report(spider, Figures(1))
         grow_older(live, 10)
@@ -140,8 +140,8 @@ def test_each_sixth_is_kept_for_days(live: LiveFrontier, spider: HandWorker) -> 
     assert [sample.exchanges for sample in samples(live, minutes=True)] == [1, 7, 13]
 
 
-def test_when_the_last_worker_leaves_the_curves_end(live: LiveFrontier, spider: HandWorker) -> None:
-    """With the counts of the end, in both, just after another sample, too; not while another worker stays."""
+def test_the_last_worker_to_leave_takes_a_last_sample(live: LiveFrontier, spider: HandWorker) -> None:
+    """Both lists get a last sample, even just after another one; none while another worker stays."""
     other = HandWorker(live, "other", SPIDER)
     report(spider)
     spider.exchange(put(1), want=1)
@@ -154,14 +154,14 @@ def test_when_the_last_worker_leaves_the_curves_end(live: LiveFrontier, spider: 
     assert samples(live, minutes=True) == samples(live)
 
 
-def test_a_program_that_comes_and_goes_takes_none(live: LiveFrontier) -> None:
-    """It may do so each second."""
+def test_a_program_that_leaves_at_once_takes_no_sample(live: LiveFrontier) -> None:
+    """Such a program may run each second."""
     HandWorker(live, "program").leave()
     assert samples(live) == []
 
 
-def test_who_is_no_member_reports_nothing(live: LiveFrontier, spider: HandWorker) -> None:
-    """A zombie of another run, or of another crawl; it still learns who lives."""
+def test_only_a_member_can_report(live: LiveFrontier, spider: HandWorker) -> None:
+    """A zombie of another run or crawl still learns which workers are alive."""
     report(spider, epoch="another")
     spider.worker_id = "nobody"
     assert report(spider, Figures(5), 2.0)[0] == {"spider": 0}
@@ -169,14 +169,14 @@ def test_who_is_no_member_reports_nothing(live: LiveFrontier, spider: HandWorker
     assert "outage" not in {event.kind for event in events(live)}
 
 
-def test_what_is_kept_has_a_bound(live: LiveFrontier, spider: HandWorker) -> None:
-    """In number, and in memory: 256 KiB in a crawl of a million, with a journal of the longest events."""
+def test_the_history_is_bounded(live: LiveFrontier, spider: HandWorker) -> None:
+    """In number and in memory: 256 KiB in a crawl of a million, with a journal of the longest events."""
     size = 2**20
     for name in ("done", "failed", "waiting", "delayed", "seen"):
         live.change_count(name, size + len(name))
     figures, meta = Figures(size, size / 1000, size, size / 1000), live.key("meta")
     for n in range(MOST_MINUTES + 20):
-        live.redis.hset(meta, "sampled", f"0 0 {n} 0 0 0 0")  # so that each is one of a minute
+        live.redis.hset(meta, "sampled", f"0 0 {n} 0 0 0 0")  # so that `minutes` gets each sample
         report(spider, figures)
     for n in range(MOST_EVENTS + 20):
         steer(live.redis, live.crawl, Command.PAUSE, f"{n:03}" + "x" * 500)
@@ -187,10 +187,10 @@ def test_what_is_kept_has_a_bound(live: LiveFrontier, spider: HandWorker) -> Non
     assert found == (MOST_SAMPLES, MOST_MINUTES, MOST_EVENTS)
 
 
-def test_a_user_who_may_not_ask_for_the_memory_has_the_rest(
+def test_without_the_right_to_use_info_samples_lack_only_the_memory(
     redis_server: RedisServer, live: LiveFrontier, spider: HandWorker
 ) -> None:
-    """INFO is the only command of a script that may be denied."""
+    """INFO is the only script command that the ACL may deny."""
     name = re.sub(r"\W", "_", live.crawl)
     live.redis.acl_setuser(name, enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
     try:
@@ -210,8 +210,8 @@ def finish(worker: HandWorker) -> None:
     worker.leave()
 
 
-def test_the_next_run_counts_from_zero_and_keeps_what_was(live: LiveFrontier, spider: HandWorker) -> None:
-    """Both are there."""
+def test_the_next_run_counts_from_zero_and_keeps_the_history(live: LiveFrontier, spider: HandWorker) -> None:
+    """Samples and events of both runs are kept."""
     report(spider, Figures(7, 0.5, 2, 3.0))
     finish(spider)
     following = HandWorker(live, "following", SPIDER)
@@ -222,8 +222,8 @@ def test_the_next_run_counts_from_zero_and_keeps_what_was(live: LiveFrontier, sp
     assert {event.run for event in events(live)} == {0, 1}
 
 
-def test_nothing_is_left_of_a_crawl_that_is_deleted(live: LiveFrontier, spider: HandWorker) -> None:
-    """By `clear`; or by somebody who deletes `meta`: the next crawl begins without a past."""
+def test_a_deleted_crawl_leaves_no_history(live: LiveFrontier, spider: HandWorker) -> None:
+    """`clear` deletes everything; after a user deleted `meta`, the next crawl begins without a history."""
     report(spider)
     live.call("flush", ["spider"])
     assert live.dump() == {}
@@ -238,8 +238,8 @@ def test_nothing_is_left_of_a_crawl_that_is_deleted(live: LiveFrontier, spider: 
 # Events
 
 
-def test_what_workers_do_is_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
-    """Who came, went, died, came back; each once, also if the call is repeated."""
+def test_joins_leaves_deaths_and_returns_are_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
+    """Workers join, leave, die and return: one event each, also if the call is repeated."""
     other = HandWorker(live, "other", SPIDER)
     HandWorker(live, "spider", SPIDER)  # a repeat
     spider.exchange(*puts(b"", 9))
@@ -263,7 +263,7 @@ def test_what_workers_do_is_in_the_journal(live: LiveFrontier, spider: HandWorke
 
 
 def test_limits_of_a_worker_that_replace_others_are_an_event(live: LiveFrontier, spider: HandWorker) -> None:
-    """With both values; none if nothing differs, if the call is repeated, or for a new run."""
+    """The event has both values. Equal limits, a repeated call or a new run cause no event."""
     for name, limits in (
         ("same", SPIDER.limits),
         ("slow", Limits(delay_s=2.5, concurrency=3)),
@@ -277,8 +277,8 @@ def test_limits_of_a_worker_that_replace_others_are_an_event(live: LiveFrontier,
     ]
 
 
-def test_a_program_is_in_it_only_if_it_dies(live: LiveFrontier, spider: HandWorker) -> None:
-    """`scrapy dq push` each minute would leave room for nothing else."""
+def test_a_program_is_in_the_journal_only_if_it_dies(live: LiveFrontier, spider: HandWorker) -> None:
+    """Otherwise `scrapy dq push` each minute would fill the journal."""
     program = HandWorker(live, "program")
     program.exchange(put(1), want=1)
     program.leave()
@@ -288,7 +288,7 @@ def test_a_program_is_in_it_only_if_it_dies(live: LiveFrontier, spider: HandWork
 
 
 def test_the_end_of_a_run_is_an_event(live: LiveFrontier, spider: HandWorker) -> None:
-    """A run that goes on and ends again, as that of a program that puts one request each hour, has one."""
+    """A run that ends again and again, for example with one put per hour, keeps one such event."""
     spider.exchange()
     ended = events(live)[-1]
     for n in range(2):
@@ -302,8 +302,8 @@ def test_the_end_of_a_run_is_an_event(live: LiveFrontier, spider: HandWorker) ->
     assert len(events(live)) == 3
 
 
-def test_who_gave_a_command_is_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
-    """With what it did; what did nothing is no event."""
+def test_commands_and_their_authors_are_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
+    """The event has the effect; a command without effect is no event."""
     spider.exchange(put(1, admission=Admission.SEEN, token=b"token"), put(2), want=2)
     for word in Command:
         steer(live.redis, live.crawl, word, BY)
@@ -330,7 +330,7 @@ def test_who_gave_a_command_is_in_the_journal(live: LiveFrontier, spider: HandWo
 
 
 def test_an_event_that_repeats_the_last_one_replaces_it(live: LiveFrontier, spider: HandWorker) -> None:
-    """Within ten minutes, by the same person; the counts are added."""
+    """A repeat within ten minutes by the same user adds to the count."""
     for by in (BY, BY, "bob@desk", BY):
         steer(live.redis, live.crawl, Command.PAUSE, by)
     let_the_last_event_be_older(live)
@@ -341,14 +341,14 @@ def test_an_event_that_repeats_the_last_one_replaces_it(live: LiveFrontier, spid
 
 
 def let_the_last_event_be_older(live: LiveFrontier) -> None:
-    """By more than ten minutes."""
+    """Make the last event more than ten minutes older."""
     run, at, *rest = msgpack.unpackb(live.redis.lindex(live.key("journal"), -1), raw=True)
     record = msgpack.packb([run, at - 601_000, *rest], use_bin_type=False)
     live.redis.lset(live.key("journal"), -1, record)
 
 
 def test_an_outage_is_noted_once_for_all_workers(live: LiveFrontier, spider: HandWorker) -> None:
-    """By the first that is back; a later one is another."""
+    """The first worker that is back notes the outage; a later outage is another event."""
     other = HandWorker(live, "other", SPIDER)
     report(spider, Figures(0, 0, 4, 12.5), 12.5)
     report(other, Figures(0, 0, 4, 12.0), 12.0)
@@ -364,7 +364,7 @@ def test_an_outage_is_noted_once_for_all_workers(live: LiveFrontier, spider: Han
 def test_the_beginning_of_an_outage_is_one_event_for_all_workers(
     live: LiveFrontier, spider: HandWorker
 ) -> None:
-    """Each worker says since when it waits and why; another reason is another event."""
+    """Each worker reports the start and the reason of its wait; another reason is another event."""
     other = HandWorker(live, "other", SPIDER)
     for worker, why in ((spider, "full"), (spider, "full"), (other, "full"), (other, "denied")):
         report(worker, waited_s=5.0, why=why)
@@ -380,15 +380,15 @@ def test_the_beginning_of_an_outage_is_one_event_for_all_workers(
 
 
 def test_keys_that_vanish_are_an_event(live: LiveFrontier, spider: HandWorker) -> None:
-    """When an audit has found it."""
+    """The audit that finds the loss notes it."""
     spider.exchange(*puts(b"", 5))
     live.redis.delete(live.key("backlog:0:"))
     live.run(audit(live.frontier, spider.epoch, spider.run))
     assert happened(live)[-1] == ("damaged", "", 5, "")
 
 
-def test_the_pace_is_that_since_the_sample_before() -> None:
-    """Unknown across runs; never below zero."""
+def test_a_pace_is_computed_from_two_consecutive_samples() -> None:
+    """The pace is unknown across runs and never negative."""
     first = Sample(100.0, 0, 10, 1, 0, 0, 0, 0, 1, 0, 0, 10, 1.0, 0, 0.0)
     second = replace(first, at=110.0, done=50, failed=11, exchanges=30, exchange_s=1.5)
     rolled_back = replace(second, at=120.0, done=20)
@@ -398,7 +398,7 @@ def test_the_pace_is_that_since_the_sample_before() -> None:
     ]  # fmt: skip
 
 
-# What others may have written
+# Records of other versions and programs
 
 
 LATER = {
@@ -409,7 +409,7 @@ LATER = {
 
 
 def test_a_record_of_a_later_version_is_skipped(live: LiveFrontier, spider: HandWorker) -> None:
-    """Beside it everything is read; an event after it is written as after any other."""
+    """All other records are read, and later events are written as usual."""
     for name, record in LATER.items():
         live.redis.rpush(live.key(name), record)
     report(spider)
@@ -421,7 +421,7 @@ def test_a_record_of_a_later_version_is_skipped(live: LiveFrontier, spider: Hand
 
 
 def test_texts_are_shown_in_one_short_line(live: LiveFrontier, spider: HandWorker) -> None:
-    """Whatever the name of a partition or of a user contains."""
+    """The name of a partition or user may contain any characters."""
     steer(live.redis, live.crawl, Command.PAUSE, "\x1b[31m\u202e\n\udcff" + "é" * 500)
     limit(live.redis, live.crawl, "x" * 500, delay_s=1.0)
     live.redis.rpush(
@@ -435,10 +435,10 @@ def test_texts_are_shown_in_one_short_line(live: LiveFrontier, spider: HandWorke
 
 
 @pytest.mark.parametrize("command", ["rpush", "ltrim", "lset", "lindex"])
-def test_rights_that_are_taken_away_cost_only_the_history(
+def test_missing_rights_affect_only_the_history(
     redis_server: RedisServer, live: LiveFrontier, spider: HandWorker, command: str
 ) -> None:
-    """A beat that cannot be written to the lists is a beat."""
+    """A heartbeat counts even if Redis may not write to the lists."""
     name = re.sub(r"\W", "_", live.crawl)
     live.redis.acl_setuser(name, enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{command}"])
     try:

@@ -1,4 +1,4 @@
-"""Crawl names: whatever they hold, two crawls share no key, and one crawl lies in one slot."""
+"""Whatever characters crawl names contain, two crawls share no key and each crawl lies in one slot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_two_crawls_share_no_key(one: str, other: str) -> None:
 @given(NAMES)
 @example(NASTY * 30)
 def test_the_hash_tag_is_the_whole_name(name: str) -> None:
-    """What stands between the first { and the next } decides the slot: the same for all keys of a crawl."""
+    """Redis hashes the text between the first { and the next }: it is the same for all keys of a crawl."""
     head, _, rest = prefix(name).partition("{")
     tag, closing, tail = rest.partition("}")
     assert (head, closing, tail) == (PREFIX, "}", ":")
@@ -41,10 +41,10 @@ def test_the_hash_tag_is_the_whole_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ":", "*", "}:meta", "%7D", " ", "é"])
-def test_a_crawl_may_have_an_unusual_name(
+def test_a_crawl_can_have_an_unusual_name(
     open_frontier: Callable[..., LiveFrontier], crawl_name: str, suffix: str
 ) -> None:
-    """300 characters of what means something to Redis, globs and URLs work like any other name."""
+    """A name of 300 characters that are special in Redis, globs and URLs works like any other."""
     name = (crawl_name + NASTY * 30)[:300] + suffix
     plain = open_frontier(Order.FIFO, name + "?")
     HandWorker(plain, "worker").exchange(put(1))

@@ -1,4 +1,4 @@
-"""A worker that was absent when its run was finished: what it learns, and what the next crawl finds."""
+"""A worker was absent when its run finished: its answer, and the state for the next crawl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start(number: int) -> Put:
 
 
 class Late:
-    """A worker's protocol, whose exchanges a test makes one by one."""
+    """A worker's protocol; the test makes each exchange."""
 
     def __init__(self, live: LiveFrontier, crawl: Identity) -> None:
         self._run = live._loop.run_until_complete
@@ -41,7 +41,7 @@ class Late:
 
 
 def finish_without(late: Late, other: HandWorker) -> None:
-    """Have *other* declare the worker dead that has begun its start(), and finish the run."""
+    """Let *late* begin its start(); *other* declares it dead and finishes the run."""
     late.speak(start(1))
     other.exchange(start(1), seeding=1)
     other.fence(late.protocol.id)
@@ -50,26 +50,26 @@ def finish_without(late: Late, other: HandWorker) -> None:
     assert other.exchange(ack(1)).status is Status.FINISHED
 
 
-def test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run(live: LiveFrontier) -> None:
-    """It closes with the run that it has been in; with the next one, its start() would be missing."""
+def test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run(live: LiveFrontier) -> None:
+    """The worker ends with its own run. In the next run its start() would count as missing."""
     other = HandWorker(live, "other", replace(ARGS, run_name=""))
     late = Late(live, replace(ARGS, run_name=""))
     finish_without(late, other)
     other.leave()
-    live.redis.hdel(live.key("meta"), "crawled")  # another one has crawled it since
+    live.redis.hdel(live.key("meta"), "crawled")  # another worker has crawled it since
     late._run(live.frontier.join(late.protocol.id, own_identity(), "new", late._spoken.crawl))
     assert live.redis.hget(live.key("meta"), "run") == b"1"
     late.speak(start(2), times=3)
     assert (late.protocol.over, late.protocol.run) == (True, 0)
 
 
-def test_one_that_listens_is_told_that_it_is_over(live: LiveFrontier) -> None:
-    """Fed, and frozen in its start() while others finished the run: it finds it finished, and then over."""
+def test_a_late_worker_that_listens_learns_that_its_run_is_over(live: LiveFrontier) -> None:
+    """A listening worker was frozen while others finished the run: it sees the run finished, then over."""
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
     late.protocol.listening = True
     finish_without(late, other)
-    late.speak(times=3)  # out of step, the rejoin, and what it has in its log
+    late.speak(times=3)  # out of step, the rejoin, and the puts of its log
     assert late.protocol.finished
     assert not late.protocol.over
     late.protocol.seeding = 0
@@ -77,8 +77,8 @@ def test_one_that_listens_is_told_that_it_is_over(live: LiveFrontier) -> None:
     assert late.protocol.over
 
 
-def test_one_with_an_empty_outbox_is_told_that_the_run_is_over(live: LiveFrontier) -> None:
-    """It knew that the run is finished, and is kept open by its spider (DontCloseSpider)."""
+def test_a_late_worker_with_an_empty_outbox_learns_that_its_run_is_over(live: LiveFrontier) -> None:
+    """It knew that the run was finished, but its spider keeps it open (DontCloseSpider)."""
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
     late.protocol.seeding = 0
@@ -91,8 +91,8 @@ def test_one_with_an_empty_outbox_is_told_that_the_run_is_over(live: LiveFrontie
     assert late.protocol.over
 
 
-def test_a_start_that_has_to_run_again_is_not_over(live: LiveFrontier) -> None:
-    """Redis was rolled back further than its log, and others finished the run: the same command continues."""
+def test_a_run_whose_start_must_run_again_is_not_over(live: LiveFrontier) -> None:
+    """A roll-back went further than its log and others finished the run: the same command continues."""
     other = HandWorker(live, "other", ARGS)
     other.exchange(start(8), seeding=1)
     snapshot = live.dump()
@@ -113,8 +113,8 @@ def test_a_start_that_has_to_run_again_is_not_over(live: LiveFrontier) -> None:
     assert again.exchange(start(7), seeding=0).dropped == ()
 
 
-def test_a_full_redis_tells_that_the_run_is_finished(start_redis: Callable[..., RedisServer]) -> None:
-    """That is noted by a script that may go past maxmemory."""
+def test_a_run_can_finish_in_a_full_redis(start_redis: Callable[..., RedisServer]) -> None:
+    """A script that may exceed maxmemory notes the end."""
     with closing(LiveFrontier(start_redis().url, "crawl")) as live:
         worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
         worker.exchange()

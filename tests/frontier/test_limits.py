@@ -1,4 +1,4 @@
-"""Limits that change: by hand while a crawl runs, by other settings, and from run to run."""
+"""Limits change by hand during a crawl, through other settings, and from run to run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ A, B = b"a", b"b"
 # While the crawl runs
 
 
-def test_a_higher_limit_frees_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
-    """Nothing needs to be done first; 0 is no limit, a negative one the crawl's own."""
+def test_a_higher_limit_frees_waiting_entries(live: LiveFrontier, narrow: HandWorker) -> None:
+    """The change takes effect at once; 0 means no limit, a negative value the crawl's own limit."""
     assert narrow.take(9) == [0, 1]
     assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
     assert narrow.take(9) == [2, 3]
@@ -38,8 +38,8 @@ def test_a_higher_limit_frees_what_waits(live: LiveFrontier, narrow: HandWorker)
     assert narrow.take(9) == []
 
 
-def test_a_shorter_delay_ends_the_rest_under_way(live: LiveFrontier) -> None:
-    """If a delay of an hour is reduced to a second, nobody waits for the hour."""
+def test_a_shorter_delay_shortens_the_current_rest(live: LiveFrontier) -> None:
+    """If a delay drops from an hour to 100 s, no worker waits for the hour."""
     worker = HandWorker(live, "worker", limited(3600.0))
     worker.exchange(*puts(A, 10), want=1)
     worker.exchange(ack(0))
@@ -51,8 +51,10 @@ def test_a_shorter_delay_ends_the_rest_under_way(live: LiveFrontier) -> None:
 # Settings and runs
 
 
-def test_settings_that_raise_the_concurrency_free_what_waits(live: LiveFrontier, narrow: HandWorker) -> None:
-    """Nothing needs to be done first; the others keep their turns."""
+def test_settings_that_raise_the_concurrency_free_waiting_entries(
+    live: LiveFrontier, narrow: HandWorker
+) -> None:
+    """The change takes effect at once; the other partitions keep their turns."""
     assert narrow.take(2) == [0, 1]
     narrow.exchange(
         put(10, partition=B), put(11, partition=B), put(20, partition=b"c"), put(30, partition=b"d")
@@ -63,7 +65,7 @@ def test_settings_that_raise_the_concurrency_free_what_waits(live: LiveFrontier,
 
 
 def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: HandWorker) -> None:
-    """What was changed by hand, blocked or resting in the last one does not count any more."""
+    """Limits by hand, blocks and rests of the last run are gone."""
     for n in range(10):
         slow.exchange(want=1)
         slow.exchange(ack(n))
@@ -78,8 +80,8 @@ def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: H
 
 
 @pytest.mark.parametrize("how", ["flush", "join"])
-def test_what_is_kept_of_partitions_goes_with_the_run(live: LiveFrontier, how: str) -> None:
-    """Flushed, or cleared as what lost its meta: no limit, rest, block or suspect is left to the next."""
+def test_the_state_of_partitions_is_deleted_with_the_run(live: LiveFrontier, how: str) -> None:
+    """After a flush or a lost `meta`, no limit, rest, block or suspect remains for the next run."""
     crawl = limited(100.0, 1, f=(0.0, 1))
     worker, victim = HandWorker(live, "worker", crawl), HandWorker(live, "victim", crawl)
     worker.exchange(put(0, partition=b"d"))
@@ -102,7 +104,7 @@ def test_what_is_kept_of_partitions_goes_with_the_run(live: LiveFrontier, how: s
 
 
 def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontier, slow: HandWorker) -> None:
-    """Redis came back finished, in the run before: the limits of this one are known nowhere else."""
+    """Redis returns with the previous run finished: only the worker knows the limits of this run."""
     live.limit(A, delay_s=0.0)
     while slow.exchange(*(Release(i) for i in slow.held), want=0).census.waiting:
         slow.exchange(*(ack(n) for n in slow.take(9)))
@@ -112,10 +114,10 @@ def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontie
     assert waits(slow.exchange(want=3)) == {50: 0}
 
 
-def test_limits_of_a_later_run_count_what_is_in_flight_in_the_one_rolled_back_to(
+def test_limits_of_a_later_run_count_leases_of_an_earlier_run_after_a_roll_back(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Three were leased in the run before, without a limit; a worker of this one, with three, waits."""
+    """The previous run leased three entries without a limit. The limit is three now: this worker waits."""
     worker.exchange(*puts(A, 9), want=3)
     before = live.dump()
     assert worker.take(6) == [3, 4, 5, 6, 7, 8]

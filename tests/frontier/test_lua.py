@@ -1,4 +1,4 @@
-"""The Lua files keep their word: keys, arguments and length are what headers and callers say."""
+"""Keys, arguments and lengths of the Lua files match their headers and callers."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
 SCRIPT_OF = {"beats": "beat", "members": "overview", "note_shards": "shards"}
 
 
-SAID = "and those of described.lua"
-"""In a header: what `described.lua` reads from ARGV[n] on, as `described(n)`."""
+SAID = "and the arguments of described.lua"
+"""In a header: the arguments that `described(n)` in `described.lua` reads from ARGV[n] on."""
 
 
 def header_of(name: str) -> str:
@@ -98,8 +98,8 @@ def stated_args(name: str) -> list[str]:
     return [] if text.strip() == "none" else [part.strip() for part in text.split(",")]
 
 
-def test_the_only_key_names_in_lua_are_made_in_one_file() -> None:
-    """No other file knows what a key is called."""
+def test_only_one_lua_file_makes_key_names() -> None:
+    """No other file knows a key name."""
     for name, text in LUA.items():
         if name != "keys":
             assert "KEYS[" not in text
@@ -108,7 +108,7 @@ def test_the_only_key_names_in_lua_are_made_in_one_file() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
-    """ARGV[1] to ARGV[n] are all used, where n names stand after ARGS; names of locals agree."""
+    """A script uses each ARGV that ARGS names, and no other; its locals have the same names."""
     code = re.sub(r"--.*", "", LUA[name])
     used = {int(i) for i in re.findall(r"ARGV\[(\d+)\]", code)}
     args = stated_args(name)
@@ -130,12 +130,12 @@ def test_a_move_takes_the_arguments_that_it_states(name: str) -> None:
 
 
 def test_one_file_defines_the_position_of_each_field_of_a_move() -> None:
-    """All others have them by name."""
+    """All other files use the fields by name."""
     assert [name for name, text in LUA.items() if re.search(r"\bmove\[", text)] == ["endings"]
 
 
 class _NoReply:
-    """A client whose every reply is lost; it keeps what was sent."""
+    """A client that loses every reply and records the calls."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, ...]] = []
@@ -196,7 +196,7 @@ def test_every_transition_has_a_typed_call() -> None:
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
-    """At most 240 lines of at most 120 characters; the first says what it is."""
+    """It has at most 240 lines of at most 120 characters; the first line names the file."""
     lines = LUA[name].splitlines()
     assert len(lines) <= 240
     assert max(map(len, lines)) <= 120
@@ -205,7 +205,7 @@ def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*(each for each in SCRIPTS if each not in LOOKS), *MOVES, "finish"])
-def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> None:
+def test_a_transition_states_its_cost_and_what_a_crash_leaves(name: str) -> None:
     """Each file that moves something states its promise."""
     for word in ("RETURNS", "COST", "CRASH"):
         assert re.search(rf"^-- {word} +\S", header_of(name), re.MULTILINE), word
@@ -213,7 +213,7 @@ def test_a_transition_says_what_it_costs_and_what_a_crash_leaves(name: str) -> N
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_lua_file_includes_what_it_calls(name: str) -> None:
-    """Each function of another file is one of a file that it includes, or that one of these includes."""
+    """A called function of another file comes from a file that this one includes, directly or indirectly."""
     functions = {
         each
         for file in set(LUA) - set(SCRIPTS)
@@ -226,9 +226,9 @@ def test_a_lua_file_includes_what_it_calls(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_lua_file_includes_only_what_it_uses(name: str) -> None:
-    """Each call of a script creates its functions, so unused ones cost time.
+    """Each call of a script creates its functions, so unused functions cost time.
 
-    `base` brings the kinds of seen, which other files use by a table, and `stopped` is called by each script.
+    Files use the kinds of seen in `base` through a table, and each script calls `stopped`.
     """
     included = re.search("^-- @include (.*)$", LUA[name], re.MULTILINE)
     for file in included[1].split() if included and name != "base" else ():
@@ -239,7 +239,7 @@ def test_a_lua_file_includes_only_what_it_uses(name: str) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_no_two_files_of_a_script_define_the_same_name(script: str) -> None:
-    """Which one a third file means would depend on the order of the files."""
+    """Otherwise the order of the files would decide which one a third file gets."""
     names = [name for part in parts(script)[:-1] for name in DEFINED[part]]
     assert len(names) == len(set(names))
 
@@ -250,14 +250,14 @@ def test_every_lua_file_is_part_of_a_script() -> None:
 
 
 def test_every_script_compiles(redis_server: RedisServer) -> None:
-    """Also the exchange, which is a function where Redis has these: a script may have 200 locals."""
+    """The exchange, elsewhere a function, also compiles as a script, which may have 200 locals."""
     with redis_server.client() as client:
         for name in SCRIPTS:
             client.script_load(source(name))
 
 
 def test_scripts_begin_with_the_flag_that_dragonfly_reads() -> None:
-    """Dragonfly searches the beginning of a script for it; a library has to begin with its name."""
+    """Dragonfly looks for the flag at the beginning of a script; a library must begin with its name."""
     assert {source(name).partition("\n")[0] for name in SCRIPTS} == {"--!df flags=allow-undeclared-keys"}
     name, text = library("exchange")
     assert text.partition("\n")[0] == f"#!lua name={name}"

@@ -1,4 +1,4 @@
-"""Workers come, rejoin, are fenced and drained, leave; what they held goes where it should."""
+"""Workers join, rejoin, are fenced and drained, and leave; their leases go to the right place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALL = range(1, 6)
 
 
 def puts_of_one_partition() -> list[Put]:
-    """Return puts of all, so that they are served in the order of their numbers, come back or not."""
+    """Return puts of all entries into one partition: they are served by number, also after a return."""
     return [put(n, partition=partition_of(0)) for n in ALL]
 
 
@@ -47,7 +47,7 @@ def places(live: LiveFrontier) -> dict[int, str]:
 
 
 def test_keys_that_lost_their_meta_are_cleared(live: LiveFrontier, worker: HandWorker) -> None:
-    """Somebody deleted `meta` alone: the new frontier does not count what the old one left behind."""
+    """A user deleted only `meta`: the new frontier does not count the remains of the old one."""
     worker.exchange(put(1), put(2), want=1)
     live.redis.delete(keys.meta(live.crawl))
     joined = live.call("join", "b", {"host": "h"}, "epoch-2", IDENTITY)
@@ -56,7 +56,7 @@ def test_keys_that_lost_their_meta_are_cleared(live: LiveFrontier, worker: HandW
 
 
 def but_beats(live: LiveFrontier) -> dict[bytes, bytes]:
-    """Return all keys but the heartbeat counters, which a repeated join or rejoin counts up."""
+    """Return all keys except the heartbeat counters, which a repeated join or rejoin increases."""
     return {name: value for name, value in live.dump().items() if not name.endswith(b":beats")}
 
 
@@ -71,10 +71,10 @@ def test_a_repeated_join_does_not_start_a_run(live: LiveFrontier, worker: HandWo
 # rejoin
 
 
-def test_rejoin_keeps_what_the_worker_holds_and_releases_the_rest(
+def test_rejoin_keeps_the_leases_of_the_worker_and_releases_the_rest(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Leases that it knows of go on under its new id; the others return to their places, uncharged."""
+    """Leases that the worker knows continue under its new id; others return to their places, uncharged."""
     worker.exchange(*puts_of_one_partition())
     assert other.take(1) == [1]
     assert worker.take(3) == [2, 3, 4]
@@ -86,10 +86,10 @@ def test_rejoin_keeps_what_the_worker_holds_and_releases_the_rest(
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_a_repeated_rejoin_of_one_that_was_declared_dead_meanwhile(
+def test_a_repeated_rejoin_of_a_worker_declared_dead_in_between_works(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
-    """It still hears which exchange is stored, and does not take Redis for one that was rolled back."""
+    """The answer still names the stored exchange, so the worker does not see a roll-back."""
     worker.exchange(put(1))
     worker.exchange(put(2))
     if fenced:
@@ -104,10 +104,10 @@ def test_a_repeated_rejoin_of_one_that_was_declared_dead_meanwhile(
     assert live.state()["absent"] == {}
 
 
-def test_what_is_known_of_one_id_is_not_taken_for_that_of_another(
+def test_the_last_exchange_of_one_id_is_not_taken_for_that_of_another(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """An id without an exchange is declared dead: only its repeated rejoin asks for what came before."""
+    """An id without an exchange is declared dead: only its repeated rejoin asks about the id before it."""
     worker.exchange(put(1))
     worker.exchange(put(2))
 
@@ -135,8 +135,10 @@ def test_rejoin_of_another_frontier_is_lost(live: LiveFrontier, worker: HandWork
     assert live.dump() == before
 
 
-def test_rejoin_with_parentless_puts_is_of_a_finished_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """What `engine.crawl()` added has no lease that stands for it: it opens the run again, if it is new."""
+def test_rejoin_with_waiting_parentless_puts_is_accepted_in_a_finished_run(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """No lease stands for a request of `engine.crawl()`, so a new one opens the run again."""
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
     assert worker.rejoin("worker-2", parentless=Parentless.WAITING).status is Status.OK
@@ -145,8 +147,8 @@ def test_rejoin_with_parentless_puts_is_of_a_finished_run(live: LiveFrontier, wo
     assert live.state()["phase"] == "open"
 
 
-def test_rejoin_with_logged_puts_is_of_a_run_whose_keys_are_there(live: LiveFrontier) -> None:
-    """Redis may have forgotten them; once the last worker has cleared the run they would start it again."""
+def test_rejoin_with_logged_puts_needs_a_run_that_is_not_cleared(live: LiveFrontier) -> None:
+    """Redis may have forgotten the puts. In a cleared run they would start the crawl again."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     worker.exchange()
     other.exchange()
@@ -161,8 +163,8 @@ def test_rejoin_with_logged_puts_is_of_a_run_whose_keys_are_there(live: LiveFron
     assert live.dump() == before
 
 
-def test_rejoin_of_an_older_run_is_told_that_it_is_over(live: LiveFrontier, worker: HandWorker) -> None:
-    """A zombie, parentless puts or not, does not enter the run that began after its own."""
+def test_rejoin_of_an_older_run_answers_that_it_is_over(live: LiveFrontier, worker: HandWorker) -> None:
+    """A zombie does not enter the run after its own, even with parentless puts."""
     worker.exchange()
     HandWorker(live, "other")
     before = live.dump()
@@ -173,7 +175,7 @@ def test_rejoin_of_an_older_run_is_told_that_it_is_over(live: LiveFrontier, work
 
 
 def test_rejoin_when_redis_forgot_the_start_of_the_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Redis came back finished, in the run before: the next run starts, with nothing of the old one in it."""
+    """Redis returns with the previous run finished: the next run starts, with no data of the old one."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     worker.exchange(ack(1))
     assert worker.rejoin("worker-2", run=1) == Rejoined(Status.OK, 1, frozenset())
@@ -183,9 +185,9 @@ def test_rejoin_when_redis_forgot_the_start_of_the_run(live: LiveFrontier, worke
 
 
 def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Redis came back open, in another run: that one was over, and hides nothing from this one.
+    """Redis returns with an earlier run open: that run was over, and its seen set hides no request.
 
-    Who has joined it since goes on in this one, and nothing that was stored there is lost.
+    A worker that has joined it since continues in this run, and no entry is lost.
     """
     since = HandWorker(live, "since")
     since.exchange(*(put(n, admission=Admission.SEEN) for n in (1, 2, 3)), want=1)
@@ -204,10 +206,10 @@ def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, 
 
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("leaves", [True, False])
-def test_the_first_of_a_run_hears_of_what_had_failed_and_stays_seen(
+def test_the_first_worker_of_a_run_learns_how_many_failed_requests_stay_seen(
     live: LiveFrontier, keeps: bool, leaves: bool
 ) -> None:
-    """Nobody crawls it, and its record is gone; a run that does not keep what was seen crawls it again."""
+    """No worker crawls such a page, and its record is gone; without the old seen set it is crawled again."""
     crawl = replace(IDENTITY, keep_seen=keeps)
     first = HandWorker(live, "first", crawl)
     first.exchange(*(put(n, admission=Admission.SEEN, partition=b"") for n in (1, 2, 3)), want=3)
@@ -222,10 +224,10 @@ def test_the_first_of_a_run_hears_of_what_had_failed_and_stays_seen(
 @pytest.mark.parametrize(
     ("kept_then", "keeps", "kept"), [(False, True, 0), (True, False, 0), (True, True, 1)]
 )
-def test_an_earlier_run_becomes_what_the_later_one_was(
+def test_after_a_roll_back_an_earlier_run_becomes_the_later_one(
     live: LiveFrontier, phase: str, kept_then: bool, keeps: bool, kept: int
 ) -> None:
-    """With its name, its arguments and its limits; what was seen stays if neither would have dropped it."""
+    """It gets the later run's name, arguments and limits; `seen` stays only if both runs keep it."""
     earlier = HandWorker(live, "earlier", replace(IDENTITY, run_name="one", keep_seen=kept_then))
     earlier.exchange(put(1, admission=Admission.SEEN), want=1)
     live.redis.sadd(live.key("adopted"), b"seen by another scheduler")
@@ -244,10 +246,10 @@ def test_an_earlier_run_becomes_what_the_later_one_was(
 
 @pytest.mark.parametrize("phase", ["open", "finished"])
 @pytest.mark.parametrize("first", ["a worker", "a program"])
-def test_an_earlier_run_is_crawled_as_the_later_one_is(
+def test_after_a_roll_back_an_earlier_run_uses_the_settings_of_the_later_one(
     open_frontier: Callable[..., LiveFrontier], phase: str, first: str
 ) -> None:
-    """What had expired when the later one began is not known, and who starts with its settings can join."""
+    """Fingerprints that expired before the later run are new, and a worker with its settings can join."""
     live = open_frontier(seen=Seen.EXPIRING)
     kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0)
     then = replace(kept, partition_by="slot", run_name="one")
@@ -270,15 +272,15 @@ def test_an_earlier_run_is_crawled_as_the_later_one_is(
 
 
 def test_fencing_drops_the_seeding_level(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """A dead worker's start() holds nobody up."""
+    """A dead worker's start() does not keep the run open."""
     worker.exchange(seeding=1)
     assert other.exchange().status is Status.OK
     assert other.fence("worker") == "OK"
     assert other.exchange().status is Status.FINISHED
 
 
-def test_only_the_fenced_are_drained(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """Drain before fence would let a worker run on what another leases; it takes nothing."""
+def test_only_fenced_workers_are_drained(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """Before the fence, a drain takes nothing: the worker would still run entries that another one leases."""
     worker.exchange(put(1), put(2), want=2)
     before = live.dump()
     assert other.drain("worker") == (0, 0, 0)
@@ -286,8 +288,8 @@ def test_only_the_fenced_are_drained(live: LiveFrontier, worker: HandWorker, oth
     assert live.dump() == before
 
 
-def test_every_step_of_a_long_drain_moves_its_share(live: LiveFrontier, worker: HandWorker) -> None:
-    """However many leases there are, a step never comes back empty-handed while some are left."""
+def test_every_step_of_a_long_drain_moves_some_leases(live: LiveFrontier, worker: HandWorker) -> None:
+    """However many leases there are, each step moves some while any are left."""
     other = HandWorker(live, "other")
     worker.exchange(*(put(n, payload=b"x" * 100) for n in range(900)))
     left = len(worker.take(900))
@@ -305,7 +307,7 @@ def test_every_step_of_a_long_drain_moves_its_share(live: LiveFrontier, worker: 
 def test_reclaiming_needs_the_right_epoch_and_run(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, epoch: str | None, run: int, answer: str
 ) -> None:
-    """An observer of another frontier or run can neither fence, drain nor remove anyone."""
+    """An observer of another frontier or run cannot fence, drain or remove a worker."""
     worker.exchange(put(1), want=1)
     before = live.dump()
     other.epoch, other.run = epoch or other.epoch, run
@@ -321,7 +323,9 @@ def test_reclaiming_needs_the_right_epoch_and_run(
 # leave
 
 
-def test_a_leaver_gives_everything_back(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+def test_a_worker_that_leaves_returns_all_its_leases(
+    live: LiveFrontier, worker: HandWorker, other: HandWorker
+) -> None:
     """Leases return to their places, uncharged and unsuspected, and the member is gone."""
     other.exchange(*puts_of_one_partition())
     assert worker.take(3) == [1, 2, 3]
@@ -333,7 +337,7 @@ def test_a_leaver_gives_everything_back(live: LiveFrontier, worker: HandWorker, 
 
 
 def test_the_last_to_leave_an_open_run_keeps_it(live: LiveFrontier, worker: HandWorker) -> None:
-    """A crawl that was interrupted is resumed as it was."""
+    """The next worker resumes the interrupted crawl as it was."""
     worker.exchange(*(put(n, admission=Admission.SEEN) for n in ALL), want=2)
     worker.exchange(ack(1))
     assert worker.leave() == (1, True)
@@ -346,17 +350,17 @@ def test_the_last_to_leave_an_open_run_keeps_it(live: LiveFrontier, worker: Hand
 
 
 def test_beats_of_another_frontier_are_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """Nobody is presumed dead, and nobody kept alive, by the beats of another frontier."""
+    """Heartbeats of another frontier neither keep a worker alive nor show that one is dead."""
     before = live.dump()
     assert live.call("beats", "worker", "another") == {}
     assert live.dump() == before
 
 
-# since when, and how much
+# start time and count of done entries
 
 
 def member(live: LiveFrontier, worker_id: str) -> Member:
-    """Return the member of this id."""
+    """Return the member with this id."""
     return next(each for each in live.call("members") if each.worker_id == worker_id)
 
 
@@ -364,7 +368,7 @@ def member(live: LiveFrontier, worker_id: str) -> Member:
 def test_a_worker_that_rejoins_keeps_since_and_done(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
-    """Also one that was declared dead; once its old record is gone, both start again."""
+    """This includes a worker that was declared dead; once its old record is gone, both start again."""
     live.redis.hset(live.key("worker:worker"), mapping={"since": 5000, "done": 7})
     if fenced:
         other.fence("worker")
@@ -376,12 +380,12 @@ def test_a_worker_that_rejoins_keeps_since_and_done(
     assert member(live, "late").done == 0
 
 
-# flush
+# late copies
 
 
 @pytest.mark.parametrize("rejoins", [False, True], ids=["join", "rejoin"])
 def test_a_late_copy_of_a_registration_lets_no_late_exchange_in(rejoins: bool, live: LiveFrontier) -> None:
-    """Both were delayed until their worker had left: the token of the put is forgotten by then."""
+    """Both calls arrive after their worker has left: Redis has forgotten the token of the put by then."""
     HandWorker(live, "spider").exchange(seeding=1)
     program = HandWorker(live, "program")
     if rejoins:

@@ -33,26 +33,26 @@ from support.reference_partitions import UNIT_S
 from support.stored import Dump, crawl_keys, reference_state
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "120"))
-"""Of `make test`; `make check` has fewer."""
+"""The number for `make test`; `make check` has fewer."""
 settings.register_profile(
     "frontier",
     max_examples=EXAMPLES,
     stateful_step_count=40,
     deadline=None,
     database=None,
-    # To explain a failure takes longer than a test may run.
+    # Explaining a failure takes longer than a test may run.
     phases=[phase for phase in Phase if phase is not Phase.explain],
     suppress_health_check=list(HealthCheck),
 )
 QUICK = settings.get_profile("frontier")
 SOAK = settings(QUICK, max_examples=20 * EXAMPLES)
 STARTS = ("args", "", "args", "other args")
-"""What the start() of workers is called with; some have none."""
+"""Arguments of the workers' start(); some have none."""
 WORKERS = 4
 
 
 class FrontierMachine(BothFrontiers):
-    """Some workers, their faults, late copies of all they sent, and a Redis that forgets."""
+    """Some workers, their faults, late copies of their calls, and a Redis that forgets."""
 
     @initialize(
         order=st.sampled_from(list(Order)),
@@ -65,7 +65,7 @@ class FrontierMachine(BothFrontiers):
     def begin(
         self, order: Order, seen: Seen, limits: Limits, partitions: int, named: bool, moves: list[Any]
     ) -> None:
-        """Two workers have joined, the first has found something and holds some of it."""
+        """Let two workers join; the first has found requests and holds some of them."""
         self.live = LiveFrontier(self.url, f"model-{secrets.token_hex(8)}", order, seen)
         self.seen = seen
         self.live.ahead_ms = round(2 * UNIT_S * 1000)
@@ -79,11 +79,11 @@ class FrontierMachine(BothFrontiers):
         self.join(named, keep_seen=False)
         self.work(who=0, moves=moves, want=5, seeding=0, lost=False, terms=(0, 1000, {}, [], None))
 
-    # What a worker does
+    # Calls of a worker
 
     @rule(named=st.booleans(), keep_seen=st.booleans(), limits=st.sampled_from((None,) * 5 + LIMITS))
     def join(self, named: bool, keep_seen: bool, limits: Limits | None = None) -> None:
-        """A process starts; past WORKERS of them, the oldest is killed and says no more."""
+        """A process starts; if there are more than WORKERS, the oldest is killed."""
         worker_id = self.new_name("worker")
         self.limits = limits or self.limits
         crawl = Identity(
@@ -121,7 +121,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(who=WHICH, moves=moves_of((*SETTLE, "ack"), 1, 6), want=st.integers(1, 20), terms=TERMS)
     def progress(self, who: int, moves: list[Any], want: int, terms: Any) -> None:
-        """A worker settles some of what it holds, and takes more."""
+        """A worker settles some of its leases and takes more."""
         self.work(who, moves, want, 0, lost=False, terms=terms)
 
     @rule(
@@ -130,7 +130,7 @@ class FrontierMachine(BothFrontiers):
         lost=LOST,
     )
     def settle(self, seeding: int, want: int, lost: bool) -> None:
-        """Every worker acks all that it holds, and takes more."""
+        """Every worker acks all its leases and takes more."""
         for actor in list(self.actors):
             self.send(actor, [Ack(entry_id) for entry_id in actor.held], want, seeding, lost)
 
@@ -142,14 +142,14 @@ class FrontierMachine(BothFrontiers):
         repeats=st.integers(0, 1),
     )
     def rejoin(self, who: int, keep: int, parentless: Parentless, keep_seen: bool, repeats: int) -> None:
-        """A worker rejoins, whatever was answered, perhaps with fewer leases than it has."""
+        """A worker rejoins after any answer, perhaps with fewer leases than it has."""
         if actor := self.pick(self.actors, who):
             actor.held = [entry_id for i, entry_id in enumerate(actor.held) if not keep >> i & 1]
             self.resync(actor, parentless, keep_seen, repeats)
 
     @rule(who=WHICH, keep_seen=st.booleans())
     def leave(self, who: int, keep_seen: bool) -> None:
-        """A worker stops as it should."""
+        """A worker stops and leaves."""
         if actor := self.pick(self.actors, who):
             self.both("leave", actor.worker_id, actor.epoch, actor.run, keep_seen)
             self.actors.remove(actor)
@@ -160,7 +160,7 @@ class FrontierMachine(BothFrontiers):
         if actor := self.pick(self.actors, who):
             self.both("beats", actor.worker_id, actor.epoch)
 
-    # Time, and who looks after the crawl
+    # Time and the user
 
     @rule(by=st.integers(1, 3))
     def advance(self, by: int) -> None:
@@ -180,7 +180,7 @@ class FrontierMachine(BothFrontiers):
         self, slot: int, delay: int | None, concurrency: int | None, block: int | None,
         budget: int | None = None,
     ) -> None:  # fmt: skip
-        """Someone changes the limits of a partition by hand."""
+        """The user changes the limits of a partition by hand."""
         partition = PARTITIONS[slot]
         delay_s, block_s = (None if n is None else n * UNIT_S for n in (delay, block))
         answer = self.live.call("limit", partition, delay_s, concurrency, block_s, budget=budget)
@@ -193,22 +193,22 @@ class FrontierMachine(BothFrontiers):
 
     @rule(word=st.sampled_from((*Command, Command.RESUME, Command.RESUME, Command.RESUME)))
     def steer(self, word: Command) -> None:
-        """Someone tells all workers something."""
+        """The user gives all workers a command."""
         assert steer(self.live.redis, self.live.crawl, word) == self.reference.steer(word)
 
     @rule(failed=WHICH, dead=WHICH)
     def retry(self, failed: int, dead: int) -> None:
-        """Someone gives some of what went wrong for good another try."""
+        """The user retries some failed requests and dead letters."""
         reference = self.reference
         kept = [record[0] for record in reference.failed], sorted(reference.dead)
-        # Once the last worker has cleared a run, a late put may store again what failed in it.
+        # After the last worker has cleared a run, a late put may store an entry again that failed in it.
         stored = reference.elsewhere()
         chosen = [
             [entry_id for i, entry_id in enumerate(ids) if bits >> i & 1 and entry_id not in stored]
             for ids, bits in zip(kept, (failed, dead), strict=True)
         ]
-        # Which of them go in one step, and in which order, is the frontier's choice: HSCAN goes by a hash
-        # that is another one in each server. A step gives their turns to the partitions that it touches.
+        # The frontier chooses the entries of a step and their order: HSCAN follows a hash that differs in
+        # each server. A step gives their turns to the partitions that it touches.
         steps: tuple[list[bytes], list[bytes]] = ([], [])
 
         def step(
@@ -229,7 +229,7 @@ class FrontierMachine(BothFrontiers):
         assert found == Retried(len(chosen[0]), len(chosen[1]))
         assert [sorted(ids) for ids in steps] == [sorted(ids) for ids in chosen]
 
-    # What goes wrong
+    # Faults
 
     @rule(
         who=WHICH,
@@ -239,7 +239,7 @@ class FrontierMachine(BothFrontiers):
         by=st.sampled_from((-2, -1, 1, 2)),
     )
     def misfit(self, who: int, moves: list[Any], want: int, wrong: str, by: int) -> None:
-        """An exchange arrives that is right but for one argument."""
+        """An exchange arrives with one wrong argument."""
         if actor := self.pick(self.actors, who):
             args = self.exchange_of(actor, self.made_from(moves, actor), want, 0, NO_TERMS)
             at = {"worker_id": 0, "epoch": 1, "run": 2, "seq": 3, "held": 6}[wrong]
@@ -248,25 +248,25 @@ class FrontierMachine(BothFrontiers):
 
     @rule(which=WHICH)
     def late_copy(self, which: int) -> None:
-        """Something that was sent before, and answered or not, arrives once more."""
+        """A copy of an earlier call arrives, answered before or not."""
         if sent := self.pick(self.history, which):
             self.both(sent[0], *sent[1])
 
     @rule(who=WHICH, gone=st.booleans())
     def fence(self, who: int, gone: bool) -> None:
-        """Someone is presumed dead, rightly or wrongly, or known to be gone."""
+        """A member is presumed dead, rightly or wrongly, or is known to be gone."""
         if worker_id := self.pick(sorted(self.reference.members), who):
             self.both("fence", worker_id, self.reference.epoch, self.reference.run, gone)
 
     @rule(who=WHICH, limit=st.integers(1, 3), max_attempts=st.integers(1, 3))
     def drain(self, who: int, limit: int, max_attempts: int) -> None:
-        """Someone drains a little of a member, fenced or not."""
+        """A worker drains a few leases of a member, fenced or not."""
         if worker_id := self.pick(sorted(self.reference.members), who):
             self.both("drain", worker_id, self.reference.epoch, self.reference.run, limit, max_attempts)
 
     @rule(who=WHICH, times=st.integers(1, 4), limit=st.integers(1, 20), max_attempts=st.integers(2, 3))
     def crash(self, who: int, times: int, limit: int, max_attempts: int) -> None:
-        """A worker dies with all it holds; so do those that take its leases after it."""
+        """A worker dies with all its leases; the next workers that take them die also."""
         for _ in range(times):
             if actor := self.pick(self.actors, who):
                 self.send(actor, [], 10, 0, lost=False)
@@ -275,7 +275,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule()
     def finish(self) -> None:
-        """The workers crawl on until nothing is left, and see that nobody else is there: nothing is stuck."""
+        """The workers reclaim all other members and crawl until nothing is left: no entry is stuck."""
         self.steer(Command.RESUME)
         for _ in range(10 + 2 * (len(self.reference.backlog) + len(self.reference.delayed))):
             for slot in range(len(PARTITIONS)):  # each time: a worker that rejoins sets the limits of its run
@@ -292,7 +292,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(spared=st.sampled_from((2, 1, 1, 0)))
     def flush(self, spared: int) -> None:
-        """Someone starts afresh, and is refused while a worker is not declared dead."""
+        """The user flushes the crawl; Redis refuses this while a member is not declared dead."""
         dead = sorted(self.reference.members)[spared:]
         refused_for, expected = self.reference.flush(dead)
         refused_by, census, _, _ = self.live.call("flush", dead)
@@ -311,11 +311,11 @@ class FrontierMachine(BothFrontiers):
             self.live.roll_back(snapshot[0])
             self.reference = deepcopy(snapshot[1])
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def the_state_is_the_same(self) -> None:
-        """All that is stored is what the reference holds; nothing else was touched."""
+        """The stored state equals the reference's; no other key was touched."""
         expected = self.not_past(reference_state(self.reference))
         if self.seen is Seen.COMPACT:
             tokens = expected["tokens"]
@@ -326,7 +326,7 @@ class FrontierMachine(BothFrontiers):
 
     @invariant()
     def the_overview_is_the_same(self) -> None:
-        """A look from outside shows the reference's phase, counts and members."""
+        """The overview shows the reference's phase, counts and members."""
         reference, overview = self.reference, peek(self.live.redis, self.live.crawl)
         assert (overview.phase, overview.epoch, overview.run) == (
             reference.phase, reference.epoch or "", reference.run,
@@ -352,19 +352,19 @@ class FrontierMachine(BothFrontiers):
 
 @pytest.fixture
 def _no_time_passes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers' clocks stand at 0: what is sent in advance of a moment is the same in each example."""
+    """Stop the workers' clocks at 0: a time that is sent in advance is the same in each example."""
     monkeypatch.setattr(frontier, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
-def test_the_frontier_does_what_the_protocol_says(redis_server: RedisServer) -> None:
+def test_the_frontier_does_what_the_reference_does(redis_server: RedisServer) -> None:
     """Under random moves and faults every answer and the whole stored state equal the reference's."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=QUICK)
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
-def test_the_frontier_does_what_the_protocol_says_for_long(redis_server: RedisServer) -> None:
+def test_the_frontier_does_what_the_reference_does_in_many_examples(redis_server: RedisServer) -> None:
     """The same, with 20 times as many examples."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=SOAK)
 
@@ -380,8 +380,8 @@ def machine(redis_server: RedisServer, _no_time_passes_by_itself: None) -> Itera
     made.teardown()
 
 
-def test_dead_letters_that_come_back_are_served_as_the_reference_says(machine: FrontierMachine) -> None:
-    """A retry counts as something new: what is put after it has a later place. (Hypothesis has found it.)"""
+def test_retried_dead_letters_are_served_as_in_the_reference(machine: FrontierMachine) -> None:
+    """A retried entry gets a new place: later puts have later places. (Hypothesis found this.)"""
     unlimited = Limits(0.0, 0, {})
     order, seen = Order.PRIORITY_LIFO, Seen.EXACT
     machine.begin(order=order, seen=seen, limits=unlimited, partitions=1, named=False,
@@ -393,8 +393,8 @@ def test_dead_letters_that_come_back_are_served_as_the_reference_says(machine: F
     machine.the_state_is_the_same()
 
 
-def test_what_budgets_have_spent_is_kept_beside_what_a_retry_needs(machine: FrontierMachine) -> None:
-    """The last worker has left, and one was fenced: it may return. (Hypothesis has found it.)"""
+def test_budget_counts_are_kept_with_the_records_that_a_retry_needs(machine: FrontierMachine) -> None:
+    """The last worker has left, but a fenced one may return. (Hypothesis found this.)"""
     machine.begin(order=Order.FIFO, seen=Seen.EXACT, limits=Limits(0.0, 0, {}, 6, False), partitions=1,
                   named=False, moves=[PUT] * 6)  # fmt: skip
     for _ in range(3):
@@ -409,7 +409,7 @@ def test_what_budgets_have_spent_is_kept_beside_what_a_retry_needs(machine: Fron
 
 
 def test_a_retry_of_a_finished_run_ends_its_hold(machine: FrontierMachine) -> None:
-    """Someone pauses a run that is finished, and retries a dead letter of it. (Hypothesis has found it.)"""
+    """A user pauses a finished run and retries one of its dead letters. (Hypothesis found this.)"""
     order, seen = Order.PRIORITY_LIFO, Seen.EXACT
     machine.begin(order=order, seen=seen, limits=Limits(0.0, 0, {}), partitions=1, named=False,
                   moves=[("seen", 0, 0, False, 0, "never"), *[PUT] * 5])  # fmt: skip

@@ -40,11 +40,11 @@ quick = pytest.mark.usefixtures("_quick_disks")
         (3, 6, True, Seen.COMPACT, Seen.COMPACT), (2, 4, False, Seen.EXACT, Seen.EXPIRING),
     ],
 )  # fmt: skip
-def test_all_is_moved(
+def test_a_crawl_is_moved_completely(
     crawl_of: Callable[..., Crawl], elsewhere: str, seen: Seen, as_seen: Seen, before: int, after: int,
     partitioned: bool,
 ) -> None:  # fmt: skip
-    """Into another shape, and back from another Redis; each request is seen, and all of them wait."""
+    """A crawl moves to another shape, another Redis and back: requests stay seen, and all entries wait."""
     crawl = crawl_of(seen, partitioned)
     known = filled(crawl, before)
     entries, counts = crawl.entries(), sums(crawl, before)
@@ -67,8 +67,10 @@ def test_all_is_moved(
 
 @quick
 @pytest.mark.parametrize("order", [Order.LIFO, Order.PRIORITY_FIFO])
-def test_the_same_redis_gives_it_another_shape(crawl_of: Callable[..., Crawl], order: Order) -> None:
-    """Through another name, of which nothing is left; if nothing would change, nothing is done."""
+def test_a_crawl_can_get_another_shape_in_the_same_redis(
+    crawl_of: Callable[..., Crawl], order: Order
+) -> None:
+    """The move uses a temporary name and leaves no key of it; a move that changes nothing does nothing."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 2)
     entries, counts = crawl.entries(), sums(crawl, 2)
@@ -86,7 +88,7 @@ def test_the_same_redis_gives_it_another_shape(crawl_of: Callable[..., Crawl], o
     between.check(0)
 
 
-def test_tokens_go_where_partitions_go() -> None:
+def test_tokens_go_to_the_new_shards_of_their_partitions() -> None:
     for before, after in ((1, 3), (2, 4), (3, 2), (4, 6), (6, 4)):
         for host in range(5000):
             partition = b"%d.example" % host
@@ -102,11 +104,11 @@ def test_tokens_go_where_partitions_go() -> None:
     ("before", "after", "late", "partitioned", "away"),
     [(1, 3, True, False, False), (3, 2, False, True, True)],
 )
-def test_a_move_that_is_killed_again_and_again_loses_and_doubles_nothing(
+def test_a_move_that_fails_at_any_step_loses_and_doubles_nothing(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], monkeypatch: pytest.MonkeyPatch,
     elsewhere: str, before: int, after: int, late: bool, partitioned: bool, away: bool,
 ) -> None:  # fmt: skip
-    """At each of its steps once; meanwhile no worker can join. Once it is whole, a repeat changes nothing."""
+    """Each step fails once. No worker can join a half-moved crawl. Repeating a whole move changes nothing."""
     monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 40)
     crawl, kills = crawl_of(Seen.EXACT, partitioned), 0
     there = crawl_of(Seen.EXACT, partitioned, url=elsewhere) if away else crawl
@@ -140,10 +142,10 @@ def test_a_move_that_is_killed_again_and_again_loses_and_doubles_nothing(
 
 
 @quick
-def test_what_a_rolled_back_redis_has_lost_meanwhile_is_moved_by_the_repeat(
+def test_a_repeated_move_restores_the_data_that_a_rolled_back_redis_lost(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """Nothing is deleted before everything is stored; also if the end is lost before it is on disk."""
+    """Nothing is deleted before everything is stored, even if Redis loses the end before it is on disk."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     entries, whole = crawl.entries(), Shard(crawl.name, 0)
@@ -177,7 +179,7 @@ def test_the_end_is_on_disk_before_anything_is_deleted(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], monkeypatch: pytest.MonkeyPatch,
     elsewhere: str,
 ) -> None:  # fmt: skip
-    """Also by the repeat of a move that was killed between the two."""
+    """This also holds for the repeat of a move that was killed between the two steps."""
     crawl = crawl_of(Seen.EXACT, True)
     crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
@@ -203,20 +205,20 @@ def test_the_end_is_on_disk_before_anything_is_deleted(
     crawl.check(0)
 
 
-def test_what_is_moved_is_on_disk(crawl_of: Callable[..., Crawl]) -> None:
-    """With a Redis that has an AOF nothing is doubtful."""
+def test_moved_data_is_on_disk(crawl_of: Callable[..., Crawl]) -> None:
+    """With an AOF in Redis, the move reports no doubts."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 2)
     assert crawl.move(3).doubts == []
     crawl.check(3)
 
 
-# What goes along
+# Data that moves along
 
 
 @quick
 def test_a_list_that_is_in_no_index_is_moved(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
-    """Its index was evicted: an audit finds it first."""
+    """Redis evicted its index: an audit finds the list before the move."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 2)
     entries = crawl.entries()
@@ -226,8 +228,8 @@ def test_a_list_that_is_in_no_index_is_moved(crawl_of: Callable[..., Crawl], els
 
 
 @quick
-def test_the_run_goes_on(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
-    """With its number, its name, its hold, its stats and its history."""
+def test_the_run_continues_after_a_move(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
+    """It keeps its number, name, hold, stats and history."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     steer(crawl.redis, crawl.name, Command.PAUSE, by="somebody")
@@ -255,7 +257,7 @@ def test_the_run_goes_on(crawl_of: Callable[..., Crawl], elsewhere: str) -> None
 def test_a_run_that_has_finished_stays_finished(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """The next run has what was kept, of another kind; and what has failed can be retried until then."""
+    """The next run gets the kept fingerprints, as another kind of seen; until then a retry is possible."""
     monkeypatch.setattr(sharded_crawl, "IDENTITY", replace(sharded_crawl.IDENTITY, keep_seen=True))
     crawl = crawl_of(Seen.EXACT, True)
     crawl.join(1)
@@ -277,10 +279,10 @@ def test_a_run_that_has_finished_stays_finished(
 
 
 @quick
-def test_limits_budgets_and_waits_hold_in_the_new_shard(
+def test_limits_budgets_and_waits_apply_in_the_new_shard(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that were set by hand; what is spent stays spent; and no site is asked before its time."""
+    """Limits by hand and spent budgets stay, and no site gets a request before its time."""
     limits = replace(sharded_crawl.IDENTITY, limits=Limits(budget=2))
     monkeypatch.setattr(sharded_crawl, "IDENTITY", limits)
     crawl = crawl_of(Seen.EXACT, True)
@@ -302,8 +304,8 @@ def test_limits_budgets_and_waits_hold_in_the_new_shard(
 
 
 @quick
-def test_what_several_shards_have_seen_is_forgotten_once(crawl_of: Callable[..., Crawl]) -> None:
-    """Each new shard has a copy of what the old one had seen."""
+def test_a_fingerprint_in_several_shards_is_forgotten_once(crawl_of: Callable[..., Crawl]) -> None:
+    """Each new shard has a copy of the old seen set."""
     crawl = crawl_of(Seen.EXACT, True)
     crawl.join(1)
     _, token = crawl.put(admission=Admission.SEEN)

@@ -1,4 +1,4 @@
-"""What cannot be moved, or not now: another move, a worker that joins, a late call, an unfit crawl."""
+"""Refused moves: another move is running, a worker joins, a call is late, or the crawl does not fit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from support.sharded_crawl import HOSTS, Crawl, filled
 quick = pytest.mark.usefixtures("_quick_disks")
 
 
-# At once
+# Concurrent calls
 
 
 @quick
-def test_of_two_that_move_a_crawl_at_once_one_is_refused(
+def test_one_of_two_simultaneous_moves_is_refused(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """Somebody repeats a command that is still running."""
+    """A user repeats a command that is still running."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     entries, call, begun = crawl.entries(), Script.call, []
@@ -51,8 +51,10 @@ def test_of_two_that_move_a_crawl_at_once_one_is_refused(
 
 
 @quick
-def test_a_worker_that_joins_meanwhile_is_named(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
-    """Nothing is moved beside it; one that was away is told that its crawl is gone."""
+def test_a_move_is_refused_if_a_worker_joins_during_it(
+    crawl_of: Callable[..., Crawl], elsewhere: str
+) -> None:
+    """Nothing is moved while a worker is present; one that was away learns that its crawl is gone."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 2)
     crawl.join(2)
@@ -76,7 +78,7 @@ def test_a_worker_that_joins_meanwhile_is_named(crawl_of: Callable[..., Crawl], 
 def test_a_late_copy_of_the_first_step_empties_no_shard(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, since: str, elsewhere: str
 ) -> None:
-    """There was nothing in it then."""
+    """The shard was empty when the first step ran."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     call, late = Script.call, []
@@ -107,10 +109,10 @@ def test_a_late_copy_of_the_first_step_empties_no_shard(
 
 
 @quick
-def test_what_cannot_be_done_meanwhile_is_refused(
+def test_commands_that_change_a_crawl_are_refused_during_a_move(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], elsewhere: str
 ) -> None:
-    """It would change what was read already. Each message says how to continue."""
+    """Such a command would change data that the move has read. Each message says how to continue."""
     crawl = crawl_of(Seen.EXACT, True)
     crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
@@ -137,10 +139,10 @@ def test_what_cannot_be_done_meanwhile_is_refused(
 
 
 @quick
-def test_what_cannot_be_moved_is_refused_and_nothing_changes(
+def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(
     crawl_of: Callable[..., Crawl], elsewhere: str
 ) -> None:
-    """Compact as exact; onto a crawl that exists; one that is not there."""
+    """Compact to exact, a move onto an existing crawl, and a missing crawl."""
     crawl, there = crawl_of(Seen.COMPACT, True), crawl_of(Seen.COMPACT, True, url=elsewhere)
     with pytest.raises(FrontierRefused, match="there is no crawl"):
         crawl.move(3)
@@ -160,7 +162,7 @@ def test_what_cannot_be_moved_is_refused_and_nothing_changes(
 def test_entries_that_are_not_found_are_not_deleted(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """The counts know of more than was read."""
+    """The counts are higher than the number of entries that were read."""
     crawl, read = crawl_of(Seen.EXACT, True), move.dump
     there = crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)

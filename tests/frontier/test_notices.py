@@ -1,4 +1,4 @@
-"""What somebody should be told of a run: each kind once, whoever asks."""
+"""Notices about a run: each kind is reported once, whichever worker asks."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from support.live_frontier import HandWorker, LiveFrontier, ack, bury, put
 
 
 def kinds(live: LiveFrontier) -> list[str]:
-    """Return what is new."""
+    """Return the kinds of the new notices."""
     found = live.call("notices")
     return list(found.kinds) if found else []
 
 
-def test_nothing_is_told_of_no_crawl_and_of_one_that_only_runs(live: LiveFrontier) -> None:
+def test_a_missing_crawl_and_a_running_crawl_have_no_notices(live: LiveFrontier) -> None:
     assert live.call("notices") is None
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)
     assert kinds(live) == []
 
 
-def test_dead_letters_and_the_end_are_told_once(live: LiveFrontier) -> None:
-    """With the counts of the moment; the next run has its own."""
+def test_dead_letters_and_the_end_are_notified_once(live: LiveFrontier) -> None:
+    """A notice has the current counts; the next run has its own notices."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), put(2), put(3), want=2)
     worker.exchange(bury(1))
@@ -39,7 +39,7 @@ def test_dead_letters_and_the_end_are_told_once(live: LiveFrontier) -> None:
     assert kinds(live) == ["finished", "dead"]
 
 
-def test_the_third_death_is_told(live: LiveFrontier) -> None:
+def test_the_third_death_is_notified(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker")
     for n in range(3):
         assert kinds(live) == []
@@ -51,16 +51,16 @@ def test_the_third_death_is_told(live: LiveFrontier) -> None:
     assert kinds(live) == []
 
 
-def test_an_outage_of_a_minute_is_told(live: LiveFrontier) -> None:
+def test_an_outage_of_a_minute_is_notified(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker")
     for seconds, told in ((59.9, []), (60.0, ["outage"]), (90.0, [])):
-        live.redis.hdel(live.key("meta"), "sampled")  # so that each is an outage of its own
+        live.redis.hdel(live.key("meta"), "sampled")  # so that each report is a separate outage
         live.call("report", worker.worker_id, worker.epoch, True, Figures(), seconds)
         assert kinds(live) == told
 
 
-def test_what_only_workers_know_of_other_shards_is_told(live: LiveFrontier) -> None:
-    """Home has no dead letter, and was never away."""
+def test_dead_letters_and_outages_of_other_shards_are_notified(live: LiveFrontier) -> None:
+    """Home has no dead letter and had no outage."""
     HandWorker(live, "worker")
     assert live.call("notices", 0, 59.9).kinds == []
     assert live.call("notices", 1, 60.0).kinds == ["dead", "outage"]

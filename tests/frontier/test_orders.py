@@ -1,6 +1,6 @@
-"""What each order promises: ties included, and after a lease and its return.
+"""Each order holds for ties, and for entries that come back after a lease.
 
-Without partitions it is one strict order of all entries; with some, of those of each.
+Without partitions there is one strict order of all entries; with partitions, one in each.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from support.reference import ReferenceFrontier
 pytestmark = pytest.mark.parametrize("partitioning", ["none", "slots"], indirect=True)
 
 PRIORITY_ORDERS = [Order.PRIORITY_LIFO, Order.PRIORITY_FIFO]
-
-# number: priority, start
 
 
 @pytest.fixture(params=Order)
@@ -73,7 +71,7 @@ def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -
 
 @pytest.mark.parametrize("size", [5_000, 200_000, 1_000_000])
 def test_an_exchange_brings_no_more_than_its_bytes(live: LiveFrontier, worker: HandWorker, size: int) -> None:
-    """The lease that reaches MAX_EXCHANGE_BYTES is the last; the next exchange goes on behind it."""
+    """The lease that reaches MAX_EXCHANGE_BYTES is the last; the next exchange continues after it."""
     count = 2 * MAX_EXCHANGE_BYTES // size + 5
     rng = random.Random(7)
     puts = [put(n, n % 2, payload=b"x" * rng.randint(size // 2, size)) for n in range(count)]
@@ -91,7 +89,7 @@ def test_an_exchange_brings_no_more_than_its_bytes(live: LiveFrontier, worker: H
 
 @pytest.mark.parametrize("huge", [2**31, 2**50, 2**53 + 1, 2**60, 2**63 - 1, 10**30])
 def test_huge_priorities_are_served_first_or_last(live: LiveFrontier, worker: HandWorker, huge: int) -> None:
-    """Whatever an int can be is taken; beyond ±2**49 priorities are equal."""
+    """Any int is a valid priority; beyond ±2**49 priorities are equal."""
     worker.exchange(put(1, huge), put(2, -huge), put(3, 0))
     worker.exchange(put(4, huge, start=True), put(5, -huge, start=True), put(6, huge))
     served = {
@@ -108,7 +106,7 @@ def test_huge_priorities_are_served_first_or_last(live: LiveFrontier, worker: Ha
 def test_neighbouring_priorities_stay_apart(
     open_frontier: Callable[..., LiveFrontier], crawl_name: str
 ) -> None:
-    """At the limit, and around zero, one more is one more."""
+    """At the limit and around zero, priorities that differ by one keep their order."""
     priorities = [2**49, 2**49 - 1, 2**49 - 2, 2, 1, 0, -1, -2, 2 - 2**49, 1 - 2**49, -(2**49)]
     for order in PRIORITY_ORDERS:
         live = open_frontier(order, f"{crawl_name}-{order.value}")
@@ -131,7 +129,7 @@ def test_neighbouring_priorities_stay_apart(
     ids=["start-fifo", "start-lifo", "start-shared"],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_priority_orders_are_those_of_scrapy(
+def test_priority_orders_equal_those_of_scrapy(
     open_frontier: Callable[..., LiveFrontier],
     order: Order,
     queue: type,
@@ -139,9 +137,9 @@ def test_priority_orders_are_those_of_scrapy(
     start_cls: type | None,
     seed: int,
 ) -> None:
-    """Pushed to and popped from Scrapy's own priority queue, the same requests leave in the same order.
+    """Scrapy's own priority queue serves the same requests in the same order.
 
-    With partitions, each against a queue of its own.
+    Each partition is compared with its own Scrapy queue.
     """
     crawler = Crawler(Spider)
     theirs = {
@@ -165,8 +163,10 @@ def test_priority_orders_are_those_of_scrapy(
 
 
 @pytest.mark.parametrize("live", [Order.PRIORITY_LIFO, Order.LIFO], indirect=True)
-def test_redis_6_goes_through_no_list_to_find_the_newest(live: LiveFrontier, worker: HandWorker) -> None:
-    """From its head to its end, for an LRANGE: milliseconds of each exchange with 1,000,000 in a list."""
+def test_redis_6_does_not_walk_a_long_list_for_its_newest_entries(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Redis 6 walks from a list's head for an LRANGE: milliseconds per exchange in a list of 1,000,000."""
     if int(live.redis.info("server")["redis_version"].partition(".")[0]) > 6:
         pytest.skip("a newer Redis begins at the nearer end")
     for begin in range(0, 11_000, 1_000):

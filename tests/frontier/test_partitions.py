@@ -1,4 +1,4 @@
-"""Partitions: each has its turn, none leaves anything behind; whatever their names hold, they stay apart."""
+"""Each partition has its turn and leaves no keys behind; partitions with any names stay apart."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ A, B, C, D = SLOTS = (b"a", b"b", b"c", b"d")
 
 @pytest.fixture
 def crowd(worker: HandWorker) -> HandWorker:
-    """Return the worker: in each of four partitions ten entries wait, numbered from 0, 10, 20 and 30."""
+    """Return the worker: ten entries wait in each of four partitions, numbered from 0, 10, 20 and 30."""
     worker.exchange(*(move for i, slot in enumerate(SLOTS) for move in puts(slot, 10, 10 * i)))
     return worker
 
 
-# Whose turn it is
+# Turns
 
 
 def test_a_big_partition_does_not_delay_small_ones(worker: HandWorker) -> None:
-    """Hundreds of one site were there before: one of each of the others comes with the first ten."""
+    """Hundreds of entries of one site came first; the first ten leases include one of each other site."""
     worker.exchange(*puts(A, 900))
     worker.exchange(*(put(1000 + i, partition=b"small %d" % i) for i in range(9)))
     taken = partitions(worker.exchange(want=10))
@@ -41,17 +41,14 @@ def test_a_big_partition_does_not_delay_small_ones(worker: HandWorker) -> None:
 
 
 def test_the_least_recently_served_partition_is_next(crowd: HandWorker) -> None:
-    """One lease at a time, by any worker: each partition in turn, and no two of one before all had one."""
+    """Workers take one lease at a time: each partition gets one before any gets a second."""
     other = HandWorker(crowd.live, "other")
     taken = [partitions(one.exchange(want=1))[0] for one in (crowd, other) * 4]
     assert taken == [*SLOTS, *SLOTS]
 
 
-# What a worker can take
-
-
-def test_what_it_has_nothing_of_comes_first(crowd: HandWorker) -> None:
-    """A worker that is busy with two sites begins with the others, then those of which it holds least."""
+def test_partitions_of_which_a_worker_holds_the_fewest_leases_come_first(crowd: HandWorker) -> None:
+    """A worker that is busy with two sites takes the other sites first, then the one where it holds less."""
     here = {A: (3, 5), B: (1, 5)}
     assert partitions(crowd.exchange(want=4, terms=Terms(here=here))) == [C, D, B, A]
 
@@ -61,7 +58,7 @@ def test_what_it_has_nothing_of_comes_first(crowd: HandWorker) -> None:
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(5.0, 1)], ids=["free", "limited"])
 def test_an_empty_partition_leaves_nothing_behind(live: LiveFrontier, limits: Limits) -> None:
-    """A hundred partitions come, are leased from, released to, quarantined and gone: so are their keys."""
+    """A hundred partitions are leased from, released to, quarantined and emptied: their keys are gone."""
     worker = HandWorker(live, "worker", replace(IDENTITY, limits=limits))
     before = live.key_names()
     worker.exchange(*(put(n, n % 3, partition=b"slot %d" % n) for n in range(100)), put(100, due_in=10.0))
@@ -82,7 +79,7 @@ def test_an_empty_partition_leaves_nothing_behind(live: LiveFrontier, limits: Li
 
 
 @pytest.mark.parametrize("name", ["{", "}:meta", "a b", "é", "日本", "x" * MAX_PARTITION_BYTES, "0:", "*[a]"])
-def test_a_partition_may_have_any_name(live: LiveFrontier, worker: HandWorker, name: str) -> None:
+def test_a_partition_can_have_any_name(live: LiveFrontier, worker: HandWorker, name: str) -> None:
     """Its entries wait, come back, are suspected, limited and flushed like any others."""
     partition = name.encode()
     live.limit(partition, delay_s=10.0, concurrency=1)
@@ -105,8 +102,8 @@ def test_a_partition_may_have_any_name(live: LiveFrontier, worker: HandWorker, n
     assert live.key_names() == set()
 
 
-def test_no_name_stands_for_another(worker: HandWorker) -> None:
-    """Names that begin like others, sort beside them or are empty share no entry."""
+def test_similar_names_are_different_partitions(worker: HandWorker) -> None:
+    """Names with a common beginning, neighbouring names and the empty name share no entry."""
     names = [b"", b"a", b"a ", b"a a", b"aa", b"b", b"0:a", "aÿ".encode(), "a\u00a0".encode()]
     for i, name in enumerate(names):
         worker.exchange(*puts(name, 3, 10 * i))

@@ -1,4 +1,4 @@
-"""Limits: over all workers no partition is leased from more often, or more at once, than it may be."""
+"""Limits bound the rate and the concurrent leases of each partition over all workers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ A, B = b"a", b"b"
 # Delay
 
 
-def test_the_delay_counts_from_the_sending(live: LiveFrontier, slow: HandWorker) -> None:
-    """What took a minute to be reported is a minute less to wait, for every worker."""
+def test_the_delay_counts_from_the_sending_of_the_request(live: LiveFrontier, slow: HandWorker) -> None:
+    """If the report takes a minute, every worker waits a minute less."""
     other = HandWorker(live, "other", SLOW)
     slow.exchange(want=1)
     live.advance(500)
@@ -48,15 +48,15 @@ def test_the_delay_counts_from_the_sending(live: LiveFrontier, slow: HandWorker)
     assert waits(other.exchange(want=1)) == {1: 0}
 
 
-def test_a_report_of_something_else_ends_no_stint(slow: HandWorker) -> None:
+def test_the_report_of_another_lease_does_not_end_a_stint(slow: HandWorker) -> None:
     """The report names an old lease, another partition, or a lease that never existed."""
     slow.exchange(want=1)
     notes = (sent(n, ago=500, partition=slot) for n, slot in ((1, A), (0, B), (99, b"elsewhere")))
     assert numbers(slow.note(*notes, want=1)) == []
 
 
-def test_a_worker_that_does_not_hold_it_cannot_report_it(live: LiveFrontier, slow: HandWorker) -> None:
-    """It was taken from its worker and leased to another, who has not sent it yet."""
+def test_a_worker_cannot_report_a_lease_that_it_has_lost(live: LiveFrontier, slow: HandWorker) -> None:
+    """The lease was reclaimed and went to another worker, which has not sent it yet."""
     other = HandWorker(live, "other", SLOW)
     slow.exchange(want=1)
     other.reclaim("slow")
@@ -66,9 +66,9 @@ def test_a_worker_that_does_not_hold_it_cannot_report_it(live: LiveFrontier, slo
     assert numbers(slow.note(sent(0, ago=100, partition=A), want=1)) == []
 
 
-def test_no_rounding_takes_anything_from_the_delay(live: LiveFrontier) -> None:
-    """Redis counts in whole ms: what each step may lose is added, and no more than that."""
-    delay_s = 0.0203  # is 21 ms
+def test_rounding_never_shortens_the_delay(live: LiveFrontier) -> None:
+    """Redis counts in whole ms: each step rounds up, and adds no more than the rounding."""
+    delay_s = 0.0203  # rounded up to 21 ms
     worker, ahead = HandWorker(live, "worker", limited(delay_s)), Terms(ahead_s=1.0)
     worker.exchange(*puts(A, 101))
     [lease] = worker.exchange(want=1, terms=ahead).leases
@@ -96,7 +96,7 @@ def test_a_lease_that_ends_unreported_counts_as_sent_just_now(
 
 
 def test_many_rests_end_at_once(slow: HandWorker) -> None:
-    """More than one exchange looks at: the next go on."""
+    """There are more rests than one exchange handles: the next exchanges continue."""
     slots = [b"slot %d" % n for n in range(700)]
     slow.exchange(*(put(100 + n, partition=slot) for n, slot in enumerate(slots)))
     slow.exchange(*(put(1000 + n, partition=slot) for n, slot in enumerate(slots)))
@@ -109,8 +109,10 @@ def test_many_rests_end_at_once(slow: HandWorker) -> None:
 # Concurrency
 
 
-def test_no_more_at_once_over_all_workers(live: LiveFrontier, narrow: HandWorker) -> None:
-    """Two in flight is all: one each, until one of them is done."""
+def test_the_concurrency_of_a_partition_holds_for_all_workers_together(
+    live: LiveFrontier, narrow: HandWorker
+) -> None:
+    """With two entries in flight, one per worker, no worker gets more until one is done."""
     other = HandWorker(live, "other", NARROW)
     assert numbers(narrow.exchange(want=1)) == [0]
     assert numbers(other.exchange(want=9)) == [1]
@@ -121,8 +123,8 @@ def test_no_more_at_once_over_all_workers(live: LiveFrontier, narrow: HandWorker
 # Blocks
 
 
-def test_a_block_holds_all_workers_off(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """One is told to come back in 500 s: neither leases before; the other partitions continue."""
+def test_a_block_applies_to_all_workers(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
+    """A worker reports a block of 500 s: neither worker leases earlier; the other partitions continue."""
     worker.exchange(*puts(A, 3), *puts(B, 3, 10))
     receipt = worker.note(block(A, 500), want=1)
     assert (numbers(receipt), round(receipt.next_due_s or 0, -1)) == ([10], 500)
@@ -133,7 +135,7 @@ def test_a_block_holds_all_workers_off(live: LiveFrontier, worker: HandWorker, o
 
 
 def test_a_shorter_block_changes_nothing(live: LiveFrontier, worker: HandWorker) -> None:
-    """Several pages say so at the same time: the longest holds."""
+    """Several pages report blocks at the same time: the longest one holds."""
     worker.exchange(*puts(A, 3))
     worker.note(block(A, 500), block(A, 100), block(A, 0))
     worker.note(block(A, 50))
@@ -147,8 +149,8 @@ def test_a_shorter_block_changes_nothing(live: LiveFrontier, worker: HandWorker)
 # The clock
 
 
-def test_a_clock_that_steps_back_delays_nobody(live: LiveFrontier, slow: HandWorker) -> None:
-    """Redis was a year ahead, and is set right: what rests goes on resting for as long as it had to."""
+def test_a_clock_that_steps_back_does_not_prolong_rests(live: LiveFrontier, slow: HandWorker) -> None:
+    """Redis's clock was a year ahead and is corrected: each rest keeps its remaining time."""
     year = 365 * 86_400
     live.advance(year)
     slow.exchange(*puts(B, 2, 10), put(20, partition=b"c", due_in=150.0), want=1)

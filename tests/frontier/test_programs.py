@@ -1,4 +1,4 @@
-"""Programs without a spider among the workers of a crawl: what they leave to others."""
+"""Programs without a spider join a crawl; they leave its settings to workers with a spider."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def meta(live: LiveFrontier, *fields: str) -> list[str]:
     return [(live.redis.hget(live.key("meta"), field) or b"").decode() for field in fields]
 
 
-def test_the_first_worker_with_a_spider_says_what_the_crawl_is(open_frontier: OpenFrontier) -> None:
-    """A program feeds a crawl that does not exist: the spider that comes then finds nothing that differs."""
+def test_the_first_worker_with_a_spider_defines_the_crawl(open_frontier: OpenFrontier) -> None:
+    """A program feeds a crawl that does not exist; the spider that joins later meets no conflict."""
     live = open_frontier(Order.LIFO)
     program = HandWorker(live, "program", PROGRAM)
     program.exchange(put(1), seeding=3)
@@ -38,7 +38,7 @@ def test_the_first_worker_with_a_spider_says_what_the_crawl_is(open_frontier: Op
 
 
 def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenFrontier) -> None:
-    """It joins whatever the order, the limits and the rest are, and all of it stays."""
+    """It joins with any order and limits, and all stored settings stay."""
     live = open_frontier(Order.LIFO)
     HandWorker(live, "spider", replace(SLOW, run_name="job", keep_seen=True))
     before = live.redis.hgetall(live.key("meta"))
@@ -50,15 +50,15 @@ def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenF
 def test_a_crawl_that_programs_began_without_an_order_is_served_oldest_first(
     open_frontier: OpenFrontier,
 ) -> None:
-    """A program that comes with another order is refused; the spider's first worker says what it is."""
+    """A program with another order is refused; the first worker with a spider decides the order."""
     HandWorker(open_frontier(Order.FIFO), "program", PROGRAM)
     with pytest.raises(FrontierRefused, match="'fifo', this worker has 'lifo'"):
         HandWorker(open_frontier(Order.LIFO), "other", replace(PROGRAM, order_given=True))
     HandWorker(open_frontier(Order.FIFO), "same", replace(PROGRAM, order_given=True))
 
 
-def test_an_order_that_is_given_must_be_the_stored_one(open_frontier: OpenFrontier) -> None:
-    """A program that names another order is refused; one that names it for a new crawl decides."""
+def test_a_given_order_must_equal_the_stored_one(open_frontier: OpenFrontier) -> None:
+    """A program may name the order of a new crawl; later workers with another order are refused."""
     HandWorker(open_frontier(Order.LIFO), "program", replace(PROGRAM, order_given=True))
     with pytest.raises(FrontierRefused, match="DQ_ORDER"):
         HandWorker(open_frontier(Order.FIFO), "other", replace(PROGRAM, order_given=True))
@@ -68,7 +68,7 @@ def test_an_order_that_is_given_must_be_the_stored_one(open_frontier: OpenFronti
 
 @pytest.mark.parametrize("keep_seen", [False, True])
 def test_seen_is_kept_as_the_spider_requested(live: LiveFrontier, keep_seen: bool) -> None:
-    """If a program is the last to leave a finished run, or begins the next one, SCHEDULER_PERSIST holds."""
+    """SCHEDULER_PERSIST holds even if a program leaves a finished run last or begins the next one."""
     spider = HandWorker(live, "spider", replace(IDENTITY, keep_seen=keep_seen))
     program = HandWorker(live, "program", PROGRAM)
     spider.exchange(put(1, admission=Admission.SEEN), want=1)
@@ -82,8 +82,8 @@ def test_seen_is_kept_as_the_spider_requested(live: LiveFrontier, keep_seen: boo
     assert ("seen" in live.key_names()) == keep_seen
 
 
-def test_tokens_that_nobody_repeats_are_forgotten(live: LiveFrontier, worker: HandWorker) -> None:
-    """A queue that is used for years would else keep 12 bytes of each item that it ever had."""
+def test_tokens_that_no_worker_can_repeat_are_deleted(live: LiveFrontier, worker: HandWorker) -> None:
+    """Otherwise a queue in use for years would keep 12 bytes of each item that it ever had."""
     worker.exchange(put(1), put(2), put(3), want=9)
     gone = b"".join(b"%012d" % n for n in (1, 3, 4))
     worker.exchange(ack(1), terms=Terms(forget=gone))
@@ -91,8 +91,8 @@ def test_tokens_that_nobody_repeats_are_forgotten(live: LiveFrontier, worker: Ha
     assert worker.exchange(put(2), put(3)).dropped == (0,)
 
 
-def test_the_log_says_what_can_be_forgotten() -> None:
-    """Only puts that it does not repeat any more, and that nobody else could; those in it are not bounded."""
+def test_the_log_lists_the_tokens_that_can_be_deleted() -> None:
+    """Tokens of puts that the log no longer repeats and no other worker can; logged puts have no bound."""
     log = ReplayLog(10.0)
     for n, once in enumerate((True, False, True)):
         move = Put(b"%012d" % n, Admission.ID, b"", 0, False, b"", most=3, once=once)
@@ -108,7 +108,7 @@ def test_the_log_says_what_can_be_forgotten() -> None:
 def test_a_program_that_begins_the_next_run_leaves_the_kept_fingerprints_alone(
     open_frontier: OpenFrontier, seen: Seen
 ) -> None:
-    """It does not know by what they were made, nor of what kind they are: that stays as it was."""
+    """It does not know their fingerprinter or their kind of seen: both stay as they were."""
     live = open_frontier(Order.FIFO, seen=seen)
     kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0 if seen is Seen.EXPIRING else 0.0)
     spider = HandWorker(live, "spider", kept)

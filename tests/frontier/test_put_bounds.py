@@ -1,4 +1,4 @@
-"""Puts that are refused as too many, and puts that an adopted dupefilter knows."""
+"""Puts beyond a bound are refused; puts that an adopted dupefilter knows are dropped."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def known(n: int, name: bytes = ADOPTED) -> object:
 
 
 def test_a_put_past_its_bound_is_refused(live: LiveFrontier, worker: HandWorker) -> None:
-    """What waits is counted at the moment of each put, also within one exchange; delayed entries count."""
+    """Each put counts the waiting and delayed entries at its moment, also within one exchange."""
     receipt = worker.exchange(
         bounded(1, 3), bounded(2, 3, due_in=1000.0), bounded(3, 3), bounded(4, 3), put(5)
     )
     assert (receipt.refused, receipt.dropped) == ((3,), ())
     assert receipt.census.waiting + receipt.census.delayed == 4
     worker.take(9)
-    assert worker.exchange(bounded(6, 2)).refused == ()  # what is in flight does not count
+    assert worker.exchange(bounded(6, 2)).refused == ()  # entries in flight do not count
 
 
 def test_a_repeat_of_a_stored_put_counts_as_seen_and_is_not_refused(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Its owner must not get the answer that it was not stored."""
+    """The answer must not claim that the put was not stored."""
     worker.exchange(bounded(1, 1))
     receipt = worker.exchange(bounded(1, 1), bounded(2, 1))
     assert (receipt.dropped, receipt.refused) == ((0,), (1,))
     assert worker.send(worker.last) == receipt
 
 
-def test_what_was_adopted_counts_as_seen(live: LiveFrontier, worker: HandWorker) -> None:
+def test_adopted_fingerprints_count_as_seen(live: LiveFrontier, worker: HandWorker) -> None:
     """A put that another scheduler had seen is dropped, and is not in `seen`; others are stored."""
     assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED, b"\x02" * 20])[0] == 2
     assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED])[0] == 0
@@ -56,8 +56,8 @@ def test_what_was_adopted_counts_as_seen(live: LiveFrontier, worker: HandWorker)
     assert HandWorker(live, "other").joined.adopted
 
 
-def test_what_was_adopted_ends_with_what_was_seen(live: LiveFrontier, worker: HandWorker) -> None:
-    """It is kept as long as `seen` is, and no longer."""
+def test_adopted_fingerprints_are_kept_as_long_as_seen(live: LiveFrontier, worker: HandWorker) -> None:
+    """The adopted set is kept as long as `seen`."""
     live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED])
     worker.exchange(known(2, b"\x03" * 20), want=1)
     worker.exchange(ack(2))
@@ -70,7 +70,7 @@ def test_what_was_adopted_ends_with_what_was_seen(live: LiveFrontier, worker: Ha
     assert "adopted" not in live.key_names()
 
 
-def test_adoption_is_for_the_run_that_it_began_in(live: LiveFrontier, worker: HandWorker) -> None:
+def test_an_adoption_cannot_continue_in_another_run(live: LiveFrontier, worker: HandWorker) -> None:
     """A run that is over takes nothing more."""
     with pytest.raises(FrontierRefused, match="LOST"):
         live.call("adopt", "another", worker.run, "", 1, [ADOPTED])
@@ -79,8 +79,10 @@ def test_adoption_is_for_the_run_that_it_began_in(live: LiveFrontier, worker: Ha
     assert "adopted" not in live.key_names()
 
 
-def test_an_adoption_knows_by_its_number_that_redis_is_older(live: LiveFrontier, worker: HandWorker) -> None:
-    """A repeat has the same number; what stands between two that Redis knows is missing."""
+def test_a_gap_in_the_numbers_of_an_adoption_shows_a_roll_back(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """A repeat has the same number; a gap between two numbers means that Redis lost a call."""
 
     def adopt(number: int) -> bool:
         return live.call("adopt", worker.epoch, worker.run, worker.worker_id, number, [ADOPTED])[1]

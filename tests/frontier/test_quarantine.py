@@ -1,4 +1,4 @@
-"""What died with its worker runs again alone: only what dies there is charged, and past the limit buried."""
+"""An entry that died with its worker runs again alone; a death there is charged, and too many bury it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.parametrize("partitioning", ["none", "one"], indirect=T
 
 @pytest.fixture
 def suspects(live: LiveFrontier, worker: HandWorker) -> list[int]:
-    """Entries 1, 2 and 3 died with their worker; 4 and 5 were never leased."""
+    """Return entries 1, 2 and 3, which died with their worker; 4 and 5 were never leased."""
     worker.exchange(*(put(n) for n in range(1, 6)))
     victim = HandWorker(live, "victim")
     assert victim.take(3) == [1, 2, 3]
@@ -22,7 +22,7 @@ def suspects(live: LiveFrontier, worker: HandWorker) -> list[int]:
 
 
 def test_the_first_death_is_not_charged(live: LiveFrontier, suspects: list[int]) -> None:
-    """Who died among many is not known: all come back uncharged, in quarantine."""
+    """Which entry killed the worker is unknown: all come back uncharged, in quarantine."""
     entries = live.state()["entries"]
     assert {int(i): (charged, suspect) for i, (_, charged, suspect, _) in entries.items()} == {
         1: (0, True), 2: (0, True), 3: (0, True), 4: (0, False), 5: (0, False),
@@ -40,7 +40,7 @@ def test_a_worker_holds_one_suspect_at_a_time(worker: HandWorker, suspects: list
 def test_suspects_and_released_entries_are_merged(
     live: LiveFrontier, worker: HandWorker, suspect: int
 ) -> None:
-    """Of a suspect and an entry that was released, the one that stood first goes first."""
+    """A suspect and a released entry are served in their original order."""
     victim = HandWorker(live, "victim")
     worker.exchange(put(1), put(2), put(3))
     for n in (1, 2):
@@ -50,8 +50,10 @@ def test_suspects_and_released_entries_are_merged(
     assert worker.take(9) == [1, 2, 3]
 
 
-def test_a_released_suspect_stays_one(live: LiveFrontier, worker: HandWorker, suspects: list[int]) -> None:
-    """A worker that stops as it should charges nothing, but clears nobody either."""
+def test_a_released_suspect_stays_a_suspect(
+    live: LiveFrontier, worker: HandWorker, suspects: list[int]
+) -> None:
+    """A worker that stops properly charges no attempt, and its suspects stay suspects."""
     worker.take(1)
     worker.exchange(release(1))
     assert live.state()["entries"][entry_id(1)] == ("backlog", 0, True, b"payload")
@@ -65,7 +67,7 @@ def test_a_released_suspect_stays_one(live: LiveFrontier, worker: HandWorker, su
 def test_rejoin_keeps_the_suspect_and_its_slot(
     live: LiveFrontier, worker: HandWorker, suspects: list[int]
 ) -> None:
-    """Under its new id too, a worker that holds a suspect gets no second one."""
+    """A worker that holds a suspect gets no second one under its new id either."""
     worker.take(1)
     worker.rejoin("worker-2")
     assert worker.take(9) == [4, 5]
@@ -77,11 +79,12 @@ def suspected(live: LiveFrontier) -> list[int]:
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_what_is_taken_from_two_workers_that_stay_away_is_suspect(
+def test_leases_lost_with_two_workers_that_stay_away_are_suspects(
     live: LiveFrontier, worker: HandWorker, back: bool
 ) -> None:
-    """A worker may only be cut off: what it held is no suspect, unless another one is lost with it, too, and
-    the first one has not come back.
+    """A worker may only be cut off, so its leases are no suspects.
+
+    They are suspects if a second worker is lost with them and the first one has not come back.
     """
     worker.exchange(*(put(n) for n in range(1, 5)))
     first, second = HandWorker(live, "first"), HandWorker(live, "second")
@@ -97,10 +100,10 @@ def test_what_is_taken_from_two_workers_that_stay_away_is_suspect(
     assert suspected(live) == ([] if back else [1, 2])
 
 
-def test_at_the_limit_it_is_buried_with_the_reason(
+def test_a_suspect_is_buried_with_the_reason_at_the_limit(
     live: LiveFrontier, worker: HandWorker, suspects: list[int]
 ) -> None:
-    """A dead letter keeps why, when, where, how often and the payload."""
+    """A dead letter keeps the reason, the time, the worker, the attempts and the payload."""
     for n in range(3):
         victim = HandWorker(live, f"victim-{n}")
         assert victim.take(1) == [1]
@@ -114,7 +117,7 @@ def test_at_the_limit_it_is_buried_with_the_reason(
     assert worker.take(9) == [2, 4, 5]
 
 
-def test_a_repeat_tells_the_attempts_of_a_suspect(
+def test_a_repeated_exchange_returns_the_attempts_of_a_suspect(
     worker: HandWorker, suspects: list[int], live: LiveFrontier
 ) -> None:
     """The stored reply names the attempts, not the mark beside them."""

@@ -1,4 +1,4 @@
-"""What cannot be served is refused with a reason, and nothing is changed."""
+"""A call that cannot be served is refused with a reason and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 def test_a_worker_of_another_crawl_is_refused(
     live: LiveFrontier, worker: HandWorker, changed: dict[str, str], words: str
 ) -> None:
-    """Other fingerprints or another spider in an open run: it says what differs."""
+    """The open run has other fingerprints or another spider: the error names the difference."""
     before = live.dump()
     with pytest.raises(FrontierRefused, match=words):
         HandWorker(live, "other", replace(IDENTITY, **changed))
@@ -41,7 +41,7 @@ def test_a_worker_of_another_release_is_refused(
     differs: str,
     finished: bool,
 ) -> None:
-    """Whoever would misread the stored keys does not touch them; after the end too, if seen is there."""
+    """A worker that would misread the keys does not touch them, not even a kept `seen` after the end."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     if finished:
@@ -56,8 +56,10 @@ def test_a_worker_of_another_release_is_refused(
     assert live.dump() == before
 
 
-def test_what_differs_does_not_matter_once_nothing_is_kept(live: LiveFrontier, worker: HandWorker) -> None:
-    """After a finished run that kept nothing, another spider may have the name; then it counts."""
+def test_other_settings_are_accepted_after_a_run_that_kept_nothing(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """After a finished run that kept nothing, another spider may take the name; then its settings count."""
     worker.exchange()
     worker.leave()
     other = replace(IDENTITY, spider="another", fingerprinter="another")
@@ -66,8 +68,8 @@ def test_what_differs_does_not_matter_once_nothing_is_kept(live: LiveFrontier, w
         HandWorker(live, "third")
 
 
-def test_kept_fingerprints_keep_the_fingerprinter(live: LiveFrontier, worker: HandWorker) -> None:
-    """With seen kept, the next run must make the same fingerprints; its spider and order are its own."""
+def test_kept_fingerprints_require_the_same_fingerprinter(live: LiveFrontier, worker: HandWorker) -> None:
+    """If `seen` is kept, the next run must make the same fingerprints; spider and order may differ."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     worker.exchange(ack(1))
     worker.leave(keep_seen=True)
@@ -92,7 +94,7 @@ def test_other_arguments_are_reported_not_refused(live: LiveFrontier, worker: Ha
 def test_a_key_of_another_type_is_refused_before_anything_is_written(
     live: LiveFrontier, worker: HandWorker, name: str
 ) -> None:
-    """The message says the way out; `clear --all --force` takes it."""
+    """The message names the way out: `clear --all --force`."""
     worker.exchange(put(1))
     live.redis.delete(live.key(name))
     live.redis.set(live.key(name), "not ours")

@@ -1,4 +1,4 @@
-"""Another try: failed requests and dead letters go back to where they waited, each once."""
+"""A retry moves failed requests and dead letters back to their places, each once."""
 
 from __future__ import annotations
 
@@ -36,16 +36,13 @@ def look(live: LiveFrontier) -> Overview:
 
 
 def retry_all(live: LiveFrontier) -> Retried:
-    """Retry everything that is kept."""
+    """Retry all kept records."""
     everything: Callable[[Any], bool] = lambda record: True  # noqa: E731
     return retry(live.redis, live.crawl, look(live), failed=everything, dead=everything)
 
 
-# Where they go
-
-
 def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None:
-    """Nothing was waiting for them; what moves nothing tells nobody."""
+    """The workers had nothing to do; a retry that moves nothing does not wake them."""
     worker.exchange(put(1), want=1)
     worker.exchange(fail(1))
     assert retry_all(live).failed == 1
@@ -54,11 +51,10 @@ def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None
     assert live.count("words") == 1
 
 
-# Which ones
-
-
-def test_what_fails_again_meanwhile_is_not_moved_again(live: LiveFrontier, worker: HandWorker) -> None:
-    """Else a page that fails at once would keep the command busy forever."""
+def test_a_request_that_fails_again_during_the_retry_is_not_moved_again(
+    live: LiveFrontier, worker: HandWorker
+) -> None:
+    """Otherwise a page that fails at once would keep the command busy forever."""
     worker.exchange(put(1), want=1)
     worker.exchange(fail(1))
     rounds = 0
@@ -76,8 +72,8 @@ def test_what_fails_again_meanwhile_is_not_moved_again(live: LiveFrontier, worke
     assert look(live).census.failed == 1
 
 
-def test_all_of_many_are_moved(live: LiveFrontier, worker: HandWorker) -> None:
-    """More than are read at once, or moved in one call; failures that come meanwhile shift none away."""
+def test_a_retry_moves_all_of_very_many_records(live: LiveFrontier, worker: HandWorker) -> None:
+    """One read or one call takes only a part of them; new failures in between hide none."""
     live.frontier.keep_failed = 1000
     for begin in range(0, 1000, 250):
         worker.exchange(*(put(n) for n in range(begin, begin + 250)), want=250)
@@ -97,8 +93,8 @@ def test_all_of_many_are_moved(live: LiveFrontier, worker: HandWorker) -> None:
     assert retry(live.redis, live.crawl, look(live), dead=lambda record: True).dead == 500
 
 
-def test_where_a_record_stands_may_have_changed(live: LiveFrontier, worker: HandWorker) -> None:
-    """The list was full, and others have failed since it was read: it is looked for."""
+def test_a_record_is_found_although_its_position_has_changed(live: LiveFrontier, worker: HandWorker) -> None:
+    """The list was full, and other requests failed after the read: the script searches for the record."""
     worker.exchange(*(put(n) for n in range(8)), want=8)
     worker.exchange(*(fail(n) for n in range(5)))
     records = live.redis.lrange(live.key("failed"), 0, -1)
@@ -107,16 +103,16 @@ def test_where_a_record_stands_may_have_changed(live: LiveFrontier, worker: Hand
     moved = retry_records(
         live.redis, live.frontier.name, look(live), [(records[i], i - kept) for i in (0, 1, 4)]
     )
-    assert moved == (2, 0)  # the last one was trimmed meanwhile
+    assert moved == (2, 0)  # the last one was trimmed since
     assert [int(record[0]) for record in live.state()["failed"]] == [6, 5, 2]
     assert worker.take(9) == [3, 4]
 
 
-# Again, and with untrusted data
+# Repeats and untrusted data
 
 
 @pytest.mark.parametrize("how", END)
-def test_to_do_it_again_changes_nothing(live: LiveFrontier, worker: HandWorker, how: str) -> None:
+def test_a_repeated_retry_changes_nothing(live: LiveFrontier, worker: HandWorker, how: str) -> None:
     """As after a lost reply: the record is gone, whether its entry waits, is leased or done."""
     worker.exchange(put(1), want=1)
     worker.exchange(END[how](1))
@@ -131,18 +127,18 @@ def test_to_do_it_again_changes_nothing(live: LiveFrontier, worker: HandWorker, 
 
 
 def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> None:
-    """Records may be large: what is more than 4 MiB goes in another call; one alone may be larger."""
+    """A call takes at most 4 MiB of records, or one larger record."""
     assert [len(batch) for batch in _batches([3, 3, 2, 1, 9, 1], lambda mib: mib * 2**20)] == [1, 1, 2, 1, 1]
     assert [len(batch) for batch in _batches(range(250), lambda _: 1)] == [100, 100, 50]
 
 
-def test_another_crawl_under_the_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
-    """One that was deleted, and begun again, since it was read; or whose next run has begun."""
+def test_a_new_crawl_or_run_under_the_same_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
+    """The crawl was deleted and begun again after the read, or its next run has begun."""
     worker.exchange(put(1), want=1)
     worker.exchange(bury(1))
     for epoch, run in (("other", 0), (worker.epoch, 1), (worker.epoch, -1)):
         before = live.dump()
-        with pytest.raises(FrontierRefused, match="changed meanwhile"):
+        with pytest.raises(FrontierRefused, match="changed since this command read it"):
             retry_records(
                 live.redis, live.frontier.name, Overview("open", epoch, run, Census(), []), (), [entry_id(1)]
             )
@@ -153,7 +149,7 @@ def test_another_crawl_under_the_name_is_left_alone(live: LiveFrontier, worker: 
 
 
 def finished_run(live: LiveFrontier) -> HandWorker:
-    """Return the worker of a run that is finished: one failed, one is a dead letter."""
+    """Return the worker of a finished run with one failed request and one dead letter."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), put(2), want=2)
     assert worker.exchange(fail(1), bury(2)).status is Status.FINISHED
@@ -179,7 +175,7 @@ def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, k
 
 
 def test_a_late_copy_of_a_join_begins_no_run(live: LiveFrontier) -> None:
-    """Its worker has crawled alone, and has left: the next run would delete what a retry needs."""
+    """Its worker crawled alone and has left: the next run would delete the records that a retry needs."""
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     worker.exchange(put(1), want=1, seeding=1)
     worker.exchange(fail(1), seeding=0)
@@ -192,10 +188,10 @@ def test_a_late_copy_of_a_join_begins_no_run(live: LiveFrontier) -> None:
 @pytest.mark.parametrize(
     ("persisted", "persists"), [(False, False), (False, True), (True, False), (True, True)]
 )
-def test_what_stays_for_a_retry_does_not_count_as_seen_in_the_next_run(
+def test_fingerprints_kept_for_a_retry_do_not_count_in_the_next_run(
     live: LiveFrontier, persisted: bool, persists: bool
 ) -> None:
-    """It is gone with what failed, even if that run persists; unless both do."""
+    """It goes with the failed records, unless both runs persist."""
     worker = finished_run(live)
     seen = put(3, admission=Admission.SEEN)
     worker.exchange(seen, want=1)
@@ -207,8 +203,8 @@ def test_what_stays_for_a_retry_does_not_count_as_seen_in_the_next_run(
     assert later.exchange(seen).dropped == ((0,) if persisted and persists else ())
 
 
-def test_another_fingerprinter_may_begin_the_next_run(live: LiveFrontier) -> None:
-    """What the last one had seen, by its own fingerprints, stayed for a retry only."""
+def test_another_fingerprinter_can_begin_the_next_run(live: LiveFrontier) -> None:
+    """The last run's fingerprints stayed only for a retry."""
     worker = finished_run(live)
     worker.exchange(put(3, admission=Admission.SEEN), want=1)
     worker.exchange(ack(3))
@@ -218,7 +214,7 @@ def test_another_fingerprinter_may_begin_the_next_run(live: LiveFrontier) -> Non
 
 
 def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) -> None:
-    """After the end of a run, too: the parent yields it once more, under the same id."""
+    """The parent yields the child again under the same id; this also holds after the end of a run."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)
     worker.exchange(put(2), fail(1), want=1)
@@ -231,8 +227,8 @@ def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) 
     assert again.exchange(ack(2)).census.in_flight == 0
 
 
-def test_a_crawl_that_does_not_exist_is_not_made(live: LiveFrontier) -> None:
+def test_a_missing_crawl_is_not_created(live: LiveFrontier) -> None:
     """There is nothing to retry."""
-    with pytest.raises(FrontierRefused, match="changed meanwhile"):
+    with pytest.raises(FrontierRefused, match="changed since this command read it"):
         retry_records(live.redis, live.frontier.name, look(live), (), [entry_id(1)])
     assert live.dump() == {}

@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def live(open_frontier: Callable[..., LiveFrontier]) -> LiveFrontier:
-    """Return a frontier that cuts its fingerprints."""
+    """Return a frontier that truncates its fingerprints."""
     return open_frontier(Order.FIFO, seen=Seen.COMPACT)
 
 
@@ -36,7 +36,7 @@ def directory(live: LiveFrontier) -> dict[str, int]:
 
 
 def finish(worker: HandWorker, keep_seen: bool = True) -> None:
-    """Crawl what is there, and leave the last."""
+    """Crawl all entries and leave as the last worker."""
     while taken := worker.take(99):
         worker.exchange(*(ack(n) for n in taken))
     assert worker.exchange().status is Status.FINISHED
@@ -47,13 +47,10 @@ def in_parts(tokens: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     return (tokens[start : start + 1000] for start in range(0, len(tokens), 1000))
 
 
-# That it is a `seen`
-
-
-def test_every_exchange_uses_what_is_stored(
+def test_every_exchange_uses_the_stored_kind_of_seen(
     live: LiveFrontier, open_frontier: Callable[..., LiveFrontier]
 ) -> None:
-    """A program that does not know the kind, also if it came before there was one."""
+    """Programs that do not know the kind of seen use it, even one that joined before the kind was set."""
     program = replace(
         IDENTITY, fingerprinter="", spider="", keep_seen=None, order_given=False, seen_given=False
     )
@@ -69,8 +66,8 @@ def test_every_exchange_uses_what_is_stored(
 # Growth
 
 
-def test_none_is_lost_as_it_grows(live: LiveFrontier) -> None:
-    """250,000 fingerprints through exchanges: each is known then, in intsets, evenly spread."""
+def test_no_fingerprint_is_lost_as_seen_grows(live: LiveFrontier) -> None:
+    """Exchanges store 250,000 fingerprints: all are known afterwards, in evenly filled intsets."""
     tokens = [sha1(b"%d" % n).digest() for n in range(250_000)]
     worker = HandWorker(live, "worker")
     for part in in_parts(tokens):
@@ -93,8 +90,8 @@ def test_none_is_lost_as_it_grows(live: LiveFrontier) -> None:
     assert directory(live)["count"] == 0
 
 
-def test_it_is_behind_and_catches_up_slowly(live: LiveFrontier) -> None:
-    """However many splits are due: an exchange makes a few, and only one that has something to add."""
+def test_overdue_splits_are_made_a_few_at_a_time(live: LiveFrontier) -> None:
+    """However many splits are due, an exchange makes only a few, and only if it adds a fingerprint."""
     worker = HandWorker(live, "worker")
     worker.exchange(*(seen(n, n) for n in range(500)))
     live.redis.hset(live.key("seen"), "count", 1_000_000)
@@ -106,8 +103,8 @@ def test_it_is_behind_and_catches_up_slowly(live: LiveFrontier) -> None:
     assert worker.exchange(*(seen(n, n) for n in range(500))).dropped == tuple(range(500))
 
 
-def test_the_count_is_of_what_is_there(live: LiveFrontier) -> None:
-    """To put what is known, or to forget what is not, changes nothing."""
+def test_only_new_and_forgotten_fingerprints_change_the_count(live: LiveFrontier) -> None:
+    """A known put, or forgetting an unknown fingerprint, does not change the count."""
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, 1), seen(2, 2))
     for _ in range(2):
@@ -119,8 +116,8 @@ def test_the_count_is_of_what_is_there(live: LiveFrontier) -> None:
 
 
 @pytest.mark.parametrize("token", [b"", b"\0" * 20, b"x" * 10_000])
-def test_a_fingerprint_may_be_any_bytes(live: LiveFrontier, token: bytes) -> None:
-    """A project's own fingerprinter makes them."""
+def test_a_fingerprint_can_be_any_bytes(live: LiveFrontier, token: bytes) -> None:
+    """A project's own fingerprinter may return any bytes."""
     worker = HandWorker(live, "worker")
     tokens = (token, token + b"\0", token)
     puts = (put(n, admission=Admission.SEEN, token=each) for n, each in enumerate(tokens))
@@ -128,8 +125,8 @@ def test_a_fingerprint_may_be_any_bytes(live: LiveFrontier, token: bytes) -> Non
     assert live.state()["tokens"][Admission.SEEN] == compacted(tokens)
 
 
-def test_the_chance_of_a_false_seen_is_what_the_docs_say() -> None:
-    """In a crawl of a hundred million URLs, any of them: less than one in a million."""
+def test_the_docs_state_the_chance_of_a_false_seen() -> None:
+    """In a crawl of a hundred million URLs, the chance of any false seen is below one in a million."""
     chance = chance_of_a_false_seen(10**8)
     assert chance < 1e-6
     assert f"{chance:.1e}" == "3.1e-07"
@@ -155,10 +152,10 @@ def left_behind(live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(live.redis.hvals(live.key("discarded"))) == [b"1024"]
 
 
-def test_what_is_dropped_is_unlinked_in_small_steps(
+def test_an_old_seen_set_is_unlinked_in_small_steps(
     live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the exchanges of the next workers, if it was not finished; nothing of it counts as new."""
+    """The next workers' exchanges finish an interrupted sweep; no old fingerprint counts in the new run."""
     left_behind(live, monkeypatch)
     worker = HandWorker(live, "worker", KEPT)
     assert worker.exchange(seen(1, 1), seen(2, 1000)).dropped == ()
@@ -177,7 +174,7 @@ def test_a_sweep_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
     kind: Seen,
 ) -> None:
-    """So many keys of each call, of several generations; a worker that leaves stops after its time."""
+    """Each call deletes at most a step of keys, from several generations; a leaving worker stops in time."""
     left_behind(live, monkeypatch)
     live.redis.hset(live.key("discarded"), "older", 1500)
     monkeypatch.setattr(frontier, "SWEEP_STEP", 500)
@@ -192,8 +189,8 @@ def test_a_sweep_is_bounded(
     assert HandWorker(live, "worker").exchange(seen(1, 1)).dropped == ()
 
 
-def test_a_sweep_finds_all_of_very_many(live: LiveFrontier) -> None:
-    """However many generations are noted: a scan from the start of a large hash finds only the first."""
+def test_a_sweep_finds_all_of_very_many_generations(live: LiveFrontier) -> None:
+    """A scan from the start of a large hash finds only the first generations; the sweep finds all."""
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 1 for n in range(1500)})
     for _ in range(1500 // 16 + 2):
         if not live.call("sweep", 0.0):
@@ -203,7 +200,7 @@ def test_a_sweep_finds_all_of_very_many(live: LiveFrontier) -> None:
 
 @pytest.mark.parametrize("method", ["join", "flush"])
 def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: str) -> None:
-    """Their directory says which they are."""
+    """The directory in `seen` names the buckets."""
     HandWorker(live, "worker").exchange(*(seen(n, n) for n in range(100)))
     live.redis.delete(keys.meta(live.crawl))
     if method == "join":
@@ -213,6 +210,3 @@ def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: st
         live.state()
     live.call("flush", ["worker", "new"])
     assert live.dump() == {}
-
-
-# What others do to it

@@ -1,4 +1,4 @@
-"""Fingerprints that expire: a new run ignores the older ones, a run that continues ignores none."""
+"""Fingerprints expire: a new run ignores the older ones, a continued run ignores none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def age(live: LiveFrontier, page: int, seconds: float) -> None:
 
 
 def finish(worker: HandWorker) -> None:
-    """Crawl what is there, and leave the last."""
+    """Crawl all entries and leave as the last worker."""
     while taken := worker.take(99):
         worker.exchange(*(ack(n) for n in taken))
     assert worker.exchange().status is Status.FINISHED
@@ -39,7 +39,7 @@ def finish(worker: HandWorker) -> None:
 
 
 def test_within_a_run_nothing_is_forgotten(live: LiveFrontier) -> None:
-    """However long it takes: what it admitted itself stays known to it."""
+    """A run of any length still knows every page that it admitted."""
     worker = HandWorker(live, "worker", CRAWL)
     assert worker.exchange(seen(1, 1), seen(2, 2), seen(3, 1)).dropped == (2,)
     live.advance(100 * HOUR)
@@ -50,8 +50,8 @@ def test_within_a_run_nothing_is_forgotten(live: LiveFrontier) -> None:
     assert resumed.exchange().census.seen == 3
 
 
-def test_a_new_run_forgets_what_is_older(live: LiveFrontier) -> None:
-    """What was admitted longer ago than the time to live is new again; the rest is known."""
+def test_a_new_run_forgets_pages_older_than_the_time_to_live(live: LiveFrontier) -> None:
+    """Pages admitted longer ago than the time to live are new again; the other pages are known."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1), seen(2, 2))
     age(live, 1, HOUR + 60)
@@ -61,8 +61,8 @@ def test_a_new_run_forgets_what_is_older(live: LiveFrontier) -> None:
     assert (again.run, again.exchange(seen(1, 1), seen(2, 2)).dropped) == (1, (1,))
 
 
-def test_what_is_new_again_is_admitted_once(live: LiveFrontier) -> None:
-    """From its new admission on it is known, in this run and in the next."""
+def test_an_expired_page_is_admitted_once(live: LiveFrontier) -> None:
+    """After its new admission a page is known in this run and in the next."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1))
     age(live, 1, 2 * HOUR)
@@ -75,7 +75,7 @@ def test_what_is_new_again_is_admitted_once(live: LiveFrontier) -> None:
 
 
 def test_a_put_that_was_already_seen_is_as_old_as_before(live: LiveFrontier) -> None:
-    """To meet a page again does not make its admission younger."""
+    """A second find does not renew the admission of a page."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1))
     age(live, 1, HOUR - 60)
@@ -85,8 +85,8 @@ def test_a_put_that_was_already_seen_is_as_old_as_before(live: LiveFrontier) -> 
     assert HandWorker(live, "again", CRAWL).exchange(seen(3, 1)).dropped == ()
 
 
-def test_a_long_run_forgets_by_when_it_began(live: LiveFrontier) -> None:
-    """What counts is the start of the run, not the moment of the put."""
+def test_ages_count_from_the_start_of_the_run(live: LiveFrontier) -> None:
+    """The age counts at the start of the run, not at the put."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1))
     age(live, 1, HOUR - 60)
@@ -97,7 +97,7 @@ def test_a_long_run_forgets_by_when_it_began(live: LiveFrontier) -> None:
 
 
 def test_without_a_time_to_live_nothing_is_forgotten(live: LiveFrontier) -> None:
-    """0: forever."""
+    """With a time to live of 0, fingerprints never expire."""
     crawl = replace(CRAWL, seen_ttl_s=0.0)
     worker = HandWorker(live, "worker", crawl)
     worker.exchange(seen(1, 1))
@@ -108,7 +108,7 @@ def test_without_a_time_to_live_nothing_is_forgotten(live: LiveFrontier) -> None
 
 @pytest.mark.parametrize("method", ["join", "flush"])
 def test_fingerprints_that_lost_their_meta_are_cleared(live: LiveFrontier, method: str) -> None:
-    """Without `meta` their kind is unknown; they block nothing."""
+    """Without `meta` their kind is unknown, but they block nothing."""
     HandWorker(live, "worker", CRAWL).exchange(seen(1, 1))
     live.redis.delete(keys.meta(live.crawl))
     if method == "join":

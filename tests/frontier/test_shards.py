@@ -32,8 +32,8 @@ from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, entry
 SPREAD = replace(IDENTITY, shards=3)
 
 
-def test_what_workers_of_one_process_have_in_another_shard_counts_once() -> None:
-    """Under their ids there nothing tells which is which."""
+def test_leases_of_one_process_in_another_shard_count_once() -> None:
+    """The worker ids of the other shard do not show which worker of the process is which."""
     here, there = ([Member(name, {"pid": 1}, False, n, done=10 * n) for name in "ab"] for n in (1, 2))
     other = Member("c", {"pid": 2}, False, 5)
     found = _of_all([*here, other], there)
@@ -48,7 +48,7 @@ def ends(version: int = UNFINISHED) -> Terms:
 
 
 class Other:
-    """Another shard than home, and how a worker joins it."""
+    """A shard other than home, and the way a worker joins it."""
 
     def __init__(self, live: LiveFrontier) -> None:
         self._live = live
@@ -77,10 +77,8 @@ def test_a_shard_is_created_with_the_epoch_and_the_run_of_home(live: LiveFrontie
     assert (joined.status, joined.epoch, joined.run) == (Status.OK, home.epoch, 7)
 
 
-def test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost(
-    live: LiveFrontier, other: Other
-) -> None:
-    """Before, an absent one is created: who has created it may have died."""
+def test_a_shard_that_is_gone_after_all_shards_existed_is_lost(live: LiveFrontier, other: Other) -> None:
+    """Before that, a join creates a missing shard: the worker that should have created it may have died."""
     home = HandWorker(live, "a", SPREAD).joined
     assert not home.shards_exist
     other.join(home)
@@ -93,10 +91,8 @@ def test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost(
     assert other.join(again).status is Status.OK
 
 
-def test_a_worker_that_joined_a_crawl_that_is_lost_since_clears_nothing(
-    live: LiveFrontier, other: Other
-) -> None:
-    """Home was emptied while it joined, and a new crawl has begun meanwhile."""
+def test_a_worker_whose_crawl_was_lost_as_it_joined_clears_no_shard(live: LiveFrontier, other: Other) -> None:
+    """While the worker joined, home was emptied and a new crawl began."""
     lost = HandWorker(live, "a", SPREAD).joined
     stored.roll_back(live.redis, live.crawl, {})
     new = HandWorker(live, "b", SPREAD).joined
@@ -108,7 +104,7 @@ def test_a_worker_that_joined_a_crawl_that_is_lost_since_clears_nothing(
 
 
 def test_a_run_that_ends_while_a_worker_joins_it_is_not_begun_again(live: LiveFrontier, other: Other) -> None:
-    """Its shard is cleared: what is put there now would all be new, and be crawled again."""
+    """The shard is cleared: every later put would be new there and be crawled again."""
     home = HandWorker(live, "a", SPREAD)
     other.join(home.joined)
     home.exchange(seeding=Seeding.DONE, terms=ends(home.exchange(seeding=Seeding.DONE).census.version))
@@ -119,7 +115,7 @@ def test_a_run_that_ends_while_a_worker_joins_it_is_not_begun_again(live: LiveFr
     assert not live.redis.exists(keys.prefix(other.name) + "members")
 
 
-def test_a_shard_that_was_cleared_is_begun_again_if_home_goes_on(live: LiveFrontier, other: Other) -> None:
+def test_a_cleared_shard_is_used_again_if_home_was_opened_again(live: LiveFrontier, other: Other) -> None:
     """A late put has opened home since."""
     home = HandWorker(live, "a", SPREAD)
     other.join(home.joined)
@@ -130,7 +126,7 @@ def test_a_shard_that_was_cleared_is_begun_again_if_home_goes_on(live: LiveFront
 
 
 def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -> None:
-    """Home was deleted, and begun anew."""
+    """Home was deleted and a new crawl began."""
     old = HandWorker(live, "a", SPREAD).joined
     other.join(replace(old, epoch="0ld"))
     live.redis.rpush(keys.prefix(other.name) + "failed", "record")
@@ -139,7 +135,7 @@ def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -
 
 
 def test_a_shard_begins_the_run_of_home_and_does_not_go_back(live: LiveFrontier, other: Other) -> None:
-    """What is left of an older run is dropped: all of it was done, or home would not have gone on."""
+    """The shard drops the rest of an older run: all of it was done, or home would still be in that run."""
     home = HandWorker(live, "a", SPREAD).joined
     other.join(home)
     assert other.join(replace(home, run=1), worker_id="b").run == 1
@@ -150,7 +146,7 @@ def test_a_shard_begins_the_run_of_home_and_does_not_go_back(live: LiveFrontier,
 @pytest.mark.parametrize(
     ("shards", "says"), [(1, "'3', this worker has '1'"), (4, "'3', this worker has '4'")]
 )
-def test_the_number_of_shards_is_that_of_the_crawl(
+def test_another_number_of_shards_is_refused(
     live: LiveFrontier, other: Other, shards: int, says: str
 ) -> None:
     HandWorker(live, "a", SPREAD)
@@ -158,14 +154,14 @@ def test_the_number_of_shards_is_that_of_the_crawl(
         HandWorker(live, "b", replace(SPREAD, shards=shards))
 
 
-def test_a_crawl_of_one_shard_stores_nothing_of_it(live: LiveFrontier) -> None:
+def test_a_crawl_of_one_shard_stores_no_number_of_shards(live: LiveFrontier) -> None:
     HandWorker(live, "a")
     assert live.redis.hmget(live.key("meta"), "shards", "shards_exist") == [None, None]
     with pytest.raises(FrontierRefused, match="DQ_SHARDS '1', this worker has '3'"):
         HandWorker(live, "b", SPREAD)
 
 
-def test_home_finishes_with_the_version_of_the_collect_alone(live: LiveFrontier, other: Other) -> None:
+def test_home_finishes_only_with_the_version_of_the_collect(live: LiveFrontier, other: Other) -> None:
     worker = HandWorker(live, "a", SPREAD)
     worker.exchange(put(1), want=1, seeding=1, terms=ends())
     version = worker.exchange(ack(1), terms=ends()).census.version
@@ -174,7 +170,7 @@ def test_home_finishes_with_the_version_of_the_collect_alone(live: LiveFrontier,
 
 
 def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, other: Other) -> None:
-    """So nobody finishes the run by an older answer, and none that is finished stays so."""
+    """So no worker finishes the run with an older answer, and a finished run opens again."""
     worker = HandWorker(live, "a", SPREAD)
     version = worker.exchange(terms=ends()).census.version
     raised = worker.exchange(seeding=1, terms=ends())
@@ -187,8 +183,10 @@ def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, o
 
 
 @pytest.mark.parametrize("since", [0, 1])
-def test_another_shard_never_finishes_by_itself(live: LiveFrontier, other: Other, since: int) -> None:
-    """Who leaves it last when home has finished clears it, but for what came *since*."""
+def test_a_shard_other_than_home_never_finishes_on_its_own(
+    live: LiveFrontier, other: Other, since: int
+) -> None:
+    """After the end at home, the last worker to leave the shard clears it, unless a put came *since*."""
     worker = HandWorker(live, "a", SPREAD)
     worker.exchange(put(1), want=1, terms=THERE)
     assert worker.exchange(ack(1), terms=THERE).status is Status.OK
@@ -198,7 +196,7 @@ def test_another_shard_never_finishes_by_itself(live: LiveFrontier, other: Other
     assert (live.key_names() == {"meta"}) is not bool(since)
 
 
-def test_a_kept_lease_counts_against_no_limit(live: LiveFrontier, other: Other) -> None:
+def test_a_kept_lease_does_not_count_against_a_limit(live: LiveFrontier, other: Other) -> None:
     worker = HandWorker(live, "a", limited(concurrency=1))
     worker.exchange(put(1, partition=b"x"), put(2, partition=b"x"))
     (first,) = numbers(worker.exchange(want=2))
@@ -211,7 +209,7 @@ def test_a_kept_lease_counts_against_no_limit(live: LiveFrontier, other: Other) 
     live.state()
 
 
-def test_the_partition_of_a_kept_lease_is_in_use_by_its_name(live: LiveFrontier) -> None:
+def test_a_partition_with_a_kept_lease_is_in_use_under_its_own_name(live: LiveFrontier) -> None:
     worker = HandWorker(live, "a", limited(concurrency=1))
     worker.exchange(put(1, partition=b"x"), want=1)
     worker.exchange(Defer(entry_id(1)))
@@ -220,7 +218,7 @@ def test_the_partition_of_a_kept_lease_is_in_use_by_its_name(live: LiveFrontier)
 
 
 @pytest.mark.parametrize("ends_by", ["its worker's death", "a release"])
-def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: str) -> None:
+def test_a_kept_lease_does_not_count_as_a_suspect(live: LiveFrontier, other: Other, ends_by: str) -> None:
     """It was quarantined; now its work is done: no attempt is charged, and the next suspect is served."""
     first, worker = HandWorker(live, "a"), HandWorker(live, "b")
     first.exchange(put(1), put(2))
@@ -244,7 +242,7 @@ def test_a_kept_lease_is_no_suspect(live: LiveFrontier, other: Other, ends_by: s
     live.state()
 
 
-def test_a_suspect_is_not_leased_to_a_worker_that_has_one_elsewhere(live: LiveFrontier) -> None:
+def test_a_worker_with_a_suspect_in_another_shard_gets_no_suspect(live: LiveFrontier) -> None:
     first, worker = HandWorker(live, "a"), HandWorker(live, "b")
     first.exchange(put(1), want=1)
     worker.fence("a", gone=True)
@@ -253,8 +251,8 @@ def test_a_suspect_is_not_leased_to_a_worker_that_has_one_elsewhere(live: LiveFr
     assert worker.exchange(want=1).leases
 
 
-def test_what_another_shard_has_lost_is_noted_at_home(live: LiveFrontier) -> None:
-    """By any number of workers, any number of times: it counts once."""
+def test_losses_of_another_shard_are_noted_at_home(live: LiveFrontier) -> None:
+    """It counts once, however often and by however many workers it is reported."""
     worker = HandWorker(live, "a")
 
     def told(*notes: Gone) -> int:
@@ -265,8 +263,8 @@ def test_what_another_shard_has_lost_is_noted_at_home(live: LiveFrontier) -> Non
     assert HandWorker(live, "b").joined.census.gone == 7
 
 
-def test_a_run_that_has_lost_something_elsewhere_is_not_complete(live: LiveFrontier) -> None:
-    """As one that has lost something itself: a worker with its name begins the next."""
+def test_a_run_with_losses_in_another_shard_is_not_complete(live: LiveFrontier) -> None:
+    """As after a loss at home, a worker with its name begins the next run."""
     named = replace(IDENTITY, run_name="today")
     worker = HandWorker(live, "a", named)
     worker.exchange(terms=Terms(notes=[Gone(2, 1)]), seeding=1)

@@ -1,4 +1,4 @@
-"""A start() that was interrupted keeps the run open, until one with the same arguments is complete."""
+"""An interrupted start() keeps the run open until one with the same arguments is complete."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ def broken(live: LiveFrontier, how: str, crawl: Identity = ARGS, seeding: int = 
 
 
 def all_done(worker: HandWorker) -> Receipt:
-    """Crawl what there is; return the answer to the exchange that finds nothing left."""
+    """Crawl all entries; return the receipt of the exchange that finds nothing left."""
     worker.exchange(*(ack(n) for n in worker.take(9)))
     return worker.exchange()
 
 
 @pytest.mark.parametrize("how", ["killed", "presumed dead", "leave"])
 @pytest.mark.parametrize("seeding", [1, 2])
-def test_others_do_not_finish_the_run(live: LiveFrontier, how: str, seeding: int) -> None:
-    """All is done, and nobody seeds: but a start() is missing, and that is reported."""
+def test_other_workers_do_not_finish_a_run_with_an_incomplete_start(
+    live: LiveFrontier, how: str, seeding: int
+) -> None:
+    """All entries are done and no worker seeds, but a start() is missing: the census reports it."""
     broken(live, how, seeding=seeding)
     worker = HandWorker(live, "worker", OTHER)
     receipt = all_done(worker)
@@ -46,13 +48,13 @@ def test_others_do_not_finish_the_run(live: LiveFrontier, how: str, seeding: int
     assert live.state()["phase"] == "open"
 
 
-def test_without_seed_once_only_a_later_one_makes_up_for_it(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE = False: what was complete, or under way, yielded its own requests."""
+def test_without_seed_once_only_a_later_start_replaces_an_interrupted_one(live: LiveFrontier) -> None:
+    """DQ_SEED_ONCE = False: a complete or running start() yielded only its own requests."""
     early = HandWorker(live, "early", OWN)
     complete = HandWorker(live, "complete", OWN)
     complete.exchange()
     broken(live, "killed", OWN)
-    # Redis's clock does not tell who began later: it may have been set back.
+    # Redis's clock does not show which worker began later: it may have been set back.
     live.redis.hset(live.key("worker:early"), "since", 2**50)
     assert all_done(early).census.incomplete == 1
     later = HandWorker(live, "later", OWN)
@@ -62,8 +64,8 @@ def test_without_seed_once_only_a_later_one_makes_up_for_it(live: LiveFrontier) 
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_one_that_was_declared_dead_continues_with_its_own(live: LiveFrontier, drained: bool) -> None:
-    """DQ_SEED_ONCE = False: it is back, and completes the start() that counted as interrupted."""
+def test_a_worker_that_was_declared_dead_completes_its_own_start(live: LiveFrontier, drained: bool) -> None:
+    """DQ_SEED_ONCE = False: the worker returns and completes the start() that counted as interrupted."""
     worker, by = HandWorker(live, "worker", OWN), HandWorker(live, "by", replace(IDENTITY, starts=""))
     worker.exchange(put(1), seeding=1)
     by.fence("worker")
@@ -76,8 +78,8 @@ def test_one_that_was_declared_dead_continues_with_its_own(live: LiveFrontier, d
     assert all_done(worker).status is Status.FINISHED
 
 
-def test_one_whose_record_is_gone_did_not_begin_later(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE = False: it was fenced and drained, and is back after another one was interrupted."""
+def test_the_start_of_a_worker_without_a_record_does_not_count_as_later(live: LiveFrontier) -> None:
+    """DQ_SEED_ONCE = False: a fenced and drained worker returns after another start() was interrupted."""
     worker = HandWorker(live, "worker", OWN)
     by = HandWorker(live, "by", replace(IDENTITY, starts=""))
     by.fence("worker", gone=True)
@@ -88,8 +90,8 @@ def test_one_whose_record_is_gone_did_not_begin_later(live: LiveFrontier) -> Non
     assert all_done(worker).census.incomplete == 1
 
 
-def test_one_that_continues_does_not_make_up_for_another(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE = False: two were interrupted, and one of them is back."""
+def test_a_continued_start_does_not_replace_another_one(live: LiveFrontier) -> None:
+    """DQ_SEED_ONCE = False: two start() calls were interrupted, and one of their workers returns."""
     frozen = HandWorker(live, "frozen", OWN)
     frozen.exchange(put(2), seeding=1)
     broken(live, "killed", OWN)
@@ -102,8 +104,8 @@ def test_one_that_continues_does_not_make_up_for_another(live: LiveFrontier) -> 
     assert all_done(HandWorker(live, "later", OWN)).status is Status.FINISHED
 
 
-def test_that_a_start_has_to_run_again_is_not_forgotten(live: LiveFrontier) -> None:
-    """Another one with the same arguments is interrupted after that."""
+def test_the_mark_that_a_start_must_run_again_is_kept(live: LiveFrontier) -> None:
+    """Another start() with the same arguments is interrupted afterwards."""
     early = HandWorker(live, "early", ARGS)
     early.exchange(seeding=1)
     broken(live, "leave", seeding=4)
@@ -111,7 +113,7 @@ def test_that_a_start_has_to_run_again_is_not_forgotten(live: LiveFrontier) -> N
     assert all_done(early).census.incomplete == 1
 
 
-def test_a_complete_start_is_not_broken_off_any_more(live: LiveFrontier) -> None:
+def test_a_completed_start_stays_complete_if_its_worker_dies(live: LiveFrontier) -> None:
     """A worker that dies, or leaves, after its start() is complete leaves nothing incomplete."""
     worker = HandWorker(live, "worker", ARGS)
     worker.exchange(seeding=0)
@@ -121,8 +123,8 @@ def test_a_complete_start_is_not_broken_off_any_more(live: LiveFrontier) -> None
 
 
 @pytest.mark.parametrize("how", ["killed", "leave"])
-def test_a_start_that_has_to_run_again_is_done_by_a_later_one_alone(live: LiveFrontier, how: str) -> None:
-    """What it had stored is gone (a roll-back): that another one was complete before does not help."""
+def test_only_a_later_start_replaces_one_that_must_run_again(live: LiveFrontier, how: str) -> None:
+    """A roll-back lost its requests: another start() that was complete earlier does not help."""
     complete = HandWorker(live, "complete", ARGS)
     complete.exchange(put(9))
     broken(live, how, seeding=4)
@@ -131,7 +133,7 @@ def test_a_start_that_has_to_run_again_is_done_by_a_later_one_alone(live: LiveFr
     assert all_done(later).status is Status.FINISHED
 
 
-def test_one_that_dies_after_its_rejoin_has_reported_that_its_start_has_to_run_again(
+def test_a_rejoin_reports_that_start_must_run_again_even_if_the_worker_then_dies(
     live: LiveFrontier,
 ) -> None:
     """Redis was rolled back further than its log: one rejoin shows this, and the next reports it."""
@@ -144,8 +146,8 @@ def test_one_that_dies_after_its_rejoin_has_reported_that_its_start_has_to_run_a
     assert all_done(complete).census.incomplete == 1
 
 
-def test_a_finished_run_that_a_start_opens_again_has_its_own_memory(live: LiveFrontier) -> None:
-    """It was kept for a worker that comes back; now it is that of an open run, as after a put that is new."""
+def test_seen_kept_for_a_retry_belongs_to_the_run_that_a_start_opens_again(live: LiveFrontier) -> None:
+    """`seen` was kept for a returning worker; now it belongs to an open run, as after a new put."""
     frozen, other = HandWorker(live, "frozen", ARGS), HandWorker(live, "other", ARGS)
     other.exchange(put(1, admission=Admission.SEEN))
     other.take(1)
@@ -158,8 +160,8 @@ def test_a_finished_run_that_a_start_opens_again_has_its_own_memory(live: LiveFr
     assert live.redis.hmget(live.key("meta"), "phase", "seen_for") == [b"open", None]
 
 
-def test_a_worker_that_dies_without_a_record_may_have_been_in_its_start(live: LiveFrontier) -> None:
-    """Its record was deleted, or evicted: the run is open until one that starts later is complete."""
+def test_a_dead_worker_without_a_record_counts_as_an_interrupted_start(live: LiveFrontier) -> None:
+    """Its record was deleted or evicted: the run stays open until a later start() is complete."""
     lost = HandWorker(live, "lost", OTHER)
     lost.exchange(put(1), seeding=1)
     worker = HandWorker(live, "worker", ARGS)

@@ -1,4 +1,4 @@
-"""Commands for all workers: which workers get them, and what is leased meanwhile."""
+"""Commands for all workers: their receivers, and the leases while they hold."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def say(live: LiveFrontier, word: Command) -> Hold | None:
 
 
 @pytest.mark.parametrize("word", HOLDS)
-def test_nothing_is_leased_until_it_is_resumed(live: LiveFrontier, worker: HandWorker, word: Command) -> None:
-    """What is put and acked is stored meanwhile; each exchange says what holds."""
+def test_nothing_is_leased_until_the_crawl_is_resumed(
+    live: LiveFrontier, worker: HandWorker, word: Command
+) -> None:
+    """Puts and acks are still stored; each exchange reports the hold."""
     worker.exchange(*puts(b"", 4), want=1)
     assert say(live, word) is HOLDS[word]
     held = worker.exchange(ack(0), put(4), want=9)
@@ -31,8 +33,8 @@ def test_nothing_is_leased_until_it_is_resumed(live: LiveFrontier, worker: HandW
     assert peek(live.redis, live.crawl).hold is Hold.NONE
 
 
-def test_nothing_is_claimed_either(redis_server: object, live: LiveFrontier) -> None:
-    """What others feed stays in its key while the crawl is on hold."""
+def test_no_start_payload_is_claimed_on_hold(redis_server: object, live: LiveFrontier) -> None:
+    """Start payloads stay in their key while the crawl is on hold."""
     fed = LiveFrontier(redis_server.url, live.crawl, start_keys=StartKeys("list", (live.key("fed"),), b"\0"))  # type: ignore[attr-defined]
     try:
         fed.redis.rpush(live.key("fed"), "http://localhost/1")
@@ -47,8 +49,8 @@ def test_nothing_is_claimed_either(redis_server: object, live: LiveFrontier) -> 
         fed.close()
 
 
-def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, worker: HandWorker) -> None:
-    """Nothing, then each word and each limit: by this a worker that looks in rarely hears in time."""
+def test_a_heartbeat_returns_the_number_of_commands(live: LiveFrontier, worker: HandWorker) -> None:
+    """The count rises with each command, so a worker that rarely exchanges learns of it in time."""
     counts = []
     for word in (None, Command.PAUSE, Command.RESUME, Command.STOP):
         if word:
@@ -57,6 +59,6 @@ def test_a_heartbeat_returns_how_often_an_order_was_given(live: LiveFrontier, wo
     assert counts == [0, 1, 2, 3]
 
 
-def test_of_a_crawl_that_is_not_there_nothing_is_made(live: LiveFrontier) -> None:
+def test_a_command_does_not_create_a_crawl(live: LiveFrontier) -> None:
     assert say(live, Command.PAUSE) is None
     assert live.key_names() == set()

@@ -1,4 +1,4 @@
-"""Start payloads from a stream: a message is acknowledged when all that was made of it is done."""
+"""Start payloads from a stream: a message is acknowledged when all requests made of it are done."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Stream(Fed):
         return int(self.redis.xpending(self.names[key], self.group)["pending"])
 
     def let_idle(self, consumer: str = "crawl") -> None:
-        """Let all pending messages look as if *consumer* had read them an hour ago."""
+        """Make all pending messages look as if *consumer* had read them an hour ago."""
         for name in self.names:
             let_idle(self, name, consumer)
 
@@ -65,7 +65,7 @@ def made_of(lease: Lease, n: int) -> Put:
 def test_a_message_is_pending_until_the_last_of_its_requests_is_done(
     fed: Stream, claimer: HandWorker
 ) -> None:
-    """Also of one that is done in part, and of what a request of it leads to, such as a retry."""
+    """A partly done message stays pending, also for a later request such as a retry."""
     fed.feed(b"a", b"b")
     (lease,) = claim(claimer, 1).leases
     assert lease.message.startswith(fed.names[0].encode() + b"\0")
@@ -85,7 +85,9 @@ def test_a_message_is_pending_until_the_last_of_its_requests_is_done(
 
 
 @pytest.mark.parametrize("end", [Ack, Fail, Bury])
-def test_however_it_ends_it_is_acknowledged(fed: Stream, claimer: HandWorker, end: type[Move]) -> None:
+def test_a_message_is_acknowledged_however_its_request_ends(
+    fed: Stream, claimer: HandWorker, end: type[Move]
+) -> None:
     """A failed request and a dead letter are kept by the crawl itself."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
@@ -94,8 +96,8 @@ def test_however_it_ends_it_is_acknowledged(fed: Stream, claimer: HandWorker, en
     assert fed.pending() == 0
 
 
-def test_a_request_that_is_known_is_not_waited_for(fed: Stream, claimer: HandWorker) -> None:
-    """It is a duplicate, or a repeat of one that is counted."""
+def test_a_known_request_does_not_keep_its_message_pending(fed: Stream, claimer: HandWorker) -> None:
+    """The request is a duplicate, or repeats one that is counted."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     child = made_of(lease, 1)
@@ -106,8 +108,8 @@ def test_a_request_that_is_known_is_not_waited_for(fed: Stream, claimer: HandWor
     assert fed.pending() == 0
 
 
-def test_what_is_put_again_after_a_roll_back_is_counted(fed: Stream, claimer: HandWorker) -> None:
-    """Redis was rolled back to before the claim, and knows of none; a log puts the request again."""
+def test_a_request_put_again_after_a_roll_back_is_counted(fed: Stream, claimer: HandWorker) -> None:
+    """After a roll-back Redis has forgotten the claim; a log puts the request again."""
     fed.feed(b"a")
     (name,) = fed.names[:1]
     fed.redis.xgroup_create(name, fed.group, "0")
@@ -119,8 +121,8 @@ def test_what_is_put_again_after_a_roll_back_is_counted(fed: Stream, claimer: Ha
     assert not fed.redis.exists(fed.key("messages"))
 
 
-def test_what_a_crawl_has_forgotten_is_read_again(fed: Stream, claimer: HandWorker) -> None:
-    """It was cleared; what is in progress is not read again, however long that takes."""
+def test_messages_that_a_crawl_has_forgotten_are_read_again(fed: Stream, claimer: HandWorker) -> None:
+    """The crawl was cleared. A message in progress is not read again, however long it takes."""
     fed.feed(b"a", b"b")
     before = claim(claimer, 2).leases
     fed.let_idle()
@@ -131,8 +133,8 @@ def test_what_a_crawl_has_forgotten_is_read_again(fed: Stream, claimer: HandWork
     assert payloads(claim(claimer, 2).leases) == payloads(before[:1])
 
 
-def test_what_a_dead_consumer_had_is_read_again(fed: Stream, claimer: HandWorker) -> None:
-    """Somebody else has read from the group; not before a minute has passed."""
+def test_messages_of_a_dead_consumer_are_read_again(fed: Stream, claimer: HandWorker) -> None:
+    """Another consumer has read it; the crawl waits a minute before it reads it again."""
     fed.feed(b"a")
     fed.redis.xgroup_create(fed.names[0], fed.group, "0")
     fed.redis.xreadgroup(fed.group, "other", {fed.names[0]: ">"})
@@ -141,8 +143,8 @@ def test_what_a_dead_consumer_had_is_read_again(fed: Stream, claimer: HandWorker
     assert payloads(claim(claimer, 1).leases) == [b"a"]
 
 
-def test_what_is_in_progress_hides_nothing(fed: Stream, claimer: HandWorker) -> None:
-    """Nor does what is new: of all that is pending, each exchange looks at some."""
+def test_messages_in_progress_do_not_hide_other_messages(fed: Stream, claimer: HandWorker) -> None:
+    """Nor do new messages: each exchange examines some of the pending messages."""
     most = 8
     fed.feed(*(b"%d" % n for n in range(2 * most + 1)))
     while len(claimer.held) <= 2 * most:
@@ -155,7 +157,7 @@ def test_what_is_in_progress_hides_nothing(fed: Stream, claimer: HandWorker) -> 
     assert found == [[b"new"], [b"new"], [b"%d" % (2 * most)], [b"new"]]
 
 
-def test_each_stream_is_looked_at(fed: Stream, claimer: HandWorker) -> None:
+def test_pending_messages_of_every_stream_are_read_again(fed: Stream, claimer: HandWorker) -> None:
     for key in (0, 1):
         fed.feed(b"%d" % key, key=key)
     claim(claimer, 2)
@@ -164,8 +166,8 @@ def test_each_stream_is_looked_at(fed: Stream, claimer: HandWorker) -> None:
     assert payloads(claim(claimer, 2).leases) == [b"0", b"1"]
 
 
-def test_what_is_dropped_is_acknowledged(fed: Stream, claimer: HandWorker) -> None:
-    """Wherever it waits: else its message would be read once more in the next run."""
+def test_messages_of_dropped_requests_are_acknowledged(fed: Stream, claimer: HandWorker) -> None:
+    """This holds wherever the request waits. Otherwise the next run would read its message again."""
     fed.feed(b"a", b"b")
     (first, second) = claim(claimer, 2).leases
     other = replace(put(9, partition=b"other"), message=second.message)
@@ -181,8 +183,8 @@ def test_what_is_dropped_is_acknowledged(fed: Stream, claimer: HandWorker) -> No
 
 
 @pytest.mark.parametrize("end", [Fail, Bury])
-def test_what_is_tried_once_more_counts_once_more(fed: Stream, claimer: HandWorker, end: type[Move]) -> None:
-    """Else its end would acknowledge the message while something else of it waits."""
+def test_a_retried_request_is_counted_again(fed: Stream, claimer: HandWorker, end: type[Move]) -> None:
+    """Otherwise its end would acknowledge the message while another request of it waits."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     claimer.exchange(made_of(lease, 1), made_of(lease, 2), Ack(lease.entry_id), seeding=3)
@@ -199,7 +201,7 @@ def test_what_is_tried_once_more_counts_once_more(fed: Stream, claimer: HandWork
 
 
 @pytest.mark.parametrize("due_in", [0.0, 100.0], ids=["waits", "delayed"])
-def test_one_that_is_put_twice_under_its_id_counts_once(
+def test_a_request_that_is_put_twice_under_its_id_counts_once(
     fed: Stream, claimer: HandWorker, due_in: float
 ) -> None:
     """Its fingerprint was forgotten, and a replay log puts it again while the first one waits."""
@@ -217,8 +219,8 @@ def test_one_that_is_put_twice_under_its_id_counts_once(
 
 
 @pytest.mark.usefixtures("_quick_disks")
-def test_a_move_acknowledges_what_is_stored(fed: Stream, claimer: HandWorker) -> None:
-    """Other shards could not tell home that something of a message is done."""
+def test_a_move_acknowledges_messages_whose_requests_are_stored(fed: Stream, claimer: HandWorker) -> None:
+    """Other shards could not tell home that a request of a message is done."""
     fed.feed(b"a", b"b")
     first, second = claim(claimer, 2).leases
     children = (replace(made_of(first, n), partition=b"host %d" % n) for n in range(9))
@@ -255,8 +257,10 @@ def test_a_move_acknowledges_what_is_stored(fed: Stream, claimer: HandWorker) ->
 
 @pytest.mark.usefixtures("_quick_disks")
 @pytest.mark.parametrize("shards", [1, 3])
-def test_an_import_acknowledges_what_is_in_it(fed: Stream, claimer: HandWorker, shards: int) -> None:
-    """Else the messages would be read again, next to the requests that were made of them."""
+def test_an_import_acknowledges_the_messages_of_its_requests(
+    fed: Stream, claimer: HandWorker, shards: int
+) -> None:
+    """Otherwise the messages would be read again, beside the requests made of them."""
     fed.feed(b"a", b"b", b"c")
     first, second, _ = claim(claimer, 3).leases
     late = replace(made_of(first, 3), due_at=time.monotonic() + 99)
@@ -292,17 +296,19 @@ def test_an_import_acknowledges_what_is_in_it(fed: Stream, claimer: HandWorker, 
 @pytest.mark.parametrize(
     "meta", ['{"depth": 3}', '{"at": 1764230400123456789, "of": []}', "null", ' [{"a": 0.1}] ', "{no json"]
 )
-def test_several_fields_are_json(fed: Stream, claimer: HandWorker, meta: str) -> None:
-    """`meta` is JSON already, and stays as it was written: Lua would round large numbers, and makes an empty
-    list an object. What is no JSON stays text."""
+def test_several_fields_of_a_message_become_json(fed: Stream, claimer: HandWorker, meta: str) -> None:
+    """`meta` is JSON and stays as written; text that is not JSON stays text.
+
+    Lua would round large numbers and turn an empty list into an object.
+    """
     fields = {"url": "http://a.com", "meta": meta, "page": "2"}
     fed.redis.xadd(fed.names[0], fields)
     (data,) = payloads(claim(claimer, 1).leases)
     assert json.loads(data) == fields | {"meta": meta if "no json" in meta else json.loads(meta)}
 
 
-def test_a_message_that_was_deleted_is_none(fed: Stream, claimer: HandWorker) -> None:
-    """By somebody who trims the stream while it is pending."""
+def test_a_deleted_message_is_not_claimed(fed: Stream, claimer: HandWorker) -> None:
+    """Another program trims the stream while the message is pending."""
     fed.feed(b"a", b"b")
     before = claim(claimer, 1).leases
     for message_id, _ in fed.redis.xrange(fed.names[0]):

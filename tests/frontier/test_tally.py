@@ -20,7 +20,7 @@ class Teller:
         self.live, self.worker, self.source, self.number = live, worker, source, 0
 
     def tell(self, *deltas: Delta, **other: Any) -> str:
-        """Tell *deltas* under the next number; *other* arguments of `Frontier.tally` replace the right."""
+        """Report *deltas* under the next number; *other* replaces arguments of `Frontier.tally`."""
         self.number += 1
         args = {"epoch": self.worker.epoch, "run": self.worker.run, "number": self.number} | other
         return str(self.live.call("tally", self.source, *args.values(), pack_tally(deltas)))
@@ -35,8 +35,8 @@ def read(live: LiveFrontier) -> dict[str, int | float]:
     return shared_stats(live.redis, live.crawl)
 
 
-def test_what_all_workers_count_is_summed(live: LiveFrontier, teller: Teller, other: HandWorker) -> None:
-    """Sums, of integers and fractions; the largest and the smallest of what was reported."""
+def test_the_counts_of_all_workers_are_summed(live: LiveFrontier, teller: Teller, other: HandWorker) -> None:
+    """Reports add up integers and fractions, and keep the largest or smallest value."""
     second = Teller(live, other, "other")
     assert read(live) == {}
     assert teller.tell(("sum", "a", 3), ("sum", "b", 0.5), ("max", "c", 7), ("min", "d", 2)) == "OK"
@@ -49,7 +49,7 @@ def test_what_all_workers_count_is_summed(live: LiveFrontier, teller: Teller, ot
 
 
 def test_a_repeat_counts_once(live: LiveFrontier, teller: Teller) -> None:
-    """The same number again is a repeat after a lost reply; another worker's numbers are its own."""
+    """An equal number is a repeat after a lost reply; each worker has its own numbers."""
     for _ in range(3):
         assert teller.tell(("sum", "a", 1), number=1) == "OK"
     assert read(live) == {"a": 1}
@@ -60,7 +60,7 @@ def test_a_repeat_counts_once(live: LiveFrontier, teller: Teller) -> None:
 
 
 def test_a_repeat_after_a_rejoin_counts_once(live: LiveFrontier, teller: Teller) -> None:
-    """The worker has another id by then; whose counts these are has not changed."""
+    """The worker has another id then, but the source of the counts is the same."""
     teller.tell(("sum", "a", 1), number=1)
     teller.worker.rejoin("anew")
     assert teller.tell(("sum", "a", 1), number=1) == "OK"
@@ -75,15 +75,15 @@ def test_a_repeat_after_a_rejoin_counts_once(live: LiveFrontier, teller: Teller)
 def test_a_stale_tally_changes_nothing(
     live: LiveFrontier, teller: Teller, stale: dict[str, Any], answer: str
 ) -> None:
-    """Of another frontier, of a run that Redis does not know, of one that is over."""
+    """The tally belongs to another frontier, to a run that Redis does not know, or to a finished run."""
     teller.tell(("sum", "a", 1))
     before = live.dump()
     assert teller.tell(("sum", "a", 1), **stale) == answer
     assert live.dump() == before
 
 
-def test_sums_outlast_the_run_and_end_with_the_next(live: LiveFrontier, teller: Teller) -> None:
-    """To be read after the end, like failed requests; also what leaving itself has counted."""
+def test_sums_are_kept_until_the_next_run_begins(live: LiveFrontier, teller: Teller) -> None:
+    """A user can read them after the end, including the counts of the leave itself."""
     teller.worker.exchange()
     teller.tell(("sum", "a", 1))
     teller.worker.leave()
@@ -97,13 +97,13 @@ def test_sums_outlast_the_run_and_end_with_the_next(live: LiveFrontier, teller: 
 
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, -(2**63)])
 def test_whole_numbers_are_exact_to_64_bits(live: LiveFrontier, teller: Teller, number: int) -> None:
-    """Bytes received by a long crawl; a Lua number would round them."""
+    """A long crawl may receive that many bytes; a Lua number would round them."""
     teller.tell(("sum", "a", number), ("max", "b", number), ("min", "c", number))
     assert read(live) == {"a": number, "b": number, "c": number}
 
 
 def test_a_sum_that_overflows_continues_as_a_broken_number(live: LiveFrontier, teller: Teller) -> None:
-    """No error, no jump below zero."""
+    """The sum neither fails nor becomes negative."""
     for _ in range(2):
         assert teller.tell(("sum", "a", 2**63 - 1), ("sum", "b", 10**30), ("sum", "c", 1e300)) == "OK"
     assert read(live) == pytest.approx({"a": 2.0**64, "b": 2e30, "c": 2e300})

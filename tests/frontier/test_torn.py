@@ -1,4 +1,4 @@
-"""A script that is stopped at any write loses nothing; no run is finished before an audit has seen to it."""
+"""A script that stops at any write loses nothing; the run finishes only after an audit."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from support.torn import BUG, DENIED, EachStop, crawl_on, filled, is_marked, rep
 
 HOW = pytest.mark.parametrize("words", [DENIED, BUG], ids=["denied", "error"])
 MOVED = b"token 1626"
-"""That split moves it into another bucket."""
+"""A token that the split moves into another bucket."""
 HASTY = limited(0.0, 3, **{"slot 1": (None, 1), "new": (0.001, None), "another": (0.001, None)})
 
 
 @HOW
 @pytest.mark.parametrize("identity", [IDENTITY, HASTY], ids=["unlimited", "limited"])
 def test_an_exchange_that_was_stopped_loses_nothing(each_stop: EachStop, identity: Any, words: str) -> None:
-    """Puts of all kinds, all ways to settle, leases of all that waits."""
+    """The exchange has all kinds of puts and settles, and leases all waiting entries."""
     for live, stop in each_stop("exchange", words, least=20):
         worker, dying = HandWorker(live, "worker", identity), HandWorker(live, "dying", identity)
         worker.exchange(*(put(n, n % 2, partition=slot(n)) for n in range(24)), seeding=1)
@@ -94,7 +94,7 @@ def test_an_exchange_that_was_stopped_loses_nothing(each_stop: EachStop, identit
 def test_a_put_that_was_stopped_is_new_when_it_is_repeated(
     each_stop: EachStop, seen: Seen, words: str
 ) -> None:
-    """In a run that was finished: it is open as soon as something waits."""
+    """The run was finished: it is open as soon as an entry waits."""
     for live, stop in each_stop("exchange", words, seen, least=6):
         worker = HandWorker(live, "worker", replace(IDENTITY, seen_ttl_s=1000.0 * (seen is Seen.EXPIRING)))
         worker.exchange(put(9, admission=Admission.SEEN, token=MOVED), want=1)
@@ -115,7 +115,7 @@ def test_a_put_that_was_stopped_is_new_when_it_is_repeated(
 
 @HOW
 @pytest.mark.parametrize("kind", ["list", "set", "zset", "stream"])
-def test_what_others_fed_is_not_lost(each_stop: EachStop, crawl_name: str, kind: str, words: str) -> None:
+def test_no_start_payload_is_lost(each_stop: EachStop, crawl_name: str, kind: str, words: str) -> None:
     """A payload stays in its key until it is in flight."""
     name = keys.prefix(crawl_name) + "fed"
     for live, stop in each_stop("exchange", words, fed=StartKeys(kind, (name,), b"m"), least=4):
@@ -139,7 +139,7 @@ def test_what_others_fed_is_not_lost(each_stop: EachStop, crawl_name: str, kind:
 
 @HOW
 def test_an_offer_that_was_stopped_is_made_again(each_stop: EachStop, words: str) -> None:
-    """No other worker is there to be offered what was declined."""
+    """No other worker can receive the declined entry."""
     for live, stop in each_stop("exchange", words):
         first, worker = HandWorker(live, "first"), HandWorker(live, "worker")
         first.exchange(put(1), want=1)
@@ -150,8 +150,8 @@ def test_an_offer_that_was_stopped_is_made_again(each_stop: EachStop, words: str
         crawl_on(live, worker, {1})
 
 
-def test_what_an_exchange_that_was_stopped_has_spent_is_counted_once(each_stop: EachStop) -> None:
-    """Of the budget of a domain."""
+def test_an_exchange_that_was_stopped_spends_the_budget_once(each_stop: EachStop) -> None:
+    """The budget of a domain counts each entry once."""
     for live, stop in each_stop("exchange", BUG, least=5):
         worker = HandWorker(live, "worker", replace(IDENTITY, limits=Limits(budget=100)))
         worker.exchange(*(put(n, partition=b"a") for n in range(6)))
@@ -164,7 +164,7 @@ def test_what_an_exchange_that_was_stopped_has_spent_is_counted_once(each_stop: 
 
 @HOW
 @pytest.mark.parametrize("what", ["leave", "leave, not repeated", "drain", "rejoin", "rejoin a later run"])
-def test_leases_that_were_being_moved_are_not_lost(each_stop: EachStop, what: str, words: str) -> None:
+def test_leases_are_not_lost_if_their_transfer_is_stopped(each_stop: EachStop, what: str, words: str) -> None:
     identity = limited(0.0, 3)
     for live, stop in each_stop(what.replace(",", "").split()[0], words):
         worker, held = filled(live, identity)
@@ -189,7 +189,7 @@ def test_leases_that_were_being_moved_are_not_lost(each_stop: EachStop, what: st
 
 @HOW
 @pytest.mark.parametrize("what", ["retry failed", "retry dead", "drop"])
-def test_what_is_retried_or_dropped_is_not_lost(each_stop: EachStop, what: str, words: str) -> None:
+def test_a_retry_or_drop_that_was_stopped_loses_no_entry(each_stop: EachStop, what: str, words: str) -> None:
     for live, stop in each_stop(what.split()[0], words):
         worker, held = filled(live)
         worker.exchange(*(fail(n) for n in held[:2]), *(bury(n) for n in held[2:4]), release(held[4]))
@@ -210,7 +210,7 @@ def test_what_is_retried_or_dropped_is_not_lost(each_stop: EachStop, what: str, 
 @HOW
 @pytest.mark.parametrize(("what", "finished"), [("join", False), ("join", True), ("leave", True)])
 def test_a_run_begins_once(each_stop: EachStop, what: str, finished: bool, words: str) -> None:
-    """Nothing of it is half-described."""
+    """The description of the run is complete."""
     identity = replace(IDENTITY, limits=Limits(0.0, 3, {"a": (1.0, None)}))
     for live, stop in each_stop(what, words):
         if finished:
@@ -234,7 +234,7 @@ def test_a_run_begins_once(each_stop: EachStop, what: str, finished: bool, words
 def test_an_import_that_was_stopped_is_completed_by_the_repeat(
     each_stop: EachStop, redis_server: RedisServer, crawl_name: str, words: str
 ) -> None:
-    """No worker can join before that."""
+    """No worker can join before the repeat."""
     budgets = replace(IDENTITY, limits=Limits(concurrency=3, own_budgets={"b": 7}))
     with closing(LiveFrontier(redis_server.url, f"{crawl_name} old", Order.PRIORITY_LIFO)) as old:
         worker = HandWorker(old, "worker", budgets)
@@ -268,8 +268,8 @@ def test_an_import_that_was_stopped_is_completed_by_the_repeat(
 
 @HOW
 @pytest.mark.parametrize("what", ["flush", "forget", "steer", "limit"])
-def test_what_is_done_manually_can_be_done_again(each_stop: EachStop, what: str, words: str) -> None:
-    """Nothing that was seen is forgotten."""
+def test_a_command_that_was_stopped_can_be_repeated(each_stop: EachStop, what: str, words: str) -> None:
+    """No seen fingerprint is forgotten."""
     for live, stop in each_stop(what, words, least=1):
         tokens = [b"token %d" % n for n in range(30)]
         worker = HandWorker(live, "worker")
@@ -290,10 +290,8 @@ def test_what_is_done_manually_can_be_done_again(each_stop: EachStop, what: str,
         crawl_on(live, worker, range(30))
 
 
-def test_no_run_is_finished_before_an_audit_has_seen_to_the_mark(
-    live: LiveFrontier, worker: HandWorker
-) -> None:
-    """The next run has none."""
+def test_a_run_marked_as_torn_is_finished_only_after_an_audit(live: LiveFrontier, worker: HandWorker) -> None:
+    """The next run starts without the mark."""
     worker.exchange(put(1), want=1)
     live.redis.hset(live.key("meta"), "torn", 0)
     receipt = worker.exchange(ack(1))
@@ -310,7 +308,7 @@ def test_no_run_is_finished_before_an_audit_has_seen_to_the_mark(
 def test_an_audit_believes_only_counts_that_were_stored(
     live: LiveFrontier, worker: HandWorker, mark: int, gone: int
 ) -> None:
-    """Else it would report as gone what was settled."""
+    """Otherwise it would report settled entries as gone."""
     worker.exchange(put(1), put(2), want=2)
     live.redis.hdel(live.key("in-flight:worker"), entry_id(1))
     live.redis.hset(live.key("meta"), "torn", mark)

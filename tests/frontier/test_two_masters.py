@@ -1,4 +1,4 @@
-"""Calls of one worker reach two masters in turn: a former one that is cut off, and the one in its place."""
+"""One worker's calls reach two masters in turn: a former one that is cut off, and its successor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST = {"host": "here"}
 
 
 class Masters:
-    """Two states of one frontier, of which one is in Redis, and a worker; time is what the test says."""
+    """Two states of one frontier, one of them in Redis, and a worker; the test sets the time."""
 
     def __init__(self, live: LiveFrontier) -> None:
         self.live = live
@@ -36,7 +36,7 @@ class Masters:
         self._numbers = count(1)
 
     def put(self, now: float, *, in_turn: bool = False) -> None:
-        """Put a request without a parent, and talk until it is stored.
+        """Put a request without a parent and make calls until it is stored.
 
         Args:
             in_turn: each rejoin reaches the other master.
@@ -53,11 +53,11 @@ class Masters:
                 worker.received(self.live.call("exchange", call), now)
 
     def part(self) -> None:
-        """From now on, the two masters hear nothing of each other."""
+        """Separate the two masters from now on."""
         self.other = self._stored()
 
     def swap(self) -> None:
-        """The next calls reach the other one."""
+        """Send the next calls to the other master."""
         stored = self._stored()
         self.live.redis.delete(*stored)
         for name, value in self.other.items():
@@ -70,7 +70,7 @@ class Masters:
 
 @pytest.fixture
 def masters(live: LiveFrontier) -> Masters:
-    """Yield them in step, with one request that no roll-back within the horizon can lose, and a newer one."""
+    """Return both in step, with one request that is older than the horizon and a newer one."""
     made = Masters(live)
     made.put(0.0)
     made.put(HORIZON_S + 1)
@@ -78,8 +78,8 @@ def masters(live: LiveFrontier) -> Masters:
     return made
 
 
-def test_nothing_is_taken_for_lost_within_the_horizon(masters: Masters) -> None:
-    """Each master knows an id of the worker and what it had stored under that; the log has the rest."""
+def test_no_put_counts_as_lost_within_the_horizon(masters: Masters) -> None:
+    """Each master knows one id of the worker and its puts under that id; the log has the others."""
     for turn in range(6):
         masters.put(HORIZON_S + 2 + turn)
         masters.swap()
@@ -88,8 +88,8 @@ def test_nothing_is_taken_for_lost_within_the_horizon(masters: Masters) -> None:
     assert len(masters.live.state()["entries"]) >= 7
 
 
-def test_a_master_may_know_none_of_the_last_ids(masters: Masters) -> None:
-    """It refuses exchanges, and each time the other one answers the rejoin that follows."""
+def test_a_worker_continues_if_a_master_knows_none_of_its_last_ids(masters: Masters) -> None:
+    """It refuses the exchanges, and the other master answers each rejoin that follows."""
     for _ in range(FORMER_IDS):
         masters.put(HORIZON_S + 2, in_turn=True)
         masters.swap()
@@ -99,8 +99,8 @@ def test_a_master_may_know_none_of_the_last_ids(masters: Masters) -> None:
     assert len(masters.live.state()["entries"]) >= FORMER_IDS
 
 
-def test_what_only_the_other_one_has_may_be_lost_after_the_horizon(masters: Masters) -> None:
-    """The log has it no more: start() has to run again."""
+def test_a_put_that_only_the_other_master_has_is_lost_after_the_horizon(masters: Masters) -> None:
+    """The log no longer has the request: start() must run again."""
     masters.swap()
     masters.put(HORIZON_S + 2)
     masters.put(2 * HORIZON_S + 3)

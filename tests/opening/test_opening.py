@@ -1,4 +1,4 @@
-"""`scrapy crawl` opens a crawl: what it says of it, and how it starts afresh."""
+"""`scrapy crawl` opens a crawl: its line in the log, and SCHEDULER_FLUSH_ON_START."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def project(server: RedisServer, make_project: MakeProject) -> Project:
-    """Return a project whose spider starts nowhere."""
+    """Return a project whose spider has no start requests."""
     return make_project([], redis_url=server.url)
 
 
@@ -58,13 +58,13 @@ def live(server: RedisServer, project: Project) -> Iterator[LiveFrontier]:
 def join(
     live: LiveFrontier, worker_id: str, identity: dict[str, object], crawl: Identity = OURS
 ) -> HandWorker:
-    """Let a worker join that one of our projects could have."""
+    """Let a worker of one of our projects join."""
     live.call("join", worker_id, identity, "epoch", crawl)
-    return HandWorker(live, worker_id, crawl)  # joins again, which changes nothing
+    return HandWorker(live, worker_id, crawl)  # it joins again, which changes nothing
 
 
 def opening_line(worker: Worker, crawl: str) -> str:
-    """Return the one line that says what was opened."""
+    """Return the one line about the opened crawl."""
     line = rf"^\S+ \S+ \[scrapy_dq\.scheduling\.progress_log\] (?:INFO|WARNING): Crawl '{crawl}' at (.*)$"
     found = re.findall(line, worker.text, re.MULTILINE)
     assert len(found) == 1, worker.text
@@ -78,7 +78,7 @@ def warnings_of(worker: Worker) -> list[str]:
 def test_a_worker_waits_for_a_redis_that_is_just_starting(
     start_redis: StartRedis, start_site: StartSite, make_project: MakeProject
 ) -> None:
-    """A few seconds: containers start together. It says so, and crawls."""
+    """It logs that it waits a few seconds, then crawls: containers start together."""
     redis = start_redis(appendonly=True)
     redis.stop()
     site = start_site(pages=3)
@@ -91,8 +91,8 @@ def test_a_worker_waits_for_a_redis_that_is_just_starting(
     assert worker.text.count("Waiting up to") == 1
 
 
-def test_a_new_run_is_announced_and_the_next_one_is_new_again(project: Project, server: RedisServer) -> None:
-    """Where, which run, the counts; how to start afresh is not said where there is nothing to flush."""
+def test_each_new_run_is_announced(project: Project, server: RedisServer) -> None:
+    """The line has Redis, run and counts; it offers no new start, because there is nothing to delete."""
     for run in (0, 1):
         worker = project.run_to_end(timeout_s=30)
         where = f"127.0.0.1:{server.port}/0"
@@ -101,7 +101,7 @@ def test_a_new_run_is_announced_and_the_next_one_is_new_again(project: Project, 
 
 
 def test_a_resumed_run_is_announced_with_its_counts(project: Project, live: LiveFrontier) -> None:
-    """Nobody else is there: what waits, what is in flight, what was seen, and how to start afresh."""
+    """The worker is alone: the line has the counts, and how to start over."""
     hand = join(live, "stopped", GONE)
     hand.exchange(put(1), put(2), put(3, admission=Admission.SEEN), want=1)
     hand.leave()
@@ -127,8 +127,8 @@ def test_a_joined_run_is_announced_with_its_counts_and_its_workers(
     assert worker.close_reason == "finished"
 
 
-def test_a_run_of_the_same_name_that_is_over_is_announced(project: Project, live: LiveFrontier) -> None:
-    """The worker closes `finished` at once, and says how to run again."""
+def test_a_finished_run_of_the_same_name_is_announced(project: Project, live: LiveFrontier) -> None:
+    """The worker closes `finished` at once, and its log names the way to run again."""
     hand = join(live, "finished", GONE, replace(OURS, run_name="nightly-7"))
     hand.exchange()
     hand.leave()
@@ -140,7 +140,7 @@ def test_a_run_of_the_same_name_that_is_over_is_announced(project: Project, live
 
 
 def test_other_spider_arguments_are_warned_about(server: RedisServer, make_project: MakeProject) -> None:
-    """They may be another crawl under the same name: the warning names them and DQ_CRAWL, and no value."""
+    """They may be another crawl with the same name: the warning has their names and DQ_CRAWL, no value."""
     workers = []
     for category in ("poetry", "prose"):
         project = make_project([], redis_url=server.url)
@@ -164,8 +164,8 @@ def test_other_spider_arguments_are_warned_about(server: RedisServer, make_proje
 FLUSH = {"SCHEDULER_FLUSH_ON_START": "1"}
 
 
-def test_a_flush_deletes_the_old_crawl_when_nobody_lives(project: Project, live: LiveFrontier) -> None:
-    """Also the leases of a worker that died on this machine, at once; then the run is a new one."""
+def test_a_flush_deletes_the_old_crawl_if_no_worker_is_alive(project: Project, live: LiveFrontier) -> None:
+    """Leases of a worker that died on this machine are also deleted, at once; then a new run begins."""
     hand = join(live, "gone", GONE, replace(OURS, fingerprinter="other.Fingerprinter"))
     hand.exchange(put(1), put(2, admission=Admission.SEEN), want=1)
     before = live.state()["epoch"]
@@ -180,7 +180,7 @@ def test_a_flush_deletes_the_old_crawl_when_nobody_lives(project: Project, live:
 
 
 def test_a_flush_refuses_while_another_worker_lives(project: Project, live: LiveFrontier) -> None:
-    """Nothing is deleted; the first ERROR line says who lives and what to do."""
+    """Nothing is deleted; the first ERROR line names the live worker and the remedy."""
     hand = join(live, "alive", own_identity())
     hand.exchange(put(1), put(2), want=1, seeding=1)
 
@@ -203,7 +203,7 @@ def test_a_flush_refuses_while_another_worker_lives(project: Project, live: Live
     assert "Scheduler close failure" not in worker.text
 
 
-# The user that the docs advise
+# The users that the docs recommend
 
 DOCS = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text("utf-8")
 
@@ -218,7 +218,7 @@ DENIED = r"(?i)permission|can't run|can't access|unknown command .FUNCTION"
 
 
 def test_the_docs_have_the_rights_that_doctor_prints() -> None:
-    """By `scrapy dq doctor --acl`."""
+    """They are equal to the output of `scrapy dq doctor --acl`."""
     roles = {"crawler": (), "observer": (), "feeder": ("books:start_urls",)}
     assert {role: acl_of(role, start_keys=fed) for role, fed in roles.items()} == RIGHTS
     assert roles.keys() == ROLES.keys()
@@ -226,7 +226,7 @@ def test_the_docs_have_the_rights_that_doctor_prints() -> None:
 
 @pytest.fixture
 def as_user(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[[str], str]]:
-    """Return a function that makes a user of the docs, and returns the URL of the server for that one."""
+    """Yield a function that makes a user of the docs, and returns the server's URL for this user."""
     with redis_server.client() as admin:
 
         def make(role: str) -> str:
@@ -239,10 +239,10 @@ def as_user(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[[st
 
 
 @pytest.mark.parametrize("role", ["crawler", "observer", "feeder"])
-def test_the_users_in_the_docs_can_do_no_harm_beside_the_crawl(
+def test_the_users_in_the_docs_cannot_harm_anything_outside_the_crawl(
     as_user: Callable[[str], str], role: str
 ) -> None:
-    """Nothing to other keys, to the server, to its clients, or to the scripts of others."""
+    """They can harm no other keys, and not the server, its clients, or other programs' scripts."""
     with redis.Redis.from_url(as_user(role)) as client:
         client.ping()
         for command in HARMFUL:
@@ -253,7 +253,7 @@ def test_the_users_in_the_docs_can_do_no_harm_beside_the_crawl(
 def test_the_rights_of_a_crawler_suffice(
     as_user: Callable[[str], str], redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """Every transition runs."""
+    """A crawler can run every transition."""
     url = as_user("crawler")
     with closing(LiveFrontier(redis_server.url, crawl_name)) as cleaner:
         use_everything(url, crawl_name)
@@ -263,7 +263,7 @@ def test_the_rights_of_a_crawler_suffice(
 
 
 def use_everything(url: str, crawl: str) -> None:
-    """Make every move and call every transition of a frontier as the user of *url*."""
+    """Make every move and every transition of a frontier as the user of *url*."""
     live = LiveFrontier(url, crawl, Order.PRIORITY_LIFO, Seen.COMPACT)
     a, b = HandWorker(live, "a"), HandWorker(live, "b")
     seeds = [put(n, n % 2, admission=kind) for n, kind in enumerate(Admission, 10)]
@@ -303,8 +303,8 @@ def use_everything(url: str, crawl: str) -> None:
     live.disconnect()
 
 
-def test_every_transition_is_among_those_that_were_tried() -> None:
-    """A new one has to be added to `use_everything`, and its commands to the docs."""
+def test_the_tests_of_rights_use_every_transition() -> None:
+    """A new transition has to be added to `use_everything`, and its commands to the docs."""
 
     by_commands = {
         "steer", "retry", "forget", "drop", "freeze", "load", "sizes", "upcoming", "probe", "known",

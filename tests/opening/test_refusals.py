@@ -1,4 +1,4 @@
-"""`scrapy crawl` where the crawl cannot be opened: it says why, and changes nothing."""
+"""`scrapy crawl` when the crawl cannot be opened: it logs the reason, and changes nothing."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class FailingScheduler(Scheduler):
 
 
 class Stage:
-    """What a case may use: Redis servers, and a crawl's name of its own."""
+    """Resources of a case: Redis servers, and its own crawl name."""
 
     def __init__(self, servers: Mapping[Kind, RedisServer], stack: ExitStack, crawl: str) -> None:
         self._servers = servers
         self._stack = stack
         self.crawl = crawl
         self.servers = list(servers.values())
-        """All that were started, to see whether something was changed there."""
+        """All servers of the case; none of them may be changed."""
 
     def server(self, kind: Kind | None = None) -> RedisServer:
         return self._servers[kind or found_kinds()[0]]
@@ -71,7 +71,7 @@ class Stage:
         return server
 
     def store(self, *, order: Order = Order.PRIORITY_LIFO, **other: str) -> str:
-        """Store a crawl as our spider would have, but for *other*; return the server's URL."""
+        """Store a crawl as our spider would have, except *other*; return the server's URL."""
         agreed = {
             "fingerprinter": FINGERPRINTER, "spider": SPIDER, "spider_args": "{}", "partition_by": "slot",
         } | other  # fmt: skip
@@ -90,7 +90,7 @@ class Stage:
         return self.server().url
 
     def user(self, kind: Kind, *rules: str) -> str:
-        """Make a user of the server and return the URL to come as that user."""
+        """Make a user of the server, and return the URL for this user."""
         server = self.server(kind)
         with server.client() as admin:
             admin.execute_command("ACL", "SETUSER", self.crawl, "on", f">{PASSWORD}", *rules)
@@ -104,12 +104,12 @@ FED_BY_TWO = FED + '    redis_key = ["yes", "no"]\n'
 
 
 class Case(NamedTuple):
-    """One way in which a crawl cannot be opened."""
+    """A reason why a crawl cannot be opened."""
 
     prepare: Callable[[Stage], str]
-    """Makes it so and returns REDIS_URL."""
+    """Creates the reason and returns REDIS_URL."""
     says: tuple[str, ...]
-    """What the first ERROR line holds, besides where Redis is."""
+    """Parts of the first ERROR line, besides the place of Redis."""
     settings: Mapping[str, Any] = {}
     names_redis: bool = True
     spider: str = SPIDER_MODULE
@@ -194,7 +194,7 @@ for _kind in KINDS:
     if find_binary(_kind):
         _rights = ("denies access", "ACL SETUSER", "docs/deploying.md")
         CASES[f"no EVALSHA, {_kind}"] = Case(without_rights(_kind, "~*", "+@all", "-evalsha"), _rights)
-        # The other start key may be used.
+        # The user may use the other start key.
         CASES[f"a start key, {_kind}"] = Case(
             without_rights(_kind, "~dq:*", "~yes", "+@all"), (*_rights, "~dq:* ~yes ~no "), spider=FED_BY_TWO
         )
@@ -202,14 +202,14 @@ for _kind in KINDS:
 
 
 class Refused(NamedTuple):
-    """How a worker ended that could not open its crawl."""
+    """The end of a worker that could not open its crawl."""
 
     worker: Worker
     code: int
     url: str
     before: list[stored.Dump]
     after: list[stored.Dump]
-    """What was stored under the crawl's name, in each server."""
+    """The data under the crawl's name, in each server."""
 
     @property
     def first_error(self) -> tuple[str, str]:
@@ -228,9 +228,9 @@ def dump_all(server: RedisServer, crawl: str) -> stored.Dump:
 def refused(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Refused]]:
-    """Run one worker for each case that was selected, some at a time, and yield how they ended.
+    """Run one worker for each selected case, some at a time, and yield the ends of the workers.
 
-    The one under "control" has a scheduler that fails to open and is not ours.
+    The case "control" has another scheduler, which fails to open.
     """
     folder = tmp_path_factory.mktemp("refusals")
     wanted = {item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")}
@@ -262,10 +262,10 @@ def refused(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_crawl_that_cannot_be_opened_says_why_and_changes_nothing(
+def test_a_worker_reports_why_a_crawl_cannot_be_opened_and_changes_nothing(
     refused: dict[str, Refused], case: str
 ) -> None:
-    """The first ERROR line is ours: what, where, what to do. Redis is as it was; no password in the log."""
+    """The first ERROR line is ours: fault, place, remedy. Redis is unchanged, and the log has no password."""
     ended = refused[case]
     logger, message = ended.first_error
     assert logger.startswith("scrapy_dq.")
@@ -276,19 +276,19 @@ def test_a_crawl_that_cannot_be_opened_says_why_and_changes_nothing(
     assert ended.after == ended.before
     log = ended.worker.text
     assert PASSWORD not in log
-    # Scrapy closes what it could not open. Source: scrapy/core/engine.py::close_spider
+    # Scrapy closes a spider that it could not open. Source: scrapy/core/engine.py::close_spider
     assert "Spider closed (" in log
-    # And says of each step that it failed; but the reason is given once.
+    # Scrapy also reports the failure of each step; but the log has the reason once.
     assert len(re.findall(r"^\S+ \S+ \[\S+\] (?:ERROR|CRITICAL): ", log, re.M)) == 1
     assert "Traceback" not in log
     assert "Traceback" in refused["control"].worker.text
     assert "Spider opened" in log
-    # 1 where Scrapy's crawl command notices what fails this late (2.19 does, 2.13 does not).
+    # 1 if Scrapy's crawl command notices so late a failure (2.19 does, 2.13 does not).
     assert ended.code == refused["control"].code
 
 
-def test_the_stored_crawl_of_these_tests_is_one_that_opens(tmp_path: Path) -> None:
-    """What the cases above begin with is refused for what they change, and for nothing else."""
+def test_the_stored_crawl_of_these_tests_can_be_opened(tmp_path: Path) -> None:
+    """The crawl of the cases above opens: each case is refused only for its own change."""
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer())
         project = Project(tmp_path / "project", [], redis_url=server.url)

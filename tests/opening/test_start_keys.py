@@ -1,4 +1,4 @@
-"""Start keys on a Redis Cluster: in the crawl's slot they serve, in another they are refused."""
+"""Start keys on a Redis Cluster: keys in the crawl's slot are used, keys in other slots are refused."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from support.waiting import wait_until
 SPIDER = FED + '    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}\n'
 
 
-def test_keys_in_another_slot_are_refused_and_those_in_the_crawls_own_serve(
+def test_start_keys_must_be_in_the_slot_of_the_crawl(
     start_redis: StartRedis, start_site: StartSite, make_project: MakeProject
 ) -> None:
-    """No script reaches both: one ERROR names the key and one that would do; nothing is taken."""
+    """No script reaches both slots: one ERROR names the key and a usable one; nothing is taken."""
     server = start_redis(args=["--cluster-enabled", "yes"])
     site = start_site(pages=5)
     with server.client() as client:

@@ -1,4 +1,4 @@
-"""Plugins of others: each does under two workers of scrapy_dq what it does under Scrapy's own scheduler."""
+"""Plugins of other projects do the same under two workers of scrapy_dq as under Scrapy's own scheduler."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from tree_project.settings import SPIDER_NAME
 
 @dataclass(frozen=True)
 class Plugin:
-    """How a project uses a plugin."""
+    """The use of a plugin in a project."""
 
     package: str
     settings: dict[str, Any]
     spider: str = "class ProjectSpider(TreeSpider):\n    name = SPIDER_NAME"
     says: list[str] = field(default_factory=list)
-    """Stats that it must have written, under either scheduler."""
+    """Stats that the plugin must have written, under either scheduler."""
     runs: int = 1
-    """How often the whole crawl is run: what is remembered from run to run shows in the second one."""
+    """Number of runs: a plugin that remembers earlier runs shows it in the second one."""
     workers: int = 2
-    """Of scrapy_dq; 1: the plugin keeps a file that two processes cannot share."""
+    """Workers of scrapy_dq; 1 if the plugin keeps a file that two processes cannot share."""
     before: tuple[int, int] = (99, 0)
-    """Works with Scrapy before this version only, whatever the scheduler is."""
+    """The plugin works only with Scrapy before this version, under any scheduler."""
 
 
 PLUGINS = [
@@ -145,7 +145,7 @@ PLUGINS = [
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
-    """Yield the URL of one server."""
+    """Yield the URL of one server for all tests."""
     with RedisServer(appendonly=True) as server:
         yield server.url
 
@@ -159,7 +159,7 @@ def site() -> Iterator[TreeSite]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of all runs of a project."""
+    """The result of all runs of a project."""
 
     pages: Counter[str]
     items: Counter[str]
@@ -170,7 +170,7 @@ class Outcome:
 
 @pytest.fixture
 def crawled(tmp_path: Path, site: TreeSite, redis_url: str) -> Iterator[Callable[..., Outcome]]:
-    """Yield a function that crawls a project with a plugin, as often as it needs, and returns the outcome."""
+    """Yield a function that crawls a project with a plugin, as often as needed, and returns the outcome."""
     with ExitStack() as stack:
 
         def crawl(plugin: Plugin, name: str, workers: int, **settings: Any) -> Outcome:
@@ -192,10 +192,10 @@ def crawled(tmp_path: Path, site: TreeSite, redis_url: str) -> Iterator[Callable
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=[plugin.package for plugin in PLUGINS])
-def test_a_plugin_does_what_it_does_with_scrapys_own_scheduler(
+def test_a_plugin_works_as_with_the_scheduler_of_scrapy(
     plugin: Plugin, crawled: Callable[..., Outcome], record_property: Callable[[str, object], None]
 ) -> None:
-    """The same pages and items, and what it counts; every request is shared, and none fails."""
+    """Pages, items and stats are the same; every request is shared, and none fails."""
     version = importlib.metadata.version(plugin.package)
     if scrapy.version_info[:2] >= plugin.before:
         pytest.skip(f"{plugin.package} {version} does not work with Scrapy {scrapy.__version__}")
@@ -228,7 +228,7 @@ def test_a_plugin_does_what_it_does_with_scrapys_own_scheduler(
     ids=["scrapy-playwright", "scrapy-splash", "scrapy-zyte-api"],
 )
 def test_the_requests_of_a_plugin_are_stored_whole(package: str, source: str) -> None:
-    """Of those that need a browser or a service: their requests are restored."""
+    """These plugins need a browser or a service: the test restores their requests."""
     if package == "scrapy-splash" and scrapy.version_info[:2] >= (2, 14):
         pytest.skip(f"it cannot be imported with Scrapy {scrapy.__version__}")
     importlib.metadata.version(package)

@@ -1,4 +1,4 @@
-"""A feed in S3, by botocore: a server that is down when the crawl ends gets every item later."""
+"""A feed in S3, through botocore: a server that is down at the end of the crawl gets every item later."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ __all__ = ["scene"]
     [({}, "uvloop"), ({"ASYNCIO_EVENT_LOOP": "asyncio.SelectorEventLoop"}, "asyncio.unix_events")],
     ids=["none", "another one"],
 )
-def test_workers_use_it_unless_the_project_names_another_loop(
+def test_workers_use_uvloop_unless_the_project_names_another_loop(
     scene: SetScene, named: dict[str, str], runs_on: str
 ) -> None:
     pytest.importorskip("uvloop")

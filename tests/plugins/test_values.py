@@ -43,7 +43,7 @@ def test_scalars_come_back_with_their_classes(module: str) -> None:
         assert [*map(type, there_and_back({value: 1}))] == [type(value)]
 
 
-def test_what_has_no_plain_value_is_refused() -> None:
+def test_a_value_without_a_plain_form_is_refused() -> None:
     numpy, pandas = (importlib.import_module(name) for name in ("numpy", "pandas"))
     soup = importlib.import_module("bs4").BeautifulSoup("<p>a</p>", "html.parser")
     for value in (numpy.longdouble(1), numpy.array([1]), numpy.timedelta64(1), pandas.Series([1]), soup.p):
@@ -52,7 +52,7 @@ def test_what_has_no_plain_value_is_refused() -> None:
 
 
 def test_a_scalar_of_another_shape_is_refused() -> None:
-    """Whoever can write to Redis can have stored it."""
+    """A program that can write to Redis may have stored it."""
     msgpack = importlib.import_module("msgpack")
     codec = Codec(ItsSpider())
     for name in ("int8", "float32", "datetime64", "timedelta64", "ndarray", "dtype", "load", "bool_"):
@@ -68,7 +68,7 @@ def test_a_scalar_of_another_shape_is_refused() -> None:
 
 
 def test_strings_of_beautifulsoup_come_back_as_str() -> None:
-    """They refer to their whole page."""
+    """Their original class refers to the whole page."""
     soup = importlib.import_module("bs4").BeautifulSoup("<p>a<!--b--></p>", "html.parser")
     again = there_and_back([*soup.p.contents])
     assert (again, [*map(type, again)]) == (["a", "b"], [str, str])

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of scrapy_dq.Queue: queues, and programs in processes of their own."""
+"""Fixtures of the tests of scrapy_dq.Queue: queues, and programs in other processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK = {"REDIS_PARAMS": {"socket_timeout": 0.2}, "DQ_SHUTDOWN_GRACE": 0.5}
 
 
 class Program:
-    """A Python program in a process of its own, that appends lines to one record."""
+    """A Python program in another process; it appends lines to a record."""
 
     def __init__(self, source: str, record: Path, *args: str, cwd: Path | None = None) -> None:
         self.record = record
@@ -44,7 +44,7 @@ class Program:
         return self._process.pid
 
     def kill(self) -> None:
-        """End it at once (SIGKILL)."""
+        """Kill it with SIGKILL."""
         self._process.kill()
         self._process.wait(10)
 
@@ -52,7 +52,7 @@ class Program:
         self._process.send_signal(signum)
 
     def end(self, timeout_s: float = 30.0) -> str:
-        """Wait for its end, which must be a good one; return what it printed."""
+        """Wait for its exit status 0, and return its output."""
         output, _ = self._process.communicate(timeout=patience(timeout_s))
         assert self._process.returncode == 0, output
         return output
@@ -71,7 +71,7 @@ Lines = Callable[[], list[str]]
 
 @pytest.fixture
 def start_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Yield a function that starts a program, with the arguments record, *args*; it is killed at the end."""
+    """Yield a function that starts a program with the arguments record, *args*; it is killed at the end."""
     with ExitStack() as programs:
 
         def start(source: str, *args: str, cwd: Path | None = None) -> Program:
@@ -84,7 +84,7 @@ def start_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Callable[[], list[str]]:
-    """Return a function that reads the whole lines of the record."""
+    """Return a function that reads the complete lines of the record."""
 
     def read() -> list[str]:
         record = tmp_path / "record.txt"
@@ -95,7 +95,7 @@ def lines(tmp_path: Path) -> Callable[[], list[str]]:
 
 @pytest.fixture
 def make(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., Queue]]:
-    """Yield a function with Queue's arguments, but for the crawl, that makes a Queue; all are closed."""
+    """Yield a function that makes a Queue from its arguments except the crawl; all are closed at the end."""
     with ExitStack() as queues:
 
         def make_one(maxsize: int = 0, **options: Any) -> Queue:
@@ -111,12 +111,12 @@ def make(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., Q
 
 @pytest.fixture(params=["queue.Queue", "scrapy_dq.Queue"])
 def like_queue(request: pytest.FixtureRequest, make: Callable[..., Queue]) -> Callable[..., Any]:
-    """Return the class of Python, or ours: what a test says of them holds for both."""
+    """Return Python's class, or ours: each test holds for both."""
     return queue.Queue if request.param == "queue.Queue" else make
 
 
 class Background:
-    """A call in a thread of its own, which a test expects to block for a while."""
+    """A call in another thread; the test expects it to block for a while."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.result: Any = None
@@ -131,7 +131,7 @@ class Background:
         return self._thread.is_alive()
 
     def wait(self, timeout_s: float = 10.0) -> Any:
-        """Return what the call returned, or raise what it raised."""
+        """Return the result of the call, or raise its exception."""
         wait_until(lambda: not self._thread.is_alive(), "the call returns", timeout_s)
         if self.error is not None:
             raise self.error
@@ -145,6 +145,6 @@ class Background:
 
 
 def join_crawl(q: Queue) -> None:
-    """Have *q* join its crawl, in which nothing waits."""
+    """Have *q* join its crawl, which has no items."""
     with pytest.raises(queue.Empty):
         q.get_nowait()

@@ -1,4 +1,4 @@
-"""What becomes of items when programs are killed, and when Redis is away, slow, or not there yet."""
+"""Items survive killed programs, and a Redis that is away, slow, or not there yet."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ for thread in threads:
 """
 
 
-def test_a_consumer_is_killed_and_redis_too(
+def test_a_consumer_and_redis_are_killed(
     start_redis: Callable[..., RedisServer], start_program: StartProgram, crawl_name: str, lines: Lines
 ) -> None:
-    """Each item is worked off; after kill -9 again only what the killed one had in its hands."""
+    """Each item is done; after kill -9, only items that the killed program held are done twice."""
     server = start_redis(appendonly=True)
     consumers = [start_program(CONSUMER, server.url, crawl_name) for _ in range(2)]
     producer = start_program(PRODUCER, server.url, crawl_name, str(ITEMS))
@@ -73,10 +73,10 @@ def test_a_consumer_is_killed_and_redis_too(
     assert worked.total() - ITEMS <= kills * THREADS
 
 
-def test_a_producer_is_killed(
+def test_items_of_a_killed_producer_stay_in_order(
     make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """What it had put stays, in order and without a gap."""
+    """Its items stay, in order and without a gap."""
     q = make()
     producer = start_program(PRODUCER, redis_server.url, crawl_name, "1000000")
     wait_until(lambda: q.qsize() == 20, "the queue is full")
@@ -91,8 +91,8 @@ def test_a_producer_is_killed(
     assert numbers == list(range(20))
 
 
-def test_lost_replies(make: Make, start_proxy: StartProxy, redis_server: RedisServer) -> None:
-    """One answer in five is lost, after Redis has done what was asked: each item comes once nevertheless."""
+def test_lost_replies_double_no_item(make: Make, start_proxy: StartProxy, redis_server: RedisServer) -> None:
+    """Redis applies each command, but one answer in five is lost: each item comes once nevertheless."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings={"DQ_ROLLBACK_HORIZON": 1})
     assert q.qsize() == 0
@@ -112,10 +112,10 @@ def test_lost_replies(make: Make, start_proxy: StartProxy, redis_server: RedisSe
     q.close()
 
 
-def test_while_redis_is_unavailable(
+def test_calls_wait_while_redis_is_unavailable(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Calls wait; with a time-out they say whether the item may be stored. A warning comes once."""
+    """Calls wait; after a time-out, the error says whether the item may be stored. One warning is logged."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
     q.put("before")
@@ -141,10 +141,10 @@ def test_while_redis_is_unavailable(
     q.close()
 
 
-def test_closing_while_redis_is_unavailable(
+def test_close_ends_within_its_grace_while_redis_is_unavailable(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer
 ) -> None:
-    """It ends within its grace; what it could not hand in comes again, from another one."""
+    """It ends within its grace; another process gets the items that it could not hand in."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
     q.put_all("ab")
@@ -158,10 +158,10 @@ def test_closing_while_redis_is_unavailable(
     assert sorted(other.get(timeout=120) for _ in range(2)) == ["a", "b"]
 
 
-def test_closing_while_a_put_and_a_flush_wait(
+def test_calls_that_wait_get_their_own_errors_when_the_queue_closes(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer
 ) -> None:
-    """Each is told in its own way: the put may have come through."""
+    """Each call gets its own error: the put may have reached Redis."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
     q.put("a")
@@ -176,7 +176,7 @@ def test_closing_while_a_put_and_a_flush_wait(
         flushing.wait()
 
 
-def test_a_redis_that_loses_an_answer_as_a_queue_opens_is_not_waited_for_for_ever(
+def test_a_queue_stops_waiting_for_a_lost_answer_as_it_opens(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next call tries again."""
@@ -198,10 +198,10 @@ def test_a_redis_that_loses_an_answer_as_a_queue_opens_is_not_waited_for_for_eve
         ("no", [], "appendfsync is 'no', so that it is unknown"),
     ],
 )
-def test_a_flush_that_cannot_be_certain_says_so(
+def test_a_flush_raises_if_the_items_may_not_be_on_disk(
     start_redis: Callable[..., RedisServer], crawl_name: str, policy: str, rules: list[str], says: str
 ) -> None:
-    """What was put is stored all the same."""
+    """The item is stored nevertheless."""
     server = start_redis(appendonly=True, args=["--appendfsync", policy])
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "dq", "on", ">pw", "~*", "&*", "+@all", *rules)
@@ -212,10 +212,10 @@ def test_a_flush_that_cannot_be_certain_says_so(
         assert q.get() == "a"
 
 
-def test_a_redis_that_is_not_there_yet(
+def test_a_queue_works_as_soon_as_redis_is_there(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first call waits some seconds for it, then says so; the object can be used once it is there."""
+    """The first call waits some seconds, then raises; the object works as soon as Redis is there."""
     monkeypatch.setattr(connection, "START_PATIENCE_S", 0.1)
     proxy = start_proxy(redis_server.url)
     proxy.refuse()
@@ -230,10 +230,10 @@ def test_a_redis_that_is_not_there_yet(
 
 
 @pytest.mark.parametrize("command", ["PING", "INFO", "HGET", "EVALSHA"])
-def test_a_reply_that_is_lost_as_a_queue_opens(
+def test_a_queue_opens_although_a_reply_is_lost(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, command: str
 ) -> None:
-    """Its first call waits, as every other one does."""
+    """Its first call waits, as every other call does."""
     proxy = start_proxy(redis_server.url)
     fault = proxy.cut_next_reply(command)
     q = make(url=proxy.url)
@@ -242,8 +242,8 @@ def test_a_reply_that_is_lost_as_a_queue_opens(
     assert q.get() == "a"
 
 
-def test_another_order_than_the_stored_one(make: Make) -> None:
-    """It is refused with both names; without an order, whichever is stored is served."""
+def test_an_order_other_than_the_stored_one_is_refused(make: Make) -> None:
+    """The error names both orders; without an order, the queue uses the stored one."""
     first = make(order="lifo")
     first.put_all("abc")
     with pytest.raises(FrontierRefused, match=r"'lifo'.*'fifo'"):
@@ -255,7 +255,7 @@ def test_another_order_than_the_stored_one(make: Make) -> None:
 def test_a_put_returns_when_a_replica_has_the_item(
     start_redis: Callable[..., RedisServer], crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DQ_WAIT_REPLICAS: with no replica it waits, and says so; and goes on with the first one."""
+    """With DQ_WAIT_REPLICAS and no replica, it waits and logs that; it continues with the first replica."""
     master, replica = start_redis(appendonly=True), start_redis()
     with Queue(crawl_name, url=master.url, settings={"DQ_WAIT_REPLICAS": 1}) as q, replica.client() as client:
         putting = Background(lambda: q.put("item"))

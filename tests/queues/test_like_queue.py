@@ -1,4 +1,4 @@
-"""What the documentation of Python's queue.Queue says, of that class and of ours."""
+"""Python's queue.Queue and our Queue both behave as the documentation of queue.Queue describes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LikeQueue = Callable[..., Any]
 
 
 def test_first_in_first_out(like_queue: LikeQueue) -> None:
-    """Items come out in the order in which they were put, None and equal ones included."""
+    """Items come out in the order of their puts, including None and equal items."""
     q = like_queue()
     items = [3, "a", None, 3, {"b": [1.5, b"c"]}, (1, 2)]
     for item in items:
@@ -28,7 +28,7 @@ def test_first_in_first_out(like_queue: LikeQueue) -> None:
 
 
 def test_sizes(like_queue: LikeQueue) -> None:
-    """qsize, empty and full tell of what waits, not of what somebody works at."""
+    """qsize, empty and full count the waiting items, not the items at work."""
     q = like_queue(2)
     assert (q.qsize(), q.empty(), q.full(), q.maxsize) == (0, True, False, 2)
     q.put("a")
@@ -40,7 +40,7 @@ def test_sizes(like_queue: LikeQueue) -> None:
 
 
 def test_empty(like_queue: LikeQueue) -> None:
-    """Without anything that waits, get_nowait and get(block=False) raise Empty at once."""
+    """If no item waits, get_nowait and get(block=False) raise Empty at once."""
     q = like_queue()
     with pytest.raises(queue.Empty):
         q.get_nowait()
@@ -51,7 +51,7 @@ def test_empty(like_queue: LikeQueue) -> None:
 
 
 def test_full(like_queue: LikeQueue) -> None:
-    """Past maxsize, put_nowait and put(block=False) raise Full at once; nothing was added."""
+    """Past maxsize, put_nowait and put(block=False) raise Full at once and add nothing."""
     q = like_queue(maxsize=1)
     q.put_nowait("a")
     with pytest.raises(queue.Full):
@@ -63,8 +63,8 @@ def test_full(like_queue: LikeQueue) -> None:
     assert (q.get(), q.qsize()) == ("d", 0)
 
 
-def test_a_maxsize_below_1_is_no_limit(like_queue: LikeQueue) -> None:
-    """Then the queue takes any number of items and is never full."""
+def test_a_maxsize_below_1_means_no_limit(like_queue: LikeQueue) -> None:
+    """The queue then takes any number of items and is never full."""
     q = like_queue(-1)
     for n in range(5):
         q.put_nowait(n)
@@ -72,7 +72,7 @@ def test_a_maxsize_below_1_is_no_limit(like_queue: LikeQueue) -> None:
 
 
 def test_timeouts(like_queue: LikeQueue) -> None:
-    """put and get wait as long as they were told to, then raise Full or Empty; no time is below 0."""
+    """put and get wait for the given time, then raise Full or Empty; a time below 0 is refused."""
     q = like_queue(1)
     began, clock = time.monotonic(), Stopwatch()
     with pytest.raises(queue.Empty):
@@ -93,7 +93,7 @@ def test_timeouts(like_queue: LikeQueue) -> None:
 
 
 def test_a_put_waits_for_room(like_queue: LikeQueue) -> None:
-    """put without a timeout returns when another thread has got something; the order stays."""
+    """put without a timeout returns after another thread has got an item; the order stays."""
     q = like_queue(1)
     q.put("a")
     putting = Background(lambda: q.put("b"))
@@ -103,8 +103,8 @@ def test_a_put_waits_for_room(like_queue: LikeQueue) -> None:
     assert q.get() == "b"
 
 
-def test_task_done_once_too_often(like_queue: LikeQueue) -> None:
-    """More calls of task_done than items were got are a ValueError."""
+def test_task_done_without_an_item_raises(like_queue: LikeQueue) -> None:
+    """A call of task_done without an item at work raises ValueError."""
     q = like_queue()
     q.put("a")
     q.get()
@@ -114,7 +114,7 @@ def test_task_done_once_too_often(like_queue: LikeQueue) -> None:
 
 
 def test_join(like_queue: LikeQueue) -> None:
-    """join returns when task_done was called for each item, not when the queue is empty."""
+    """join returns after one task_done for each item, not when the queue is empty."""
     q = like_queue()
     q.join()
     q.put("a")
@@ -131,7 +131,7 @@ def test_join(like_queue: LikeQueue) -> None:
 
 
 def test_the_example_of_the_documentation(like_queue: LikeQueue) -> None:
-    """Threads work off what another one puts, and join() waits for all of it: each item comes once."""
+    """Threads process the items of another thread, and join() waits for all: each item comes once."""
     q = like_queue()
     worked: Counter[int] = Counter()
     lock = threading.Lock()
@@ -157,7 +157,7 @@ def shut(q: Any) -> None:
 
 
 def test_shutdown(like_queue: LikeQueue) -> None:
-    """After it put raises ShutDown; get does so once nothing waits; a get that blocks already is released."""
+    """Afterwards put raises ShutDown, and so does get when no item waits."""
     q = like_queue()
     shut(q)
     q.put("a")

@@ -1,4 +1,4 @@
-"""When the worker of a Queue speaks, and for how many leases it asks."""
+"""The worker of a Queue: when it talks to Redis, and how many leases it requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pause(made: OnDemand, want: int = 0, moves: int = 0, full: bool = False) -> 
 
 
 def test_a_call_that_waits_is_answered_at_once() -> None:
-    """So is an outbox that is full, and a lease goes back whose caller has gone away."""
+    """So is a full outbox; a lease goes back if its caller has gone away."""
     assert pace(urgent=True).due_at(0, 0, False, 0) == 0.0
     assert pace().due_at(0, 0, True, 0) == 0.0
     left = pace()
@@ -27,8 +27,8 @@ def test_a_call_that_waits_is_answered_at_once() -> None:
     assert left.due_at(0, 0, False, 0) == 0.0
 
 
-def test_one_lease_for_each_caller_and_none_for_later() -> None:
-    """However fast items are taken; what lies in the buffer is for somebody who waits already."""
+def test_a_queue_takes_one_lease_for_each_caller_and_none_in_advance() -> None:
+    """The speed of the callers makes no difference; a lease in the buffer belongs to a caller who waits."""
     made = pace()
     for _ in range(100):
         made.taken()
@@ -36,15 +36,15 @@ def test_one_lease_for_each_caller_and_none_for_later() -> None:
     assert [made.want(3, 50, 0, 0), made.want(3, 0, 2, 0), made.want(0, 0, 0, 0)] == [3, 1, 0]
 
 
-def test_settlements_wait_for_company() -> None:
-    """An acknowledgement alone is on its way after 15 ms."""
+def test_a_single_settlement_waits_briefly_for_others() -> None:
+    """A single acknowledgement is sent after 15 ms."""
     made = pace()
     made.first_move()
     assert 0 < pause(made, moves=1) <= LINGER_S
 
 
 def test_pauses_grow_while_nothing_comes() -> None:
-    """From 20 ms to half a second; a call, or a lease, starts again. With nobody waiting: the longest."""
+    """From 20 ms to half a second; a call or a lease starts again. Without a caller: the longest."""
     made = pace(waits=True)
     assert 0.5 * IDLE_FIRST_S < pause(made, 1) <= IDLE_FIRST_S
     for _ in range(9):

@@ -1,4 +1,4 @@
-"""One queue in several processes: forked, spawned, and programs that end without a word."""
+"""One queue in several processes: forked, spawned, and programs that end without close()."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def client(redis_server: RedisServer) -> Any:
 def test_a_child_process_works_at_the_same_queue(
     make: Make, redis_server: RedisServer, crawl_name: str, client: redis.Redis, method: str
 ) -> None:
-    """A child is a worker of its own, forked or spawned, and closes nothing."""
+    """Forked or spawned, a child is another worker, and closes nothing."""
     q = make()
     with Queue(f"{crawl_name}-results", url=redis_server.url) as results:
         q.put("used before the fork")
@@ -64,8 +64,8 @@ def test_a_child_process_works_at_the_same_queue(
         assert q.get() == "used after the fork"
 
 
-def test_nothing_is_taken_that_nobody_waits_for(make: Make, crawl_name: str, client: redis.Redis) -> None:
-    """What lay in one process would hold up another that waits: no get takes more than its item."""
+def test_a_get_takes_no_items_in_advance(make: Make, crawl_name: str, client: redis.Redis) -> None:
+    """A get takes only its item: an item kept in one process would delay a process that waits."""
     first, second = make(), make()
     first.put_all(range(10))
     assert [first.get(), second.get(), first.get(), second.get()] == [0, 1, 2, 3]
@@ -73,8 +73,8 @@ def test_nothing_is_taken_that_nobody_waits_for(make: Make, crawl_name: str, cli
     assert first.qsize() == second.qsize() == 6
 
 
-def test_every_request_for_leases_gets_some_while_something_waits(make: Make) -> None:
-    """An exchange brings a process its share, which may be less than its threads ask for: they ask again."""
+def test_each_thread_gets_an_item_while_items_wait(make: Make) -> None:
+    """An exchange may bring a process fewer leases than its threads need: they ask again."""
     q, other = make(), make()
     join_crawl(other)
     for _ in range(5):
@@ -83,8 +83,8 @@ def test_every_request_for_leases_gets_some_while_something_waits(make: Make) ->
         assert sorted(get.wait() for get in getting) == list(range(6))
 
 
-def test_a_thread_is_done_with_what_it_got(make: Make) -> None:
-    """task_done settles the oldest item of the thread that calls it; if it has none, the oldest of any."""
+def test_task_done_settles_an_item_of_its_own_thread_first(make: Make) -> None:
+    """task_done settles the oldest item of its thread, or else the oldest item of any thread."""
     q = make()
     q.put_all("abcd")
     assert q.get() == "a"
@@ -103,7 +103,7 @@ def test_a_thread_is_done_with_what_it_got(make: Make) -> None:
 
 
 @pytest.mark.parametrize("call", ["qsize", "join", "get_nowait"])
-def test_what_an_older_exchange_saw_is_no_answer(
+def test_a_call_is_not_answered_by_an_older_exchange(
     make: Make,
     start_proxy: StartProxy,
     redis_server: RedisServer,
@@ -111,7 +111,7 @@ def test_what_an_older_exchange_saw_is_no_answer(
     crawl_name: str,
     call: str,
 ) -> None:
-    """An exchange is on its way back when somebody puts an item, then a call is made: it knows of it."""
+    """An item is put while an exchange is on its way back; a later call knows of the item."""
     proxy = start_proxy(redis_server.url)
     q, other = make(url=proxy.url, settings={"REDIS_PARAMS": {"socket_timeout": 60}}), make()
     join_crawl(q)
@@ -139,10 +139,10 @@ def test_what_an_older_exchange_saw_is_no_answer(
 
 
 @pytest.mark.parametrize("call", ["get", "put", "join"])
-def test_waiting_costs_little(
+def test_a_call_that_waits_makes_few_exchanges(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, call: str
 ) -> None:
-    """Who waits for what others do asks less and less often, down to twice a second."""
+    """A call that waits for other processes asks less and less often, down to twice a second."""
     proxy = start_proxy(redis_server.url)
     q, other = make(1, url=proxy.url), make()
     join_crawl(q)
@@ -161,8 +161,8 @@ def test_waiting_costs_little(
 @pytest.mark.parametrize(
     ("item", "at_once"), [(0, MAX_MOVES), ("x" * 1_000_000, MAX_EXCHANGE_BYTES // 1_000_000)]
 )
-def test_put_all_stores_a_part_before_it_asks_for_more(make: Make, item: Any, at_once: int) -> None:
-    """However many there are, and however large."""
+def test_put_all_stores_a_part_before_it_takes_more_items(make: Make, item: Any, at_once: int) -> None:
+    """The number and the size of the items make no difference."""
     q = make(durable=False)
 
     def items() -> Iterator[Any]:
@@ -175,7 +175,7 @@ def test_put_all_stores_a_part_before_it_asks_for_more(make: Make, item: Any, at
     assert q.qsize() == at_once + 2
 
 
-def test_what_found_no_room_after_all_is_put_later(make: Make) -> None:
+def test_items_that_found_no_room_are_put_later(make: Make) -> None:
     """Another process was quicker; the order stays."""
     q, other = make(5), make()
     join_crawl(q)
@@ -185,8 +185,8 @@ def test_what_found_no_room_after_all_is_put_later(make: Make) -> None:
     putting.wait()
 
 
-def test_close_gives_back_what_is_not_done(make: Make, crawl_name: str, client: redis.Redis) -> None:
-    """It goes to its old place; after that nothing can be asked of the object, and close does no harm."""
+def test_close_returns_the_items_that_are_not_done(make: Make, crawl_name: str, client: redis.Redis) -> None:
+    """It goes to its old place; later calls raise ShutDown, and a second close does no harm."""
     with make() as q:
         q.put_all("abc")
         assert q.get() == "a"
@@ -201,8 +201,10 @@ def test_close_gives_back_what_is_not_done(make: Make, crawl_name: str, client: 
     assert [other.get(), other.get()] == ["b", "c"]
 
 
-def test_an_object_that_is_forgotten_leaves(make: Make, redis_server: RedisServer, crawl_name: str) -> None:
-    """What nobody can call any more keeps nothing from the others."""
+def test_a_queue_that_is_garbage_collected_leaves(
+    make: Make, redis_server: RedisServer, crawl_name: str
+) -> None:
+    """An object that no code can call keeps no items from the others."""
     q: Queue | None = Queue(crawl_name, url=redis_server.url)
     assert q is not None
     q.put("a")
@@ -233,16 +235,16 @@ work()
 """
 
 
-def test_a_program_that_ends_hands_in_what_it_did(
+def test_a_program_that_ends_without_close_settles_its_finished_items(
     start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines,
     client: redis.Redis,
 ) -> None:  # fmt: skip
-    """Its main thread ends first, without close(): what all its threads did is done, and it has left."""
+    """Its main thread ends first, without close(): all threads' work is done, and the worker has left."""
     start_program(WITHOUT_A_WORD, redis_server.url, crawl_name).end()
     assert sorted(map(int, lines())) == list(range(15))
     overview = peek(client, crawl_name)
     assert (overview.members, overview.census.waiting, overview.census.done) == ([], 5, 15)
-    assert client.exists(f"dq:{{{crawl_name}}}:admitted") == 0  # nobody will put these once more
+    assert client.exists(f"dq:{{{crawl_name}}}:admitted") == 0  # no worker will repeat these puts
     assert make().get() == 15
 
 
@@ -259,7 +261,7 @@ q.task_done()
 def test_without_a_url_the_embedded_redis_serves(
     start_program: StartProgram, tmp_path: Path, lines: Lines
 ) -> None:
-    """In a project's folder it is the project's own; it stops with its last user."""
+    """In a project's folder it is the project's Redis; it stops with its last user."""
     (tmp_path / "scrapy.cfg").touch()
     output = start_program(EMBEDDED, cwd=tmp_path).end()
     assert lines() == ["('a', 1)"]
@@ -291,7 +293,7 @@ def test_an_interrupt_ends_a_call_that_waits(
     start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines,
     call: str,
 ) -> None:  # fmt: skip
-    """Ctrl-C in get() takes nothing away: the next get() has the next item. That of put() is not stored."""
+    """An interrupted get() leaves the item for the next get(). An interrupted put() stores nothing."""
     program = start_program(INTERRUPTED, redis_server.url, crawl_name, call)
     wait_until(lambda: lines() == ["waits"], "the program waits")
     program.send(signal.SIGINT)
@@ -305,7 +307,7 @@ def test_an_interrupt_ends_a_call_that_waits(
 
 
 def test_nothing_connects_before_the_first_call(make: Make, start_program: StartProgram) -> None:
-    """An object for an unavailable Redis costs nothing; a wrong setting is reported at once."""
+    """An object for an unavailable Redis costs nothing; a wrong setting raises an error at once."""
     threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else []
     q = make(url="redis://127.0.0.1:1/0")
     assert repr(q).startswith("<Queue 'crawl-")
@@ -316,8 +318,8 @@ def test_nothing_connects_before_the_first_call(make: Make, start_program: Start
         make(order="lifoo")
 
 
-def test_a_look_begins_nothing(make: Make, crawl_name: str, client: redis.Redis) -> None:
-    """qsize(), empty() and full() join no crawl: to join one that is finished would begin its next run."""
+def test_qsize_empty_and_full_begin_no_crawl(make: Make, crawl_name: str, client: redis.Redis) -> None:
+    """qsize(), empty() and full() join no crawl: in a finished crawl, that would begin the next run."""
     q = make()
     assert (q.qsize(), q.empty(), q.full()) == (0, True, False)
     assert peek(client, crawl_name).phase == "absent"
@@ -326,15 +328,15 @@ def test_a_look_begins_nothing(make: Make, crawl_name: str, client: redis.Redis)
     assert peek(client, crawl_name).phase == "open"
 
 
-def test_a_queue_that_is_closed_during_its_first_call_joins_nothing(
+def test_a_queue_that_is_closed_during_its_first_call_does_not_join(
     make: Make, crawl_name: str, client: redis.Redis
 ) -> None:
-    """Else a member would stay behind that nobody closes, and no run would finish."""
+    """Otherwise a member would stay behind, and no run would finish."""
     q = make()
     lock, user = q._starting, threading.current_thread()
 
     class Switch:
-        """A switch of threads in front of the lock."""
+        """Switches to another thread before it takes the lock."""
 
         def __enter__(self) -> Any:
             if threading.current_thread() is user:
@@ -354,11 +356,11 @@ def test_a_queue_that_is_closed_during_its_first_call_joins_nothing(
 
 @pytest.mark.parametrize(("call", "immediate"), [("get", False), ("get", True), ("join", True)])
 @pytest.mark.parametrize("by_another", [False, True])
-def test_shutdown_while_the_first_call_joins(
+def test_shutdown_ends_a_first_call_that_joins(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     call: str, immediate: bool, by_another: bool,
 ) -> None:  # fmt: skip
-    """By another thread, which finds no member yet, or by the handler of a signal in this one."""
+    """Another thread, which finds no member yet, or a signal handler in this thread shuts it down."""
     start = Member.start
     others: list[Background] = []
 
@@ -381,10 +383,8 @@ def test_shutdown_while_the_first_call_joins(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_a_handler_of_a_signal_may_close_a_queue_that_joins(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The call ends, and so does what it had begun."""
+def test_a_signal_handler_can_close_a_queue_that_joins(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call ends, and the member that it started ends as well."""
     start = Member.start
 
     def close_and_start(member: Member) -> None:

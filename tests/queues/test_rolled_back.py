@@ -1,4 +1,4 @@
-"""A Redis that was rolled back or emptied under a Queue: what is stored again, and what waits for that."""
+"""A Redis that was rolled back or emptied under a Queue: items are stored again, and calls wait for that."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from support.redis_server import RedisServer
 from support.waiting import wait_until
 
 
-def test_a_redis_that_was_rolled_back(start_redis: Callable[..., RedisServer], crawl_name: str) -> None:
-    """What put() had confirmed within DQ_ROLLBACK_HORIZON is stored again by itself, also past maxsize."""
+def test_items_that_a_roll_back_lost_are_stored_again(
+    start_redis: Callable[..., RedisServer], crawl_name: str
+) -> None:
+    """Items that put() had confirmed within DQ_ROLLBACK_HORIZON are stored again, even past maxsize."""
     server = start_redis(appendonly=True)
     with Queue(crawl_name, 3, url=server.url) as q, Queue(crawl_name, url=server.url) as other:
         q.put("a")
@@ -34,10 +36,10 @@ def test_a_redis_that_was_rolled_back(start_redis: Callable[..., RedisServer], c
         assert [other.get() for _ in range(3)] == ["a", "b", "c"]
 
 
-def test_a_redis_that_was_rolled_back_beyond_the_horizon(
+def test_items_lost_in_a_roll_back_beyond_the_horizon_are_reported(
     make: Make, start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Items are gone for good: the log says what to do about it, and so does the next flush()."""
+    """Items are lost for good: the log and the next flush() name the remedy."""
     server = start_redis(appendonly=True)
     q = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": 1})
     q.put("kept")
@@ -56,13 +58,13 @@ def test_a_redis_that_was_rolled_back_beyond_the_horizon(
 
 
 @pytest.mark.parametrize("horizon_s", [1, 300])
-def test_join_waits_for_what_others_store_again(
+def test_join_waits_for_items_that_other_processes_store_again(
     horizon_s: int, make: Make, start_redis: Callable[..., RedisServer], start_proxy: StartProxy
 ) -> None:
-    """Redis comes back without it, and it is not there yet when the one that joins looks."""
+    """Redis comes back without the items, and they are not there yet when the joining process looks."""
     server = start_redis(appendonly=True)
     proxy = start_proxy(server.url)
-    # A late answer would be an outage, after which it waits for others for the length of a horizon.
+    # A late answer would count as an outage; the process would then wait for others for one horizon.
     patient = {"REDIS_PARAMS": {"socket_timeout": 60}}
     joining = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": horizon_s} | patient)
     producer, consumer = make(url=proxy.url), make(url=server.url)
@@ -99,8 +101,10 @@ def test_join_waits_for_what_others_store_again(
         q.close()
 
 
-def test_a_redis_that_was_emptied(start_redis: Callable[..., RedisServer], crawl_name: str) -> None:
-    """Every call says that the frontier is gone; nothing is put into what took its place."""
+def test_every_call_raises_after_redis_was_emptied(
+    start_redis: Callable[..., RedisServer], crawl_name: str
+) -> None:
+    """Every call raises FrontierLost; no item goes into the new frontier."""
     server = start_redis(appendonly=True)
     q = Queue(crawl_name, url=server.url)
     q.put("a")
@@ -120,10 +124,10 @@ def test_a_redis_that_was_emptied(start_redis: Callable[..., RedisServer], crawl
 
 
 @pytest.mark.parametrize("call", ["put", "flush"])
-def test_a_redis_that_was_emptied_while_a_call_waits(
+def test_a_waiting_call_raises_when_redis_is_emptied(
     start_redis: Callable[..., RedisServer], crawl_name: str, call: str
 ) -> None:
-    """A put for room, which there will never be; a flush ends, however long it may wait."""
+    """A put waits for room that will never come; a flush ends, however long it may wait."""
     server = start_redis(appendonly=True)
     q = Queue(crawl_name, 1, url=server.url)
     q.put("a")
@@ -136,8 +140,8 @@ def test_a_redis_that_was_emptied_while_a_call_waits(
     q.close()
 
 
-def test_a_put_whose_outbox_is_lost(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waited on disk cannot be read back: a put that was not confirmed is made once more."""
+def test_a_put_whose_outbox_is_lost_is_repeated(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moves on disk cannot be read back: the worker repeats an unconfirmed put."""
     q = make()
     join_crawl(q)
     prefix, lost = Outbox.prefix, []
@@ -154,14 +158,14 @@ def test_a_put_whose_outbox_is_lost(make: Make, monkeypatch: pytest.MonkeyPatch)
     assert make().get() == "a"
 
 
-def test_a_flush_waits_for_all_that_is_stored_again(
+def test_a_flush_waits_for_items_that_are_stored_again(
     make: Make,
     start_redis: Callable[..., RedisServer],
     start_proxy: StartProxy,
     crawl_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What Redis forgot takes many exchanges: its disk is waited for after the last of them."""
+    """Storing the lost items takes many exchanges: the flush waits for the disk after the last one."""
     server = start_redis(appendonly=True, args=["--appendfsync", "always"])
     live = LiveFrontier(server.url, crawl_name, Order.FIFO)
     other = HandWorker(live, "other")

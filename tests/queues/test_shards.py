@@ -1,4 +1,4 @@
-"""A Queue over several shards: DQ_SHARDS."""
+"""A Queue over several shards (DQ_SHARDS)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SHARDS = 3
 SETTINGS = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": 1}
 
 
-def test_items_of_all_shards_are_handed_out_while_others_are_worked_at(make: Callable[..., Queue]) -> None:
-    """A caller is not a slot: what this process works at leaves it free."""
+def test_items_of_all_shards_are_handed_out_while_others_are_in_progress(make: Callable[..., Queue]) -> None:
+    """A caller is not a slot: items at work leave it free."""
     q = make(settings=SETTINGS, durable=False)
     for item in range(9):
         q.put(item)
@@ -31,8 +31,8 @@ def test_items_of_all_shards_are_handed_out_while_others_are_worked_at(make: Cal
     wait_until(q.empty, "items are left", 30)
 
 
-def test_a_bound_is_that_of_all_shards_together(make: Callable[..., Queue]) -> None:
-    """It waits for room in any shard. Each is asked for an item, and what nobody needs goes back."""
+def test_maxsize_applies_to_all_shards_together(make: Callable[..., Queue]) -> None:
+    """A put waits for room in any shard. A get asks each shard for an item, and gives the extra ones back."""
     q = make(5, settings=SETTINGS, durable=False)
     for item in range(5):
         q.put(item)
@@ -49,10 +49,10 @@ def test_a_bound_is_that_of_all_shards_together(make: Callable[..., Queue]) -> N
     assert sorted(found) == list(range(40))
 
 
-def test_two_who_put_into_several_shards_know_of_each_other(
+def test_a_bounded_put_counts_items_of_other_producers_in_all_shards(
     make: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put asks all shards for room, and who waits for it goes on asking all."""
+    """A put asks all shards for room; a put that waits for room keeps asking all of them."""
     monkeypatch.setattr("scrapy_dq.queue.pace.IDLE_LONGEST_S", 1000.0)
     one, other = (make(5, settings=SETTINGS, durable=False) for _ in range(2))
     join_crawl(other)
@@ -67,7 +67,7 @@ def test_two_who_put_into_several_shards_know_of_each_other(
     waiting.wait(60)
 
 
-def test_who_has_not_joined_counts_the_items_of_all_shards(make: Callable[..., Queue]) -> None:
+def test_qsize_counts_all_shards_before_the_queue_has_joined(make: Callable[..., Queue]) -> None:
     q = make(settings=SETTINGS, durable=False)
     for item in range(9):
         q.put(item)
@@ -75,17 +75,17 @@ def test_who_has_not_joined_counts_the_items_of_all_shards(make: Callable[..., Q
     assert make(settings=SETTINGS).qsize() == 9
 
 
-def test_who_learns_of_the_end_while_it_leaves_stops_its_worker_once(
+def test_a_member_that_learns_of_the_end_as_it_leaves_stops_its_worker_once(
     make: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it stores in the next run what is not stored, and leaves that."""
+    """The member then stores the remaining items in the next run, and leaves that run."""
     puts, stopped, stopping = list[Put](), list[ShardedWorker](), list[ShardedWorker]()
     stop, put = ShardedWorker.stop, ShardedWorker.put
 
     async def stop_meanwhile(worker: ShardedWorker, *args: Any, **named: Any) -> None:
         assert not stopping
         stopping.append(worker)
-        if not stopped:  # as a shard does that says so
+        if not stopped:  # as if a shard reported the end
             worker.parts[0].protocol.left_over = puts
             q._member._start_over()
             await asyncio.sleep(0)

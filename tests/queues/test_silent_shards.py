@@ -1,4 +1,4 @@
-"""A Queue of which one shard gives no answer: only what lives there waits. Real nodes of a Redis Cluster."""
+"""A Queue with one silent shard: only calls for that shard wait. Real nodes of a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": 1, "DQ_SHUTDOWN_GRACE": 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Yield one whose replicas do not take over, and which has at once on its disk what is put."""
+    """Yield a cluster whose replicas do not take over, and which writes each put to its disk at once."""
     with closing(Cluster(timeout_ms=600_000)) as cluster:
         for server in cluster.servers:
             cluster.run(server, "CONFIG", "SET", "appendfsync", "always")
@@ -38,7 +38,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Spread:
-    """A crawl with its shards on three nodes. An item lives in the shard whose number it begins with."""
+    """A crawl with its shards on three nodes. The first digit of an item is the number of its shard."""
 
     def __init__(self, cluster: Cluster, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
         def nodes(crawl: str) -> list[RedisServer]:
@@ -60,7 +60,7 @@ class Spread:
         monkeypatch.setattr(calls, "_put", put)
 
     def another(self, maxsize: int = 0, **settings: int) -> Queue:
-        """Return a queue of this crawl, with a worker of its own."""
+        """Return another queue of this crawl, with its own worker."""
         settings = {**SETTINGS, **settings}
         return self._stack.enter_context(Queue(self._crawl, maxsize, url=self._url, settings=settings))
 
@@ -74,7 +74,7 @@ class Spread:
         return self.member.worker
 
     def waits(self, shard: int) -> bool:
-        """Tell whether a put for a shard waits."""
+        """Tell whether a put for this shard waits."""
         return self.member._callers.puts.any_wait_for(shard)
 
     def forget_member(self, shard: int) -> None:
@@ -85,7 +85,7 @@ class Spread:
 
     @contextmanager
     def suspended(self, shard: int) -> Iterator[None]:
-        """The node of a shard gives no answer."""
+        """Suspend the node of a shard, so that it does not answer."""
         self._nodes[shard].suspend()
         try:
             yield
@@ -94,13 +94,13 @@ class Spread:
 
     @contextmanager
     def away(self, shard: int) -> Iterator[None]:
-        """As `suspended`, and the queue has noticed."""
+        """Suspend the node of a shard, and wait until the queue has noticed."""
         with self.suspended(shard):
             wait_until(lambda: self.worker.parts[shard].outage, "the outage", 60)
             yield
 
     def obtained(self) -> str:
-        """Return what get_nowait finds; it fails if a busy machine makes one more shard miss its time."""
+        """Return the item of get_nowait; repeat it if a busy machine lets another shard miss its time."""
         found: list[str] = []
 
         def get() -> bool:
@@ -119,7 +119,7 @@ def spread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spread
 
 
 def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
-    """Also those of a call with one for the silent shard, before the others and after them."""
+    """This is also true of other items in a call with one for the silent shard, before and after it."""
     q = spread.queue
     q.put("0first")
     with spread.away(SILENT):
@@ -132,7 +132,7 @@ def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
         q.put("2e")
         found = [spread.obtained() for _ in range(202)]
         assert {item[0] for item in found} == {"0", "2"}
-        # In each shard in their order.
+        # Each shard keeps its order.
         assert [item for item in found if item[0] == "2"] == [*(f"2b{n}" for n in range(100)), "2e"]
         assert one.blocked
         assert several.blocked
@@ -144,7 +144,7 @@ def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
 
 
 def test_an_item_of_another_shard_is_found(spread: Spread) -> None:
-    """Also while home is away. What is not found may be where no answer comes from."""
+    """Even while home is away. If no item is found, the silent shard may have one."""
     q = spread.queue
     for shard, item in (HOME, "2a"), (SILENT, "0b"), (OTHER, "1c"):
         q.put(item)
@@ -159,8 +159,8 @@ def test_an_item_of_another_shard_is_found(spread: Spread) -> None:
     wait_until(lambda: not spread.worker.outage, "no outage", 60)
 
 
-def test_nothing_new_is_put_while_home_is_away(spread: Spread) -> None:
-    """Home alone can keep the run open for it."""
+def test_no_new_item_is_put_while_home_does_not_answer(spread: Spread) -> None:
+    """Only home can keep the run open for a new item."""
     q = spread.queue
     q.put("0first")
     with spread.away(HOME), pytest.raises(FrontierUnavailable, match="was not stored"):
@@ -169,9 +169,9 @@ def test_nothing_new_is_put_while_home_is_away(spread: Spread) -> None:
     assert {q.get(timeout=60), q.get(timeout=60)} == {"0first", "2b"}
 
 
-def test_callers_share_what_one_shard_has(spread: Spread) -> None:
-    """Each asks for one item first, as nobody has seen that all are there."""
-    # A busy machine may make a shard miss a short time.
+def test_callers_share_the_items_of_one_shard(spread: Spread) -> None:
+    """Each caller first asks for one item, because no worker has seen that all are in one shard."""
+    # On a busy machine, a shard may miss a short time-out.
     spread.queue = q = spread.another(REDIS_PARAMS={"socket_timeout": 60})
     other = spread.another()
     q.put("0first")
@@ -183,8 +183,8 @@ def test_callers_share_what_one_shard_has(spread: Spread) -> None:
     assert {get.future.result(60)[1] for get in gets} == {"2a", "2b", "2c"}
 
 
-def test_shards_that_have_answered_are_not_asked_again_for_one_that_is_slow(spread: Spread) -> None:
-    """They were, without a pause, by calls that wait for one answer only."""
+def test_shards_that_answered_are_not_asked_again_because_of_a_slow_one(spread: Spread) -> None:
+    """Calls that waited for one answer used to ask the others without a pause."""
     q = spread.queue
     q.put("0first")
     assert q.get() == "0first"

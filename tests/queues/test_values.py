@@ -1,4 +1,4 @@
-"""What an item may be, and what a program finds in a crawl that others filled."""
+"""The types of items, and entries that other programs stored."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def items() -> Items:
     ids=repr,
 )  # fmt: skip
 def test_plain_values_come_back_as_they_were(items: Items, item: Any) -> None:
-    """Of the same type and equal, as copies: what the caller changes later is not changed in the queue."""
+    """They come back equal and with the same type, as copies: a later change by the caller has no effect."""
     again = items.decode(items.encode(item))
     assert (type(again), again) == (type(item), item)
 
@@ -60,7 +60,7 @@ def test_plain_values_come_back_as_they_were(items: Items, item: Any) -> None:
 @pytest.mark.parametrize(
     "item", [Thing(), lambda: 1, Thing, [Thing()], "x" * LIMIT], ids=lambda v: str(v)[:20]
 )
-def test_what_cannot_be_stored_is_refused_at_once(make: Make, item: Any) -> None:
+def test_an_item_that_cannot_be_stored_is_refused_at_once(make: Make, item: Any) -> None:
     """put raises ValueError with the reason, and nothing is stored."""
     q = make(settings={"DQ_MAX_ENTRY_BYTES": LIMIT})
     with pytest.raises(ValueError, match="cannot be stored"):
@@ -70,8 +70,8 @@ def test_what_cannot_be_stored_is_refused_at_once(make: Make, item: Any) -> None
     assert q.qsize() == 0
 
 
-def test_a_request_in_few_bytes_is_all_there(items: Items) -> None:
-    """What the codec of requests writes shortly, `depth` and a Referer, a program gets in full."""
+def test_a_request_stored_in_few_bytes_is_read_completely(items: Items) -> None:
+    """A program gets `depth` and a Referer in full, which the codec of requests shortens."""
     spider = Spider("spider")
     headers = {"Referer": "http://a.example/shop/"}
     request = Request("http://a.example/shop/1", spider.parse, meta={"depth": 3}, headers=headers)
@@ -83,8 +83,8 @@ def test_a_request_in_few_bytes_is_all_there(items: Items) -> None:
     }
 
 
-def test_the_largest_item(items: Items) -> None:
-    """What is exactly as large as an entry may be goes through both ways; a byte more through neither."""
+def test_an_item_of_exactly_the_largest_size_is_stored(items: Items) -> None:
+    """An item of exactly the limit is stored and read; with one more byte it is neither."""
     largest = "x" * (LIMIT - 4)
     assert items.decode(items.encode(largest)) == largest
     assert len(items.encode(largest)) == LIMIT
@@ -93,7 +93,7 @@ def test_the_largest_item(items: Items) -> None:
 
 
 def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None:
-    """A program that works off a crawl reads URL, method and the rest by name, callbacks by theirs."""
+    """A program reads URL, method and the other attributes by name, and callbacks as names."""
     spider = ItsSpider()
     codec = Codec(spider)
     request = Request(
@@ -122,15 +122,15 @@ def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None
     ],
 )  # fmt: skip
 def test_untrusted_values_are_refused_with_a_message(items: Items, payload: bytes) -> None:
-    """No bytes raise anything else, and none make an object of a class that is not allowed."""
+    """All such bytes raise CannotDecode, and none create an object of a class that is not allowed."""
     with pytest.raises(CannotDecode):
         items.decode(payload)
 
 
-def test_what_cannot_be_read_becomes_a_dead_letter(
+def test_an_unreadable_item_becomes_a_dead_letter(
     make: Make, redis_server: RedisServer, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """get sets it aside with its reason and takes the next one; get_nowait does not take it for Empty."""
+    """get sets it aside with its reason and takes the next one; get_nowait does not raise Empty for it."""
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
     worker = HandWorker(live, "another")
     worker.exchange(put(1, payload=b"\x09?"), put(2, payload=b""), put(3, payload=b"\x03\x07"))
@@ -155,10 +155,10 @@ EVENT = {"DQ_TYPES": ["support.project.Event"]}
     ],
     ids=["serialized", "class"],
 )
-def test_what_others_can_read_is_given_back(
+def test_an_entry_that_only_a_spider_can_read_is_given_back(
     make: Make, redis_server: RedisServer, crawl_name: str, payload: bytes, reason: str
 ) -> None:
-    """get says what it needs; nothing is a dead letter, and a spider's worker gets the entry."""
+    """get names the missing setting; no entry becomes a dead letter, and the spider's worker gets it."""
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
     worker = HandWorker(live, "another")
     worker.exchange(put(1, payload=payload))
@@ -173,8 +173,8 @@ def test_what_others_can_read_is_given_back(
     live.close()
 
 
-def test_types_of_the_program(make: Make) -> None:
-    """A class that DQ_TYPES names is stored, and comes back as itself."""
+def test_objects_of_a_listed_class_come_back_as_themselves(make: Make) -> None:
+    """A class in DQ_TYPES is stored, and its objects come back as themselves."""
     event = Event("start", 1, "/")
     with pytest.raises(ValueError, match="DQ_TYPES"):
         make().put(event)

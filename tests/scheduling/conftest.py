@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run Scrapy: one Redis for all of them, scripts, and a look at a crawl."""
+"""Fixtures for tests that run Scrapy: one Redis for all tests, scripts, and a look at a crawl."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from support.worker import Worker
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Yield the URL of one server: what Scrapy sees does not depend on its kind."""
+    """Yield the URL of one server. Its kind makes no difference to Scrapy."""
     with RedisServer(appendonly=True) as server:
         yield server.url
 
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[redis.Redis]:
-    """Yield a client of that server, as programs get one."""
+    """Yield a client of that server, made as a user's program makes it."""
     with get_redis(url=redis_url) as client:
         yield client
 
@@ -38,7 +38,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 def begin(
     redis_url: str, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
 ) -> Callable[..., tuple[TreeSite, Project]]:
-    """Return a function that starts a site, and makes a project with the given spider that crawls it."""
+    """Return a function that starts a site and makes a project whose given spider crawls it."""
 
     def make(spider: str, settings: dict[str, Any] | None = None, **tree: Any) -> tuple[TreeSite, Project]:
         site = start_site(pages=1, **tree)
@@ -51,7 +51,7 @@ def begin(
 def tree(
     redis_url: str, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
 ) -> Callable[..., tuple[TreeSite, Project]]:
-    """Return a function that starts a tree, and makes a project that crawls it from its root."""
+    """Return a function that starts a tree and makes a project that crawls it from its root."""
 
     def make(
         spider: str = SPIDER, settings: dict[str, Any] | None = None, **tree: Any
@@ -64,7 +64,7 @@ def tree(
 
 @pytest.fixture
 def look(redis_url: str) -> Iterator[Callable[[Project | str], Overview]]:
-    """Yield a function that reads the state of a crawl, given by its name or by a project."""
+    """Yield a function that reads the state of a crawl by its name or its project."""
     client = connect_url(redis_url, 5.0)
     yield lambda crawl: peek(client, crawl.name if isinstance(crawl, Project) else crawl)
     client.close()
@@ -102,7 +102,7 @@ def start_script() -> Callable[[Project, str], Worker]:
 
 @pytest.fixture
 def errors() -> Callable[[Worker], list[str]]:
-    """Return a function that reads the ERROR and CRITICAL lines of a worker's log, as `logger: text`."""
+    """Return a function that reads the ERROR and CRITICAL lines of a worker's log as `logger: text`."""
 
     def read(worker: Worker) -> list[str]:
         pattern = r"^[-\d]+ [:\d]+ \[([\w.]+)\] (?:ERROR|CRITICAL): (.*)$"

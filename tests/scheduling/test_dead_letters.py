@@ -1,4 +1,4 @@
-"""Stored entries that cannot be crawled are set aside with their reason; the engine sees none of them."""
+"""Stored entries that cannot be crawled are set aside with a reason, and the engine never gets them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ PAGE = "http://127.0.0.1/p/1"
 
 
 def entry(fields: dict[int, Any], version: int = 1) -> bytes:
-    """Return an entry as another program may write it."""
+    """Return an entry as another program could write it."""
     return bytes((version,)) + msgpack.packb(fields)
 
 
 def nested(depth: int) -> bytes:
-    """Return an entry with arrays in arrays in its meta."""
+    """Return an entry with nested arrays in its meta."""
     return bytes((1,)) + b"\x82\x01" + msgpack.packb(PAGE) + b"\x08\x81\xa1a" + b"\x91" * depth + b"\xc0"
 
 
-# Payload, and what its reason tells.
+# Payloads, each with a part of its reason.
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "its format is None"),
     "another format": (entry({URL: PAGE}, version=9), "its format is 9"),
@@ -61,7 +61,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
     redis_url: str, tree: Tree, look: Look, reasons: Reasons, errors: Errors
 ) -> None:
-    """Each is buried with its reason, said in a warning, counted; nothing is raised, all else is crawled."""
+    """Each is buried with a reason and a warning and is counted. Nothing is raised, all else is crawled."""
     site, project = tree(pages=9)
     with closing(LiveFrontier(redis_url, project.name)) as live:
         stranger = HandWorker(live, "stranger", IDENTITY)
@@ -73,7 +73,7 @@ def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
         worker = project.run_worker(timeout_s=30)
         assert worker.close_reason == "unserved", worker.text
         assert project.count() == dict.fromkeys(site.paths | {"/good?s=0"}, 1)
-        # Other code might serve some of them.
+        # Other code might serve some of these entries.
         unserved = look(project).census.unserved
         assert [line for line in errors(worker) if "became dead letters because no worker" not in line] == []
         assert "Traceback" not in worker.text
@@ -85,7 +85,7 @@ def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
             assert any(part in reason for reason in given), case
 
 
-# Requests that decode, but for which something in Scrapy raises; each names a page that would be fetched.
+# Requests that decode but make a part of Scrapy raise. Each names a page that would be fetched.
 TROUBLE: dict[str, dict[int, Any]] = {
     "cb_kwargs": {CB_KWARGS: {"surprise": 1}},
     "slot": {META: {"download_slot": [1]}},
@@ -99,10 +99,10 @@ TROUBLE: dict[str, dict[int, Any]] = {
 }
 
 
-def test_requests_that_trouble_scrapy_do_not_keep_the_crawl_from_its_end(
+def test_requests_that_make_scrapy_raise_do_not_stop_the_crawl(
     redis_url: str, tree: Tree, look: Look
 ) -> None:
-    """Meta that makes a middleware or the downloader raise costs its own request only."""
+    """If meta makes a middleware or the downloader raise, only that request fails."""
     site, project = tree(pages=9)
     with closing(LiveFrontier(redis_url, project.name)) as live:
         stranger = HandWorker(live, "stranger", IDENTITY)
@@ -128,7 +128,7 @@ NOWHERE = spider_of("""
 def test_links_to_hosts_that_cannot_exist_fail_and_leave_no_dead_letters(
     redis_url: str, tree: Tree, look: Look
 ) -> None:
-    """A page can have 20,000. Of what has failed, the newest stay; dead letters all do."""
+    """A page can have 20,000 such links. Redis keeps the newest failed requests, but all dead letters."""
     _, project = tree(
         spider=NOWHERE,
         settings={"RETRY_TIMES": 1, "CONSTANTS": {"scrapy_dq.frontier.frontier.Frontier.keep_failed": 3}},

@@ -1,4 +1,4 @@
-"""`dq_delay`, `dq_not_before` and DQ_RETRY_BACKOFF: what is not due waits, in Redis or in its worker."""
+"""`dq_delay`, `dq_not_before` and DQ_RETRY_BACKOFF make requests wait in Redis or in their worker."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Prompt = Callable[[], float]
 
 EARLY_S = 0.02
 PROMPT_S = 0.6
-"""Within this time of its being due a request is to be sent; stalls of the machine come on top."""
+"""A due request is sent within this time, plus stalls of the machine."""
 
 
 @pytest.fixture
 def prompt_s() -> Prompt:
-    """Return a function that tells PROMPT_S with the stalls since the test began."""
+    """Return a function that returns PROMPT_S plus the stalls since the test began."""
     clock = Stopwatch()
     return lambda: PROMPT_S + clock.stalled_s
 
 
-# A spider that goes to /root, whose callback yields what a test says; all other pages are recorded.
+# A spider that fetches /root. Its callback yields the test's requests; all other pages are recorded.
 SPIDER = spider_of("""
     async def start(self):
         yield scrapy.Request(self.start_urls[0] + "/root?s=0", self.root, dont_filter=True)
@@ -49,7 +49,7 @@ def spider(*requests: str) -> str:
 
 
 def first_hits(site: TreeSite) -> dict[str, float]:
-    """Return when each target was asked for first, in seconds since /root was."""
+    """Return the time of the first request for each target, in seconds since the request for /root."""
     found: dict[str, float] = {}
     for hit in site.log():
         found.setdefault(hit.target, hit.at_s)
@@ -60,8 +60,8 @@ def all_hits(site: TreeSite, target: str) -> list[float]:
     return [hit.at_s for hit in site.log() if hit.target == target]
 
 
-def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(begin: Tree, prompt_s: Prompt) -> None:
-    """By dq_delay, by dq_not_before, or by the later of both; the idle worker asks seldom meanwhile."""
+def test_a_crawl_waits_for_a_request_until_it_is_due(begin: Tree, prompt_s: Prompt) -> None:
+    """dq_delay, dq_not_before or the later of both decides. The idle worker makes few exchanges."""
     site, project = begin(
         spider(
             'request("/now?s=0")',
@@ -78,12 +78,12 @@ def test_a_request_waits_until_it_is_due_and_the_crawl_for_it(begin: Tree, promp
         assert -EARLY_S <= hits[target] - due_s < prompt_s()
     assert set(project.count().values()) == {1}
     assert len(project.count()) == 5
-    # Polling for the pages that are due would make 50 a second.
+    # Polling for the due pages would make 50 exchanges per second.
     assert worker.stats["dq/exchanges"] <= 15 + 4 * worker.stats["elapsed_time_seconds"]
 
 
 def test_a_delay_outlives_a_kill(begin: Tree, look: Look, prompt_s: Prompt) -> None:
-    """It is stored with its time: not lost, not shorter, and not longer by the restart."""
+    """The due time is stored: the restart neither loses, shortens nor extends the delay."""
     site, project = begin(spider('request("/later?s=0", dq_delay=8)'))
     first = project.start_worker()
     wait_until(lambda: look(project).census.delayed == 1, "it is stored", 20)
@@ -101,10 +101,10 @@ FOLLOWED = ("/flaky?s=0&flaky=1", "/moved?to=/there%3Fs=0")
 
 
 @pytest.mark.parametrize("local", ["", ", dq_local=True"], ids=["stored", "local"])
-def test_what_follows_from_a_delayed_request_is_not_delayed_again(
+def test_retries_and_redirects_of_a_delayed_request_are_not_delayed_again(
     begin: Tree, prompt_s: Prompt, local: str
 ) -> None:
-    """A retry and a redirect copy its meta."""
+    """A retry and a redirect copy the meta of the delayed request."""
     site, project = begin(spider(*(f'request("{target}", dq_delay=1{local})' for target in FOLLOWED)))
     project.run_to_end(timeout_s=20)
     hits = first_hits(site)
@@ -116,7 +116,7 @@ def test_what_follows_from_a_delayed_request_is_not_delayed_again(
 
 
 def test_a_local_request_waits_in_its_worker(begin: Tree, prompt_s: Prompt) -> None:
-    """As long, and while nothing else is left; its parent is not acked before."""
+    """It waits for its due time, even as the last request. Its parent is acked only after it."""
     site, project = begin(
         spider(
             'request("/now?s=0", dq_local=True)',
@@ -141,7 +141,7 @@ LOCAL_START = spider_of("""
 
 
 def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Tree) -> None:
-    """A start request: nothing in Redis tells of it."""
+    """It is a start request, so Redis knows nothing of it."""
     _, project = begin(LOCAL_START)
     project.run_to_end(timeout_s=20)
     assert project.count() == {"/later?s=0": 1}
@@ -149,7 +149,7 @@ def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Tree
 
 @pytest.mark.parametrize("through", ["command line", "settings"])
 def test_a_backoff_delays_retries_and_not_redirects(begin: Tree, through: str, prompt_s: Prompt) -> None:
-    """Twice as long each time, up to its cap, of which a half is jitter; off by default."""
+    """The backoff doubles up to its cap, and half of it is jitter. It is off by default."""
     flaky, moved = "/flaky?s=0&flaky=2", "/moved?flaky=1&to=/there%3Fs=0"
     in_settings = {"DQ_RETRY_BACKOFF": {"base": 0.8, "cap": 1.2}} if through == "settings" else {}
     site, project = begin(
@@ -188,7 +188,7 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     reasons: Reasons,
     debug: bool,
 ) -> None:
-    """Each with its reason and a warning, and no trace in seen: a correct request for the page is crawled."""
+    """Each has a reason and a warning, and no entry in `seen`: a correct request for the page is crawled."""
     site = start_site(pages=1)
     requests = [f'request("/{n}?s=0", {meta})' for n, meta in enumerate([*BAD_TIMES, *BAD_TIMES])]
     project = make_project(
@@ -206,14 +206,14 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     assert max(map(len, told)) < 300
     with connect_url(redis_url) as client:
         letters = client.hvals(keys.prefix(project.name) + "dead")
-    # Where each would wait if it got another try.
+    # The partition where each request would wait after a retry.
     assert {msgpack.unpackb(letter, raw=True)[6] for letter in letters} == {b"127.0.0.1"}
     assert worker.text.count("becomes a dead letter") == len(requests if debug else BAD_TIMES)
     assert "Traceback" not in worker.text
 
 
 def test_a_local_request_with_an_invalid_time_is_crawled_at_once(begin: Tree, look: Look) -> None:
-    """It cannot be a dead letter: nobody could read it."""
+    """A dead letter has a stored request, but this request cannot be stored."""
     _, project = begin(spider('request("/0?s=0", dq_delay=-1, dq_local=True)'))
     worker = project.run_to_end(timeout_s=20)
     assert project.count() == {"/0?s=0": 1}
@@ -222,8 +222,8 @@ def test_a_local_request_with_an_invalid_time_is_crawled_at_once(begin: Tree, lo
 
 
 @pytest.mark.parametrize("days", [1, -1])
-def test_the_clock_of_a_host_decides_nothing(begin: Tree, days: int, prompt_s: Prompt) -> None:
-    """A host whose clock is a day fast or slow crawls at the time that Redis has."""
+def test_the_clock_of_a_host_does_not_matter(begin: Tree, days: int, prompt_s: Prompt) -> None:
+    """A host whose clock is a day fast or slow crawls by Redis's time."""
     at = time.time() + 4.0
     site, project = begin(
         spider(f'request("/at?s=0", dq_not_before={at})', 'request("/after?s=0", dq_delay=1)')
@@ -232,7 +232,7 @@ def test_the_clock_of_a_host_decides_nothing(begin: Tree, days: int, prompt_s: P
         "import time\n"
         "_right, _right_ns = time.time, time.time_ns\n"
         f"time.time = lambda: _right() + {days * 86_400}\n"
-        # logging reads it since Python 3.13
+        # since Python 3.13, logging reads time_ns
         f"time.time_ns = lambda: _right_ns() + {days * 86_400 * 10**9}\n"
     )
     (project.folder / "sitecustomize.py").write_text(wrong)

@@ -1,4 +1,4 @@
-"""The parts of Scrapy's engine that engine_hooks.py uses: without one of them it is refused by name."""
+"""engine_hooks.py names each missing part of Scrapy's engine in an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scrapy_dq.scheduling.session import Session
 from support.given import MakeProject
 from support.waiting import free_port
 
-# The parts of the engine, each by what is left of it when Scrapy changes that part.
+# Engine doubles, each without one part that Scrapy might change.
 BROKEN_ENGINES = {
     "engine._slot": {"_slot": None},
     "engine._slot.inprogress": {"_slot.inprogress": []},
@@ -69,7 +69,7 @@ def make_engine() -> SimpleNamespace:
 
 @pytest.mark.parametrize("part", BROKEN_ENGINES)
 def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
-    """UnsupportedScrapy names the missing part, the version at hand and the versions that are tested."""
+    """UnsupportedScrapy names the missing part, the installed version and the tested versions."""
     engine = make_engine()
     for path, value in BROKEN_ENGINES[part].items():
         *above, name = path.split(".")
@@ -85,8 +85,8 @@ def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
     assert "2.13.4 to 2.19" in message
 
 
-def test_a_complete_engine_is_accepted_and_reports_what_leaves() -> None:
-    """The double of the test above has all that is needed: what leaves downloader and set is reported."""
+def test_a_complete_engine_is_accepted_and_reports_requests_that_leave_it() -> None:
+    """This test's double has all parts. The hooks report a request that leaves the downloader or the set."""
     engine = make_engine()
     left: list[tuple[str, Outcome | None]] = []
     EngineHooks(
@@ -102,7 +102,7 @@ def test_a_complete_engine_is_accepted_and_reports_what_leaves() -> None:
 
 
 def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped() -> None:
-    """What is at work in a callback stays; so does all if a downloader does not say what it downloads."""
+    """Pages in a callback stay. All downloads stay if the downloader does not list them."""
     engine = make_engine()
     pages = [scrapy.Request(f"http://example.com/{name}") for name in ("slow", "parsed")]
     output: list[Any] = []
@@ -129,7 +129,7 @@ def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped(
 
 
 def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> None:
-    """What a downloader middleware answers with has a parent, also while other requests are under way."""
+    """A request from a downloader middleware has a parent, even while other requests are under way."""
     engine = make_engine()
     settlement = EngineHooks(
         SimpleNamespace(engine=engine, signals=SignalManager()), lambda *_: None, lambda _: None
@@ -140,8 +140,8 @@ def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> Non
     assert settlement.parent_of(old) is None
 
 
-def test_no_hook_of_scrapy_tells_when_a_request_is_done() -> None:
-    """Once there is one, settlement has to use it: docs/internals/settlement.md."""
+def test_no_hook_of_scrapy_shows_when_a_request_is_done() -> None:
+    """If Scrapy adds one, settlement must use it: docs/internals/settlement.md."""
     for cls in (BaseScheduler, Scheduler):
         assert not [name for name in dir(cls) if name.startswith("finish") or name.endswith("_finished")]
 
@@ -149,7 +149,7 @@ def test_no_hook_of_scrapy_tells_when_a_request_is_done() -> None:
 def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
     caplog: pytest.LogCaptureFixture, make_project: MakeProject
 ) -> None:
-    """Opening fails before Redis is looked for, and closing afterwards is safe."""
+    """Opening fails before it looks for Redis, and closing afterwards is safe."""
 
     class AnySpider(scrapy.Spider):
         name = "any"

@@ -1,4 +1,4 @@
-"""Requests that fail for good are counted and kept, with what a person needs to retry them."""
+"""Requests that fail for good are counted and stored with the data that a user needs to retry them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Odd(Exception):
 
 
 def at(line: str, function: str) -> str:
-    """Return the place of a line of SPIDER, as a reason ends with it."""
+    """Return the place of a line of SPIDER in the form that ends a reason."""
     [number] = [n for n, text in enumerate(SPIDER.splitlines(), 1) if line in text]
     return f"(spiders/spider.py:{number} in {function})"
 
@@ -143,11 +143,11 @@ def project(begin: Tree) -> Project:
     return begin(SPIDER, settings={"DOWN": down, "RETRY_ENABLED": False, **MIDDLEWARES})[1]
 
 
-def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, look: Look) -> None:
-    """With URL, reason, time, worker and the request itself; what was handled or dropped is not among it."""
+def test_requests_that_fail_for_good_are_kept(project: Project, redis_url: str, look: Look) -> None:
+    """Redis keeps URL, reason, time, worker and request, but no request that was handled or dropped."""
     worker = project.run_to_end()
     census = look(project).census
-    # Those of the 19 that did not fail, and a child.
+    # The requests of the 19 that did not fail, and a child.
     assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 19 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
         records = kept(client, project.name, "failed")
@@ -160,7 +160,7 @@ def test_what_fails_for_good_is_kept_apart(project: Project, redis_url: str, loo
     assert len({one.worker_id for one in records}) == 1
     assert str(worker.pid) in records[0].worker_id
     assert all(one.label.encode() in one.payload for one in records)
-    # One more than are kept: the local child, which has no lease, is only counted.
+    # The local child also counts, but it has no lease and is not stored.
     assert worker.stats["dq/failed"] == len(FAILED) + 1
     told = f"WARNING: Requests of this run: {len(FAILED)} failed for good. `scrapy dq failed --crawl "
     assert told in worker.text.splitlines()[-1]
@@ -202,8 +202,8 @@ class Pipeline:
 """)
 
 
-def test_what_awaits_something_cancelled_has_failed(begin: Tree, redis_url: str) -> None:
-    """A database driver may cancel: Scrapy says nothing then, and the item or the request would be lost."""
+def test_a_request_fails_if_its_await_is_cancelled(begin: Tree, redis_url: str) -> None:
+    """A database driver may cancel an await. Scrapy then logs nothing, and would lose the item or request."""
     _, project = begin(CANCELLED, settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.Pipeline": 1}})
     assert project.run_to_end().close_reason == "finished"
     with connect_url(redis_url) as client:
@@ -217,8 +217,8 @@ def test_what_awaits_something_cancelled_has_failed(begin: Tree, redis_url: str)
     assert all(told in one.reason for one in records)
 
 
-def test_a_start_that_awaits_something_cancelled_has_failed(begin: Tree) -> None:
-    """Scrapy takes it for the end of the engine: no worker of the crawl would ever finish."""
+def test_start_fails_if_its_await_is_cancelled(begin: Tree) -> None:
+    """Scrapy takes this for the end of the engine, and then no worker of the crawl would ever finish."""
     _, project = begin(CANCELLED, settings={"IN_START": True})
     worker = project.run_worker()
     assert worker.close_reason == "start_error", worker.text
@@ -240,7 +240,7 @@ LOGINS = spider_of("""
 
 
 def test_no_login_is_stored_with_a_reason_or_logged(begin: Tree, redis_url: str) -> None:
-    """Scrapy's errors quote the URL, or a part of it. Its own lines, such as "Crawled", are not ours."""
+    """Scrapy's errors quote the URL or a part of it. Scrapy's own lines, such as "Crawled", do not count."""
     settings = {"DOWN": f"http://127.0.0.1:{free_port()}", "RETRY_ENABLED": False}
     _, project = begin(LOGINS, settings=settings)
     worker = project.run_to_end()
@@ -257,8 +257,8 @@ def test_no_login_is_stored_with_a_reason_or_logged(begin: Tree, redis_url: str)
     assert not [line for line in ours if "S3" in line]
 
 
-def test_a_run_that_keeps_what_was_seen_says_what_it_forgets(project: Project) -> None:
-    """What failed is not crawled again, and its record is gone: a person must know in time."""
+def test_a_run_with_persist_warns_about_failed_requests_that_it_forgets(project: Project) -> None:
+    """Failed requests are not crawled again, and their records are gone: the user needs a warning."""
     settings = {"SCHEDULER_PERSIST": True}
     text = f"WARNING: Crawl {project.name!r}: {len(FAILED)} requests of the last run had failed for good or"
     runs = [project.run_to_end(settings=settings).text.count(text) for _ in range(3)]
@@ -315,13 +315,13 @@ class Rescue:
 
 
 def reasons_of(project: Project, redis_url: str) -> dict[str, str]:
-    """Return the reason of each failed request, by its path."""
+    """Return the reason of each failed request by its path."""
     with connect_url(redis_url) as client:
         return {urlsplit(one.label).path: one.reason for one in kept(client, project.name, "failed")}
 
 
 def test_a_page_that_ends_with_an_error_status_has_failed(begin: Tree, redis_url: str, look: Look) -> None:
-    """After its last attempt, unless a callback, an errback or a spider middleware handles the response."""
+    """It fails after the last attempt, unless a callback, an errback or a spider middleware handles it."""
     settings = {
         "RETRY_TIMES": 1,
         "RETRY_PRIORITY_ADJUST": 0,
@@ -367,7 +367,7 @@ NO_HTTPERROR = {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None}
 def test_settings_decide_which_statuses_have_failed(
     settings: dict[str, Any], expected: dict[str, str], begin: Tree, redis_url: str
 ) -> None:
-    """Those of RETRY_HTTP_CODES; none that Scrapy gives to a callback."""
+    """A status in RETRY_HTTP_CODES is a failure, unless Scrapy gives the response to a callback."""
     _, project = begin(ONE_ERROR, settings={"RETRY_ENABLED": False} | settings)
     project.run_to_end()
     assert reasons_of(project, redis_url) == expected
@@ -377,7 +377,7 @@ def test_settings_decide_which_statuses_have_failed(
 def test_retry_brings_back_a_page_that_ended_with_an_error_status(
     kind: str, redis_url: str, start_site: StartSite, make_project: MakeProject, look: Look
 ) -> None:
-    """The last line of the log names the commands, and `failed` shows the cause."""
+    """The log's last line names the commands, and `failed` shows the reason."""
     site = start_site(pages=1)
     url = site.url("/later?flaky=1")
     fed = kind == "RedisSpider"

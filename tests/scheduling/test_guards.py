@@ -1,4 +1,4 @@
-"""Guards between Scrapy and the frontier: a page and its children, and the time that closing may take."""
+"""Guards between Scrapy and the frontier: pages and their children, and the time for closing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from support.given import Tree
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
-# Four children of one URL. The first time the callback breaks off after two; then it yields them the other
-# way round. With TWO_PARENTS, two pages have the very same children: nothing in them tells whose they are.
+# Four children with one URL. The first time, the callback stops after two; then it yields all four in
+# reverse. With TWO_PARENTS, two pages have equal children that do not show their parent.
 CHILDREN = spider_of("""
     async def start(self):
         for name in "ab" if self.settings.getbool("TWO_PARENTS") else "a":
@@ -39,26 +39,26 @@ CHILDREN = spider_of("""
 CHILD_NAMES = [f"child-{number}" for number in (1, 2, 3, 4)]
 
 
-def test_a_parent_that_runs_again_may_yield_its_children_in_another_order(begin: Tree) -> None:
-    """They are known by what they are, not by their turn: each is crawled once."""
+def test_a_page_that_runs_again_may_yield_its_requests_in_another_order(begin: Tree) -> None:
+    """Their content identifies them, not their order: each is crawled once."""
     _, project = begin(CHILDREN)
     first = project.run_worker(settings={"BREAK": 1}, timeout_s=20)
     assert first.close_reason == "enough"
     second = project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(CHILD_NAMES, 1)
-    assert second.stats["dq/duplicates"] == 2 + 1  # the children of the first time; the page, from start()
+    assert second.stats["dq/duplicates"] == 2 + 1  # the first run's children, and the page from start()
 
 
 def test_equal_children_of_two_parents_stay_separate(begin: Tree) -> None:
-    """As under Scrapy's own scheduler, `dont_filter` means that each is crawled."""
+    """`dont_filter` means that each child is crawled, as with Scrapy's own scheduler."""
     settings = {"TWO_PARENTS": 1, "REFERER_ENABLED": False}
     _, project = begin(CHILDREN, settings=settings)
     assert project.run_worker(timeout_s=20).close_reason == "finished"
     assert project.count() == dict.fromkeys(CHILD_NAMES, 2)
 
 
-def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
-    """A page that two workers download, one of them declared dead, becomes one redirect: it has one id."""
+def test_the_id_of_a_redirect_does_not_depend_on_its_latency() -> None:
+    """Two workers may download a page if one is declared dead. Both redirects have the same id."""
     ids = []
     for latency in (b"0.1", b"0.2"):
         admissions = Admissions(RequestFingerprinter().fingerprint)
@@ -69,8 +69,8 @@ def test_a_redirect_is_the_same_however_long_its_download_took() -> None:
 
 
 @pytest.mark.parametrize("start", [False, True])
-def test_a_request_is_the_same_whenever_it_is_due(start: bool) -> None:
-    """A page that polls itself after a delay with jitter, and is killed at it, must not do so twice then."""
+def test_the_token_of_a_request_does_not_depend_on_its_delay(start: bool) -> None:
+    """A page requests itself after a jittered delay. If it is killed and runs again, one request remains."""
 
     def token(delay: float) -> bytes:
         admissions = Admissions(RequestFingerprinter().fingerprint)
@@ -81,8 +81,8 @@ def test_a_request_is_the_same_whenever_it_is_due(start: bool) -> None:
     assert token(60) == token(61.5)
 
 
-def test_closing_has_what_is_left_of_the_grace() -> None:
-    """The grace began with the signal, not once the pages at work were through; one try is always made."""
+def test_closing_takes_no_longer_than_the_rest_of_the_grace() -> None:
+    """The grace begins with the signal, not with the end of the pages at work. One try is always made."""
 
     async def time_left(since_signal_s: float | None) -> float:
         session = Session.__new__(Session)
@@ -98,12 +98,12 @@ def test_closing_has_what_is_left_of_the_grace() -> None:
 @pytest.mark.parametrize(
     ("parentless", "shares_seen", "closes"), [(False, True, 0), (True, True, 1), (False, False, 1)]
 )
-def test_after_a_lost_outbox_nothing_counts_as_seen_and_the_worker_ends_if_it_must(
+def test_after_a_lost_outbox_a_worker_forgets_its_requests_and_may_close(
     parentless: bool, shares_seen: bool, closes: int
 ) -> None:
-    """What the pages that run again yield must be sent again; start() runs again in the next crawl only.
+    """Pages that run again must send their requests again. Only the next crawl runs start() again.
 
-    A dupefilter of the project's own would drop what was lost.
+    A project's own dupefilter would drop the lost requests.
     """
     session = Session.__new__(Session)
     session.admissions = Admissions(lambda request: b"")
@@ -124,15 +124,15 @@ TOO_LATE = spider_of("""
 """)
 
 
-def test_what_comes_after_a_worker_has_left_is_dropped_with_a_warning(begin: Tree) -> None:
-    """Of `spider_closed`, say: nobody would store it, or crawl it."""
+def test_requests_after_a_worker_has_left_are_dropped_with_a_warning(begin: Tree) -> None:
+    """A `spider_closed` handler may add a request, for example. No worker would store or crawl it."""
     _, project = begin(TOO_LATE)
     worker = project.run_to_end(timeout_s=20)
     assert project.count("accepted") == {"False": 2}
     assert worker.text.count("is dropped: this worker has left the crawl") == 1
 
 
-# The child is not yielded: nothing tells who its parent is.
+# The callback does not yield the child, so the child's parent is unknown.
 HANDED_TO_THE_ENGINE = spider_of("""
     async def parse(self, response):
         self.crawler.engine.crawl(response.follow("/child?s=0", self.child, meta={"dq_local": True}))
@@ -150,11 +150,11 @@ HANDED_TO_THE_ENGINE = spider_of("""
 
 
 def test_a_page_waits_for_a_local_request_that_may_be_its_child(tree: Tree) -> None:
-    """Whose child it is is not known, so every page at work waits: killed, it runs again."""
+    """The child's parent is unknown, so every page at work waits for it. Killed, the page runs again."""
     _, project = tree(spider=HANDED_TO_THE_ENGINE, pages=1)
     first = project.start_worker(settings={"HOLD": 1})
     wait_until(lambda: project.count("later"), "there was an exchange since the page's callback ended", 20)
     first.kill()
     second = project.run_to_end(timeout_s=30)
-    assert "joined run 0 " in second.text  # not a new run: there the page would be crawled anyway
+    assert "joined run 0 " in second.text  # a new run would crawl the page anyway
     assert (project.count("page"), project.count("child")) == ({"page": 2}, {"child": 2})

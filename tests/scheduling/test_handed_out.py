@@ -1,4 +1,4 @@
-"""Scheduler classes of a project: a lease follows a copy of its request, and what they drop fails."""
+"""A project's scheduler class copies or drops requests: a lease follows the copy, a dropped request fails."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ from scrapy_dq.scheduling import handed_out
 
 @pytest.mark.parametrize("name", ["Copies", "Replaces", "ReplacesMeta", "Buffers", "Wraps"])
 def test_a_lease_follows_its_request_into_a_copy(begin: Tree, look: Look, name: str) -> None:
-    """Stored and local requests end with the copy that the engine gets, with and without a delay."""
+    """Stored and local requests end with the copy that the engine gets, with or without a delay."""
     scheduler = f"tree_project.spiders.spider.{name}"
     _, project = begin(SPIDER, {"SCHEDULER": scheduler, "DQ_DOMAIN_DELAY": 0.01})
     worker = project.run_worker(timeout_s=20)
@@ -101,7 +101,7 @@ def test_a_lease_follows_its_request_into_a_copy(begin: Tree, look: Look, name: 
 
 
 def test_a_request_that_a_scheduler_drops_fails(begin: Tree, look: Look) -> None:
-    """The crawl ends, `retry` finds the request, and one warning names the class."""
+    """The crawl ends, `retry` finds the request, and one warning names the scheduler class."""
     _, project = begin(SPIDER, {"SCHEDULER": "tree_project.spiders.spider.DropsOne"})
     worker = project.run_worker(timeout_s=20)
     assert worker.close_reason == "finished"

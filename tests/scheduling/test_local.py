@@ -1,4 +1,4 @@
-"""Requests that stay in their worker: `dq_local`, and what cannot be stored. They too are never lost."""
+"""Local requests, by `dq_local` or because they cannot be stored, stay in their worker and are never lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOCAL = {"dq_local": True}
 
 
 def test_a_dq_local_request_stays_in_its_worker(tree: Tree) -> None:
-    """Two workers: each logs in for itself, and a page's local child is crawled by the page's own worker."""
+    """Each of two workers logs in for itself. A page's local child is crawled by the page's worker."""
     site, project = tree(spider=LOGIN, settings={"CONCURRENT_REQUESTS": 4}, pages=60, latency_s=0.05)
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
@@ -73,7 +73,7 @@ ENTER = spider_of("""
 
 @pytest.mark.parametrize("local", [True, False])
 def test_a_login_that_only_one_worker_has_is_reported_once(tree: Tree, local: bool) -> None:
-    """An ordinary login is sent once per run: the other worker fetches its pages without the cookie."""
+    """An ordinary login is sent once per run, so the other worker fetches its pages without the cookie."""
     _, project = tree(spider=ENTER, settings={"LOCAL": local}, pages=30)
     workers = project.start_workers(2)
     assert project.wait(60) == ["finished", "finished"]
@@ -115,7 +115,7 @@ CHAIN = spider_of("""
 
 
 def test_a_chain_of_local_requests_does_not_stay_in_memory(tree: Tree) -> None:
-    """Each was the parent of the next; with the cookies of a site, one took 300 kB."""
+    """Each request is the parent of the next one. With a site's cookies, one can take 300 kB."""
     _, project = tree(spider=CHAIN, pages=1)
     project.run_to_end(timeout_s=30)
     assert project.count("alive") == {"few": 1}
@@ -146,8 +146,8 @@ class Middleware:
 
 
 @pytest.mark.parametrize("through", ["callback", "middleware"])
-def test_a_request_that_comes_of_itself_does_not_stay_in_memory(tree: Tree, through: str) -> None:
-    """`yield response.request`, or a middleware that returns the request: it was its own parent, for ever."""
+def test_a_request_that_is_returned_again_does_not_stay_in_memory(tree: Tree, through: str) -> None:
+    """A callback or a middleware returns its own request. It must not become its own parent."""
     _, project = tree(
         spider=AGAIN,
         settings={
@@ -162,10 +162,10 @@ def test_a_request_that_comes_of_itself_does_not_stay_in_memory(tree: Tree, thro
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(tree: Tree, debug: bool) -> None:
-    """A lambda, an open file, too large: crawled by this worker, counted; one warning for each reason.
+def test_requests_that_cannot_be_stored_are_crawled_by_their_own_worker(tree: Tree, debug: bool) -> None:
+    """Requests with a lambda, an open file or too large a body are crawled by this worker and counted.
 
-    With SCHEDULER_DEBUG each request has its own.
+    There is one warning for each reason, or with SCHEDULER_DEBUG one for each request.
     """
     settings = {"DQ_MAX_ENTRY_BYTES": 1024, "SCHEDULER_DEBUG": debug}
     _, project = tree(spider=UNSTORABLE, settings=settings, pages=1)
@@ -184,8 +184,8 @@ def test_what_cannot_be_stored_is_crawled_here_and_each_reason_reported_once(tre
 
 
 # Five pages, each with one local child: fetched directly, with the meta of the page, after a redirect, after
-# a retry, and one that is local because it cannot be stored. Meanwhile another page's callback goes on, its
-# children are crawled.
+# a retry, and one that is local because it cannot be stored. At the same time another page's callback
+# continues and its children are crawled.
 MORTAL = spider_of("""
     async def start(self):
         site = self.start_urls[0]
@@ -244,13 +244,13 @@ KINDS = ("direct", "passed_on", "moved", "flaky", "unstorable")
 
 
 def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Tree, look: Look) -> None:
-    """A worker is killed in the callbacks of local children: their pages are in flight, and run again."""
+    """A worker is killed in callbacks of local children. Their pages are in flight and run again."""
     _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.start_worker(settings={"MODE": "hold"})
     wait_until(lambda: set(project.count("child")) == {*KINDS}, "all local children are under way", 20)
     wait_until(lambda: set(project.count("leaf")) >= {*KINDS}, "their first children are done", 20)
     done = look(project).census.done
-    # Acks are in order: more than are under way at once have come after those.
+    # Acks are in order: acks for more pages than run at once must have come later.
     wait_until(lambda: look(project).census.done > done + 40, "others are acked meanwhile", 20)
     first.kill()
     assert project.count("page") == dict.fromkeys(KINDS, 1)
@@ -259,11 +259,11 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Tree, l
     assert project.count("page") == dict.fromkeys(KINDS, 2)
     assert project.count("child", pids=[second.pid]) == dict.fromkeys(KINDS, 1)
     leaves = project.count("leaf")
-    assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)  # first and last, each once
+    assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)  # first and last leaf, once each
 
 
 def test_a_page_whose_local_child_is_interrupted_runs_again(begin: Tree) -> None:
-    """CloseSpider in the callback of a local child: its page is released, and run by the next worker."""
+    """CloseSpider in a local child's callback releases its page, and the next worker runs it."""
     _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.run_worker(settings={"MODE": "stop"}, timeout_s=20)
     assert first.close_reason == "stopped"
@@ -291,10 +291,10 @@ UNFILTERED = spider_of("""
 
 
 @pytest.mark.parametrize("kind", ["local", "meta", "plain"])
-def test_what_runs_again_does_not_double_its_unfiltered_children(
+def test_a_page_that_runs_again_does_not_double_its_unfiltered_children(
     kind: str, redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
 ) -> None:
-    """Also those of a local request, and those that are given the meta of a download."""
+    """This includes children of a local request, and children with the meta of a download."""
     project = make_project(
         [start_site(pages=22, fan_out=0).url("/p/0")], redis_url=redis_url, spider=UNFILTERED,
         settings={"MODE": "go", "KIND": kind},
@@ -309,7 +309,7 @@ def test_what_runs_again_does_not_double_its_unfiltered_children(
     assert project.count("listing") == {"-": 1}
 
 
-# Its callbacks cannot be stored, as a site may bring about; "quick" pages and "stored" ones are.
+# Some callbacks cannot be stored, as a site may cause. The callbacks of "quick" and "stored" pages can.
 MANY_LOCAL = spider_of("""
     def parse(self, response):
         for host, count, target, local in self.settings.getlist("LINKS"):
@@ -322,7 +322,7 @@ MANY_LOCAL = spider_of("""
 
 @pytest.fixture
 def links(tree: Tree) -> Tree:
-    """Return a function that makes a project with links of MANY_LOCAL, and more settings."""
+    """Return a function that makes a project with links of MANY_LOCAL and further settings."""
 
     def make(*links: tuple[str, int, str, bool], **more: Any) -> tuple[TreeSite, Project]:
         settings = {"LINKS": links, "RETRY_ENABLED": False, "CONCURRENT_REQUESTS": 4} | more
@@ -334,7 +334,7 @@ def links(tree: Tree) -> Tree:
 def test_local_requests_of_a_slow_site_leave_room_for_other_sites(
     links: Tree,
 ) -> None:
-    """However many there are: their site has no more downloads than it has slots, or than others leave it."""
+    """However many requests there are, their site uses only its own slots, or slots that others leave."""
     site, project = links(
         (HOSTS[1], 20, "/slow/%d?s=600", True), (HOSTS[2], 40, "/quick/%d?s=0", False),
         CONCURRENT_REQUESTS_PER_DOMAIN=2,
@@ -345,10 +345,10 @@ def test_local_requests_of_a_slow_site_leave_room_for_other_sites(
     worker.kill()
 
 
-def test_a_local_request_waits_while_its_site_wants_to_be_left_alone(
+def test_a_local_request_waits_while_its_site_is_blocked(
     links: Tree,
 ) -> None:
-    """As this worker has read in a Retry-After. Another site's local requests go on."""
+    """This worker has received a Retry-After. Local requests of another site continue."""
     site, project = links(
         (HOSTS[1], 10, "/busy/%d?s=0&flaky=1&after=300", True), (HOSTS[2], 10, "/quick/%d?s=0", True),
         DQ_DOMAIN_DELAY=0.1,
@@ -370,7 +370,7 @@ def test_a_local_request_waits_while_its_site_wants_to_be_left_alone(
 def test_local_requests_keep_the_limits_of_their_site(
     links: Tree, settings: dict[str, Any], seconds: float
 ) -> None:
-    """Those that are stored, of the same site, are counted with them; and nothing is waited for too long."""
+    """A site's stored and local requests count together. No request waits longer than necessary."""
     site, project = links(
         (HOSTS[1], 6, f"/local/%d?s={seconds}", True), (HOSTS[1], 6, f"/stored/%d?s={seconds}", False),
         **settings,
@@ -401,8 +401,8 @@ STATUS = spider_of(
 )
 
 
-def test_tools_that_read_the_queues_of_scrapys_scheduler_find_both(begin: Tree) -> None:
-    """`est()` of the telnet console shows what waits in Redis as `dqs`, and what stays here as `mqs`."""
+def test_tools_for_scrapys_scheduler_show_stored_and_local_requests(begin: Tree) -> None:
+    """The telnet console's `est()` shows requests in Redis as `dqs` and local requests as `mqs`."""
     _, project = begin(STATUS, settings={"CONCURRENT_REQUESTS": 1})
     worker = project.run_worker()
     assert worker.close_reason == "looked", worker.text

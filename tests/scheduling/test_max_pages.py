@@ -1,4 +1,4 @@
-"""DQ_MAX_PAGES: the requests of a run, over all workers, and not one more."""
+"""DQ_MAX_PAGES limits a run's requests over all workers exactly."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from support.waiting import wait_until
 
 @pytest.fixture
 def crawl(redis_url: str, start_site: StartSite, make_project: MakeProject) -> tuple[TreeSite, Project]:
-    """A tree of 60 pages."""
+    """Return a tree of 60 pages and a project that crawls it."""
     site = start_site(pages=60, fan_out=5, latency_s=0.02)
     return site, make_project([site.start_url], redis_url=redis_url, settings={"DQ_WORKER_TTL": 2})
 
 
-def test_all_workers_together_crawl_no_more(crawl: tuple[TreeSite, Project], look: Look) -> None:
-    """Exactly so many; what is left waits, and a larger number continues it."""
+def test_all_workers_together_crawl_no_more_than_max_pages(
+    crawl: tuple[TreeSite, Project], look: Look
+) -> None:
+    """They crawl exactly the limit. The rest waits, and a larger limit continues the crawl."""
     site, project = crawl
     workers = [project.start_worker(settings={"DQ_MAX_PAGES": 25}) for _ in range(3)]
     project.wait()
@@ -36,8 +38,8 @@ def test_all_workers_together_crawl_no_more(crawl: tuple[TreeSite, Project], loo
     assert sum(site.hits().values()) == 60
 
 
-def test_a_kill_does_not_change_the_number(crawl: tuple[TreeSite, Project], look: Look) -> None:
-    """What a dead worker had is done by others, within the same number."""
+def test_a_kill_does_not_change_the_number_of_pages(crawl: tuple[TreeSite, Project], look: Look) -> None:
+    """Other workers crawl the dead worker's requests within the same limit."""
     site, project = crawl
     killed, *others = (project.start_worker(settings={"DQ_MAX_PAGES": 30}) for _ in range(3))
     wait_until(lambda: sum(site.hits().values()) >= 5, "they crawl")
@@ -48,8 +50,8 @@ def test_a_kill_does_not_change_the_number(crawl: tuple[TreeSite, Project], look
     assert look(project).census.done == 30
 
 
-def test_one_worker_of_several_shards_crawls_no_more(crawl: tuple[TreeSite, Project], look: Look) -> None:
-    """Whatever is in which shard, and although it asks all of them at once."""
+def test_one_worker_with_several_shards_keeps_max_pages(crawl: tuple[TreeSite, Project], look: Look) -> None:
+    """It keeps the limit however the requests are spread, although it asks all shards at once."""
     site, project = crawl
     settings = {"DQ_SHARDS": 3, "DQ_PARTITION_BY": "none", "DQ_ROLLBACK_HORIZON": 1}
     assert project.run_worker(settings={**settings, "DQ_MAX_PAGES": 25}).close_reason == "max_pages"
@@ -58,8 +60,8 @@ def test_one_worker_of_several_shards_crawls_no_more(crawl: tuple[TreeSite, Proj
     assert sum(site.hits().values()) == 60
 
 
-def test_workers_of_several_shards_crawl_little_more(crawl: tuple[TreeSite, Project]) -> None:
-    """None knows at once what others have leased in another shard; what it has leased itself, it does."""
+def test_workers_with_several_shards_exceed_max_pages_only_slightly(crawl: tuple[TreeSite, Project]) -> None:
+    """A worker does not know at once what others lease in another shard. It still crawls its own leases."""
     site, project = crawl
     settings = {"DQ_SHARDS": 3, "DQ_PARTITION_BY": "none", "DQ_ROLLBACK_HORIZON": 1}
     workers = [project.start_worker(settings={**settings, "DQ_MAX_PAGES": 25}) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Requests that end before a download handler gets them: no site got them, so they use up nothing."""
+"""Requests that end before a download handler gets them reach no site and use up no limit."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_requests_that_no_site_gets_do_not_wait_for_each_other(begin: Tree, local: bool) -> None:
-    """An hour lies between two requests to the site: the first is sent last, and nothing waits before it."""
+def test_requests_that_are_never_sent_do_not_wait_for_each_other(begin: Tree, local: bool) -> None:
+    """The site allows one request per hour. Only the last request is sent, and no earlier one waits."""
     paths = " ".join(f"/{kind}?n={n}" for n in range(10) for kind in ("forbidden", "ignored", "own"))
     settings = {**SETTINGS, "DQ_DOMAIN_DELAY": 3600, "PATHS": paths + " /page?s=0&last=1", "LOCAL": local}
     site, project = begin(ENDED_EARLY, settings)
@@ -62,7 +62,7 @@ def test_requests_that_no_site_gets_do_not_wait_for_each_other(begin: Tree, loca
 
 
 @pytest.mark.parametrize("limit", ["DQ_MAX_PAGES", "DQ_DOMAIN_BUDGET"])
-def test_only_requests_that_a_site_gets_count_as_pages(begin: Tree, limit: str) -> None:
+def test_only_requests_that_are_sent_count_as_pages(begin: Tree, limit: str) -> None:
     """Two of three equal requests come from Scrapy's cache."""
     paths = "/forbidden /ignored /own " * 3 + "/cached?s=0 " * 3 + "/page?s=0 /page?s=0&last=1"
     settings: dict[str, Any] = {**SETTINGS, limit: 2, "PATHS": paths, "HTTPCACHE_ENABLED": True}

@@ -1,4 +1,4 @@
-"""DQ_NOTIFY_URL: a real webhook is told of a real crawl."""
+"""DQ_NOTIFY_URL: a real webhook receives the events of a real crawl."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def webhook() -> Iterator[PostServer]:
         yield hook
 
 
-def test_each_event_is_told_once_and_the_address_is_in_no_log(tree: Tree, webhook: PostServer) -> None:
-    """Two workers crawl; the webhook refuses once."""
+def test_each_event_is_sent_once_and_no_log_contains_the_address(tree: Tree, webhook: PostServer) -> None:
+    """Two workers crawl, and the webhook refuses one event once."""
     _, project = tree(
         spider=SPIDER,
         settings={
             "DQ_NOTIFY_URL": f"{webhook.url}/hook/s3cret",
-            "DQ_RUN_NAME": "once",  # else a worker that starts when the other is done begins another run
+            "DQ_RUN_NAME": "once",  # otherwise a worker that starts late would begin another run
         },
         pages=30,
     )
@@ -51,10 +51,10 @@ def test_each_event_is_told_once_and_the_address_is_in_no_log(tree: Tree, webhoo
     ("path", "why"),
     [("/drip", "no answer yet"), ("/moved", "status 302"), ("", "Connection refused")],
 )
-def test_a_webhook_that_does_not_take_it_delays_nothing_but_the_end(
+def test_a_webhook_that_fails_delays_only_the_end(
     tree: Tree, webhook: PostServer, path: str, why: str
 ) -> None:
-    """Not even the end of the process, if it answers for ever. It is named, without what may be a secret."""
+    """It does not delay the process's end, even with an endless answer. The log names it without secrets."""
     url = webhook.url + path if path else f"http://127.0.0.1:{free_port()}"
     _, project = tree(settings={"DQ_NOTIFY_URL": f"{url}/hook/s3cret"}, pages=5)
     worker = project.run_to_end(timeout_s=60)

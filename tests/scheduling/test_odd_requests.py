@@ -1,4 +1,4 @@
-"""Requests as no tutorial has them: none is lost, none hangs the crawl."""
+"""Unusual requests: none is lost, and none hangs the crawl."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ TIMELESS = spider_of("""
 """)
 
 
-def test_what_python_would_encode_for_hours_costs_a_worker_nothing(tree: Tree) -> None:
-    """Hosts of 20,000 letters in links and redirects, pages that claim to be written as host names are."""
+def test_a_host_name_that_python_would_encode_for_hours_does_not_block_a_worker(tree: Tree) -> None:
+    """Links and redirects have hosts of 20,000 letters, and pages claim the encoding of host names."""
     _, project = tree(spider=TIMELESS, pages=1)
     worker = project.run_to_end(timeout_s=60)
     assert project.count() == {"/odd?s=0": 1}
@@ -64,8 +64,8 @@ BRACKETS = spider_of("""
 """)
 
 
-def test_a_link_that_nobody_can_parse_is_dropped(tree: Tree) -> None:
-    """Of a wide bracket Scrapy makes one that has a meaning; its fingerprint, or its slot, would raise."""
+def test_a_link_that_cannot_be_parsed_is_dropped(tree: Tree) -> None:
+    """Scrapy turns a wide bracket into a real one. Then the fingerprint or the slot would raise."""
     _, project = tree(spider=BRACKETS, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/plain?s=0", "/plain?s=0&in=%5Bquery%5D"], 2)
@@ -74,17 +74,17 @@ def test_a_link_that_nobody_can_parse_is_dropped(tree: Tree) -> None:
 
 
 def test_a_priority_of_another_type_loses_nothing(tree: Tree) -> None:
-    """True counts as 1; None cannot be stored and stays in the worker; what is too large is clamped."""
+    """True counts as 1. None cannot be stored and stays in the worker. Too large a number is clamped."""
     _, project = tree(spider=PRIORITIES, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/true?s=0", "/none?s=0", "/huge?s=0", "/plain?s=0"], 1)
     assert "Redis does not answer" not in worker.text
 
 
-def test_a_local_request_may_yield_itself_again(tree: Tree) -> None:
-    """Polling with `yield response.request`: each time is crawled, and the parent is acked at the end.
+def test_a_local_request_can_yield_itself_again(tree: Tree) -> None:
+    """`yield response.request` may poll: each request is crawled, and the parent is acked at the end.
 
-    Also one of a class that Scrapy cannot copy.
+    The request's class may be one that Scrapy cannot copy.
     """
     _, project = tree(spider=POLLING, pages=1)
     worker = project.run_to_end(timeout_s=30)
@@ -113,7 +113,7 @@ class Baker:
 
 
 def test_the_cookies_of_a_site_are_not_stored_with_each_retry(redis_url: str, tree: Tree) -> None:
-    """Nor with each failure: 900 kB, if the site likes. The worker that sends it writes them again."""
+    """They are not stored with failures either: a site could make them 900 kB. The worker adds them again."""
     _, project = tree(spider=COOKIES % free_port(), pages=1)
     project.run_to_end(timeout_s=30)
     assert project.count("cookies") == {"small=1": 1}
@@ -160,10 +160,10 @@ SCHEMES = spider_of("""
 """)
 
 
-def test_a_page_leads_to_no_file_of_this_host(tree: Tree) -> None:
-    """Unless the spider says so; what start() yields is crawled, and so are its links.
+def test_a_page_cannot_lead_to_a_file_of_this_host(tree: Tree) -> None:
+    """The spider itself may open files: requests from start() are crawled, and so are their links.
 
-    A page is one of the web, or of an FTP server; the spider may have kept the link until it is idle.
+    A page may come from the web or an FTP server. The spider may keep a page's link until it is idle.
     """
     _, project = tree(spider=SCHEMES, pages=1)
     worker = project.run_to_end(timeout_s=30)

@@ -1,4 +1,4 @@
-"""Download slots as partitions: fairness, shared politeness, Retry-After; and seen that forgets."""
+"""Download slots are partitions, with fairness, shared politeness and Retry-After; `seen` may expire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import Stopwatch, wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
-# A spider that starts with what a test says, and follows no link.
+# A spider that starts with the test's requests and follows no links.
 SPIDER = spider_of("""
     async def start(self):
         def request(host, target, **meta):
@@ -36,7 +36,7 @@ def spider(*lines: str) -> str:
 
 
 def times(site: TreeSite, host: str, part: str = "") -> list[float]:
-    """Return when *host* was asked for a target that holds *part*."""
+    """Return the times of *host*'s requests whose target contains *part*."""
     return [hit.at_s for hit in site.log() if hit.host == host and part in hit.target]
 
 
@@ -54,7 +54,7 @@ SLOW_FIRST = (
 def test_a_slow_domain_does_not_slow_down_the_others(
     redis_url: str, make_project: MakeProject, start_site: StartSite, partition_by: str
 ) -> None:
-    """It is at the head of the queue; with `none` the others wait for it, with `slot` they do not."""
+    """The slow domain is first in the queue. With `none` the others wait for it, with `slot` they do not."""
     site, clock = start_site(pages=1, hosts=HOSTS), Stopwatch()
     project = make_project(
         [site.url("")],
@@ -74,7 +74,7 @@ def test_a_slow_domain_does_not_slow_down_the_others(
 
 
 def test_the_limits_of_the_latest_worker_apply_to_all(begin: Tree, redis_url: str) -> None:
-    """It warns with old and new values, and an event has them; with the same limits a worker is silent."""
+    """It logs a warning and an event with old and new values. A worker with the same limits logs nothing."""
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
     site, project = begin(spider(*lines), settings={"DQ_DOMAIN_DELAY": 0.05, "CONCURRENT_REQUESTS": 4})
     first = project.start_worker()
@@ -95,7 +95,7 @@ def test_the_limits_of_the_latest_worker_apply_to_all(begin: Tree, redis_url: st
 
 
 def test_the_download_slot_of_the_meta_is_the_partition(begin: Tree) -> None:
-    """Two slots at one host, each with limits of its own."""
+    """One host has two slots with different limits."""
     site, project = begin(
         spider(
             'for n in range(4): yield request("127.0.0.1", f"/seldom/{n}?s=0", download_slot="seldom: äöü")',
@@ -112,7 +112,7 @@ def test_the_download_slot_of_the_meta_is_the_partition(begin: Tree) -> None:
         assert min(gaps(times(site, "127.0.0.1", part))) < 0.36, "no delay holds for it"
 
 
-# Each page of 127.0.0.1 is redirected to 127.0.0.2, and its callback asks 127.0.0.3 with the same meta.
+# Each page of 127.0.0.1 redirects to 127.0.0.2. Its callback requests 127.0.0.3 with the same meta.
 REDIRECTED = (
     'there = self.start_urls[0].replace("127.0.0.1", "127.0.0.2").rstrip("/")',
     'for n in range(5): yield request("127.0.0.1", f"/away/{n}?s=0&to={there}/there/{n}%3Fs=0")',
@@ -124,8 +124,8 @@ COPYING = """
 """
 
 
-def test_a_redirect_waits_in_the_partition_of_where_it_leads(begin: Tree) -> None:
-    """Also a request that a callback makes with the meta of its page: the limits of each host are kept."""
+def test_a_redirect_waits_in_the_partition_of_its_target(begin: Tree) -> None:
+    """So does a request that a callback makes with its page's meta. Each host's limits are kept."""
     limits = {"127.0.0.2": {"delay": 0.3}, "127.0.0.3": {"delay": 0.4}}
     site, project = begin(
         (SPIDER + COPYING) % "\n".join(f"        {line}" for line in REDIRECTED),
@@ -149,21 +149,21 @@ SAYS_ITS_SLOT = """
 """
 
 
-def test_a_redirect_leads_nobody_into_a_slot_of_the_project(begin: Tree) -> None:
-    """With a page that redirects anywhere, any site could hold it up, or stop it by a Retry-After."""
+def test_a_redirect_to_another_host_leaves_the_slot_of_the_project(begin: Tree) -> None:
+    """Otherwise any site could delay the slot with such a page, or stop it with a Retry-After."""
     lines = "\n".join(f"        {line}" for line in LED_AWAY)
     _, project = begin((SPIDER + SAYS_ITS_SLOT) % lines, hosts=HOSTS)
     project.run_to_end(timeout_s=30)
     assert project.count("slot") == {"/there?s=0/127.0.0.2": 1, "/here?s=0/mine": 1}
 
 
-def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_continues(
+def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter(
     begin: Tree,
     look: Look,
     reasons: Reasons,
     errors: Errors,
 ) -> None:
-    """10 kB, control characters: no stuck partition; a slot that is not text is converted."""
+    """A slot of 10 kB or with control characters makes no partition. A slot that is not text is converted."""
     _, project = begin(
         spider(
             'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
@@ -190,9 +190,6 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter_and_the_crawl_c
     assert errors(worker) == []
 
 
-# Retry-After
-
-
 def retry_after_project(
     redis_url: str, make_project: MakeProject, site: TreeSite, **settings: Any
 ) -> Project:
@@ -212,7 +209,7 @@ def retry_after_project(
 def test_retry_after_keeps_all_workers_away(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """From one domain, and until then; the retry waits as well. With a line and a stat."""
+    """Workers avoid only that domain, only for that time, and the retry waits. There is a line and a stat."""
     site, clock = start_site(pages=1, hosts=HOSTS), Stopwatch()
     project = retry_after_project(redis_url, make_project, site)
     workers = project.start_workers(2)
@@ -220,7 +217,7 @@ def test_retry_after_keeps_all_workers_away(
     assert len(project.count()) == 121
     busy, retried = times(site, "127.0.0.1", "/busy")
     asked = times(site, "127.0.0.1")
-    # What the other worker had begun, and what was under way when it was notified.
+    # Allow requests that the other worker had begun, and those under way when it was notified.
     assert not [at for at in asked if busy + 0.6 + clock.stalled_s < at < busy + 2 - 0.02]
     assert retried >= busy + 2 - 0.02
     assert max(asked) < busy + 4 + clock.stalled_s
@@ -234,7 +231,7 @@ def test_retry_after_keeps_all_workers_away(
 def test_retry_after_is_capped(
     redis_url: str, make_project: MakeProject, start_site: StartSite, most: float, stat: int | None
 ) -> None:
-    """By DQ_RETRY_BACKOFF; 0 ignores it."""
+    """DQ_RETRY_BACKOFF has the cap, and 0 ignores the header."""
     site, clock = start_site(pages=1, hosts=HOSTS), Stopwatch()
     project = retry_after_project(redis_url, make_project, site, DQ_RETRY_BACKOFF={"retry_after": most})
     worker = project.run_to_end(timeout_s=30)
@@ -251,8 +248,8 @@ FILES = """
 """
 
 
-def test_retry_after_of_a_redirected_file_blocks_the_host_that_has_sent_it(begin: Tree) -> None:
-    """A media pipeline follows redirects beside the scheduler, with the slot of the first host in meta."""
+def test_retry_after_of_a_redirected_file_blocks_the_host_that_sent_it(begin: Tree) -> None:
+    """A media pipeline follows redirects outside the scheduler, with the first host's slot in meta."""
     _, project = begin(
         (SPIDER + FILES) % '        yield request("127.0.0.1", "/page?s=0")',
         settings={
@@ -268,8 +265,6 @@ def test_retry_after_of_a_redirected_file_blocks_the_host_that_has_sent_it(begin
     assert "127.0.0.2 answers 503" not in worker.text
 
 
-# Incremental crawls
-
 TWICE = spider_of("""
     def parse(self, response):
         yield from super().parse(response)
@@ -284,11 +279,11 @@ TWICE = spider_of("""
 """)
 
 
-def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_this_one(tree: Tree) -> None:
-    """With SCHEDULER_PERSIST; each run looks back from its own start."""
+def test_an_expired_page_is_crawled_again_only_in_a_later_run(tree: Tree) -> None:
+    """With SCHEDULER_PERSIST, each run counts the TTL back from its own start."""
     site, project = tree(
         spider=TWICE,
-        # Else the worker's own memory would drop what comes again.
+        # Otherwise the worker's own memory would drop the repeated requests.
         settings={
             "SCHEDULER_PERSIST": True,
             "DQ_SEEN_TTL": 3600,
@@ -306,7 +301,7 @@ def test_what_is_older_than_its_ttl_is_crawled_again_in_a_later_run_and_not_in_t
     once = dict.fromkeys(site.paths, 1)
     assert crawled() == once | again
     assert crawled() == {"/p/0": 1}
-    # /again?s=0 came a second later than the others.
+    # /again?s=0 was requested a second later than the others.
     assert crawled(DQ_SEEN_TTL=0.5) == once | again
     assert crawled() == {"/p/0": 1}
     assert project.count("again") == {"-": 2}

@@ -1,4 +1,4 @@
-"""A project that comes from scrapy-redis: its settings mean the same, or a line names them."""
+"""The settings of a scrapy-redis project have the same meaning, or a log line names them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ THEIRS = {
 
 
 def lines(worker: Worker, level: str) -> list[str]:
-    """Return what our modules logged at *level*."""
+    """Return the messages of scrapy_dq's modules at *level*."""
     return re.findall(rf"^\S+ \S+ \[scrapy_dq\S*\] {level}: (.*)$", worker.text, re.M)
 
 
 def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(tree: Tree, look: Look) -> None:
-    """One INFO line; the order is that of its queue class; duplicates are logged; `seen` stays."""
+    """There is one INFO line. The order is its queue class's, duplicates are logged, and `seen` stays."""
     _, project = tree(settings=THEIRS | {"CONCURRENT_REQUESTS": 1, "LOG_LEVEL": "DEBUG"}, pages=20, fan_out=3)
     worker = project.run_to_end(timeout_s=20)
     assert [event.path for event in project.events() if event.event == "done"] == [
@@ -46,7 +46,7 @@ def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(tree: Tre
 def test_a_dupefilter_of_scrapy_redis_is_replaced_with_a_warning(
     tree: Tree, look: Look, installed: bool
 ) -> None:
-    """It would ask Redis about each request while the event loop waits; so would one that derives from it."""
+    """It would query Redis for each request and block the event loop, as would a class derived from it."""
     named = "scrapy_redis.dupefilter.RFPDupeFilter"
     own = ""
     if installed:
@@ -64,8 +64,8 @@ def test_a_dupefilter_of_scrapy_redis_is_replaced_with_a_warning(
     assert look(project).census.dead == 0
 
 
-def test_a_scheduler_that_is_still_theirs_is_warned_about(make_project: MakeProject) -> None:
-    """The project's own setting wins over the add-on: the crawl would be one of scrapy-redis."""
+def test_a_remaining_scheduler_of_scrapy_redis_is_warned_about(make_project: MakeProject) -> None:
+    """The project's own setting wins over the add-on, and scrapy-redis would run the crawl."""
     project = make_project(
         [],
         settings=PLAIN
@@ -76,8 +76,8 @@ def test_a_scheduler_that_is_still_theirs_is_warned_about(make_project: MakeProj
 
 
 @pytest.mark.parametrize("kind", ["Scrapy's", "derived from ours", "DQ_ENABLED = False"])
-def test_another_scheduler_than_that_of_the_addon_is_warned_about(tree: Tree, kind: str) -> None:
-    """Every worker would crawl all of the site; that is what DQ_ENABLED = False says."""
+def test_a_scheduler_that_overrides_the_addon_is_warned_about(tree: Tree, kind: str) -> None:
+    """Every worker would crawl the whole site, as it should with DQ_ENABLED = False."""
     spider = "from scrapy_dq import Scheduler\nclass Own(Scheduler): ...\n" + SPIDER
     more = {"SCHEDULER": "tree_project.spiders.spider.Own"} if kind == "derived from ours" else PLAIN
     _, project = tree(
@@ -98,7 +98,7 @@ def test_another_scheduler_than_that_of_the_addon_is_warned_about(tree: Tree, ki
 def test_a_bad_dq_enabled_is_refused_with_one_line(
     make_project: MakeProject, errors: Errors, addon: bool
 ) -> None:
-    """As every other setting: it neither turns the scheduler off nor ends in a traceback of ours alone."""
+    """The bad value does not turn the scheduler off, and causes no traceback of scrapy_dq."""
     more: dict[str, Any] = {"SCHEDULER": None, "ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}
     project = make_project([], redis_url="redis://127.0.0.1:9", settings={"DQ_ENABLED": "no"} | more)
     worker = project.run_worker(timeout_s=20)

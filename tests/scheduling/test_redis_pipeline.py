@@ -1,4 +1,4 @@
-"""`scrapy crawl` with scrapy_dq.RedisPipeline: what it stores, when, and what it says if it cannot."""
+"""`scrapy crawl` with scrapy_dq.RedisPipeline stores items in time and reports errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BY_ADDON = {"SCHEDULER": None, "DUPEFILTER_CLASS": None, "ADDONS": {"scrapy_dq.A
 
 
 def stored(client: redis.Redis, key: str) -> Counter[str]:
-    """Return how often the item of each page is under *key*, list or stream."""
+    """Return how often the item of each page is under *key*, a list or a stream."""
     if client.type(key) == b"stream":
         items = [fields[b"item"] for _, fields in client.xrange(key)]
     else:
@@ -33,7 +33,7 @@ def stored(client: redis.Redis, key: str) -> Counter[str]:
 
 
 def warnings_of(worker: Worker) -> list[str]:
-    """Return what Python or this package warned about."""
+    """Return the warnings of Python or this package."""
     return re.findall(r"^.*(?:Deprecat|scrapy_dq.*WARNING:).*$", worker.text, re.M)
 
 
@@ -52,7 +52,7 @@ def warnings_of(worker: Worker) -> list[str]:
 def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
     tree: Tree, client: redis.Redis, look: Look, settings: dict[str, Any]
 ) -> None:
-    """Whichever scheduler there is; without a word of warning, from Scrapy neither."""
+    """This holds with either scheduler, and neither Scrapy nor scrapy_dq warns."""
     site, project = tree(settings={"ITEM_PIPELINES": PIPELINES} | settings, pages=60)
     worker = project.run_to_end(timeout_s=20)
     key = "stream of " + project.name if "REDIS_ITEMS_KEY" in settings else project.name + ":items"
@@ -68,7 +68,7 @@ def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
     client.delete(key)
 
 
-# A pipeline whose items go another way than the requests of the crawl: through ITEMS_URL.
+# A pipeline whose items use another connection, ITEMS_URL, than the crawl's requests.
 OWN_REDIS = spider_of(
     """
 class OwnPipeline(RedisPipeline):
@@ -90,7 +90,7 @@ OWN_PIPELINES = {"tree_project.spiders.spider.OwnPipeline": 300, "support.tree_s
 
 @pytest.fixture
 def cut_off(redis_url: str, tree: Tree, start_proxy: StartProxy, client: redis.Redis) -> Callable[..., Any]:
-    """Return a function that starts a crawl, and cuts its pipeline off when some items are stored."""
+    """Return a function that starts a crawl and cuts its pipeline off when some items are stored."""
 
     def begin(pages: int, some: int, **more: Any) -> tuple[TreeSite, Project, str, Worker, RedisProxy]:
         proxy, own = start_proxy(redis_url), {"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8}
@@ -105,10 +105,10 @@ def cut_off(redis_url: str, tree: Tree, start_proxy: StartProxy, client: redis.R
     return begin
 
 
-def test_what_a_killed_worker_had_not_stored_is_scraped_again(
+def test_items_that_a_killed_worker_had_not_stored_are_scraped_again(
     cut_off: Callable[..., Any], client: redis.Redis
 ) -> None:
-    """The requests of items that wait are not acknowledged; kill -9 in that moment loses none of them."""
+    """The requests of waiting items are not acked, so a kill -9 at that moment loses none of them."""
     site, project, key, worker, proxy = cut_off(80, 20)
     wait_until(
         lambda: len(project.count()) > len(project.count("item")), "callbacks ran whose items wait", 10
@@ -124,7 +124,7 @@ def test_what_a_killed_worker_had_not_stored_is_scraped_again(
 def test_a_stop_during_an_outage_gives_the_requests_back_and_fails_the_items(
     cut_off: Callable[..., Any], client: redis.Redis, look: Look, errors: Errors
 ) -> None:
-    """SIGTERM: after the grace one ERROR line, and Scrapy's for each item; the next crawl has them all."""
+    """After SIGTERM and the grace, there is one ERROR, and Scrapy's for each item. The next crawl has all."""
     site, project, key, worker, proxy = cut_off(60, 10, DQ_SHUTDOWN_GRACE=1)
     worker.terminate()
     assert worker.wait(20) == 0
@@ -159,10 +159,8 @@ class OwnPipeline(RedisPipeline):
 )
 
 
-def test_a_pipeline_of_ones_own_chooses_the_key_and_a_bad_item_fails_alone(
-    tree: Tree, client: redis.Redis, errors: Errors
-) -> None:
-    """`item_key`; of 30 items one cannot be serialized, and one of three keys is somebody else's."""
+def test_a_subclass_of_the_pipeline_chooses_the_key(tree: Tree, client: redis.Redis, errors: Errors) -> None:
+    """`item_key` chooses it. One of 30 items cannot be serialized; another program owns one of three keys."""
     _, project = tree(
         spider=OWN_ITEMS,
         settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.OwnPipeline": 300}},
@@ -190,8 +188,8 @@ def padded(item):
 """)
 
 
-def test_an_item_that_redis_never_takes_fails_alone(tree: Tree, client: redis.Redis) -> None:
-    """Redis closes the connection at an item that is too large for it; no other waits for ever behind it."""
+def test_an_item_that_is_too_large_for_redis_fails_alone(tree: Tree, client: redis.Redis) -> None:
+    """Redis closes the connection because the item is too large. No other item waits behind it."""
     site, project = tree(
         spider=HUGE_ITEM,
         settings={
@@ -213,7 +211,7 @@ def test_an_item_that_redis_never_takes_fails_alone(tree: Tree, client: redis.Re
 def test_settings_that_cannot_be_used_end_the_crawl_at_its_start(
     make_project: MakeProject, errors: Errors
 ) -> None:
-    """One ERROR line of ours, under Scrapy's own scheduler, too."""
+    """scrapy_dq logs one ERROR line, even with Scrapy's own scheduler."""
     settings = {"ITEM_PIPELINES": PIPELINES, "REDIS_ITEMS_KEY": "%(name)s:items", **PLAIN}
     project = make_project([], settings=settings)
     worker = project.run_worker(timeout_s=20)
@@ -225,7 +223,7 @@ def test_settings_that_cannot_be_used_end_the_crawl_at_its_start(
 def test_items_go_to_the_embedded_redis_if_none_is_named(
     make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """It is one with the scheduler's, in the same process; the last of both to leave stops it."""
+    """The pipeline and the scheduler of a process share it. The last one to leave stops it."""
     site = start_site(pages=20)
     project = make_project([site.start_url], settings={"ITEM_PIPELINES": PIPELINES})
     worker = project.run_to_end(timeout_s=30)

@@ -1,4 +1,4 @@
-"""RedisSpider: start requests that others feed through Redis while the spider runs."""
+"""RedisSpider: other programs feed start requests through Redis while the spider runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spider(*lines: str) -> str:
 
 @pytest.fixture
 def fed(make_project: MakeProject, start_site: StartSite, redis_url: str) -> Tree:
-    """Return a function that makes a site, SITE, and a project whose spider is fed.
+    """Return a function that makes a site, SITE, and a project with a fed spider.
 
     Its arguments: more *lines* of the spider's class, the tree's, *more* of the module, and settings.
     """
@@ -52,14 +52,14 @@ def key(project: Project) -> str:
 
 
 def targets(site: TreeSite) -> list[str]:
-    """Return what the site was asked for, each as often as it was."""
+    """Return the targets of all requests to the site, with repeats."""
     return sorted(site.hits().elements())
 
 
-def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
+def test_start_payloads_are_crawled_and_an_idle_spider_closes(
     fed: Tree, client: redis.Redis, look: Look
 ) -> None:
-    """A bare URL and JSON, with method, meta and form data; the run is finished in the end."""
+    """Payloads are bare URLs, or JSON with method, meta and form data. In the end the run is finished."""
     site, project = fed(pages=40)
     client.rpush(
         key(project),
@@ -76,8 +76,8 @@ def test_what_is_fed_is_crawled_and_the_spider_closes_when_nothing_comes(
     assert not client.exists(key(project))
 
 
-def test_the_spider_stays_open_and_takes_what_comes(fed: Tree, client: redis.Redis, look: Look) -> None:
-    """MAX_IDLE_TIME_BEFORE_CLOSE = 0, the default: for ever. Two workers share what is fed."""
+def test_without_an_idle_time_the_spider_stays_open(fed: Tree, client: redis.Redis, look: Look) -> None:
+    """With MAX_IDLE_TIME_BEFORE_CLOSE = 0, the default, it never closes. Two workers share the payloads."""
     site, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=0, pages=3)
     workers = project.start_workers(2)
     wait_until(lambda: look(project).census.workers == 2, "both have joined", 30)
@@ -93,8 +93,8 @@ def test_the_spider_stays_open_and_takes_what_comes(fed: Tree, client: redis.Red
 
 
 @pytest.mark.parametrize("kind", ["SET", "ZSET"])
-def test_sets_and_sorted_sets_feed_too(fed: Tree, client: redis.Redis, kind: str) -> None:
-    """REDIS_START_URLS_AS_SET and REDIS_START_URLS_AS_ZSET say what the key is; highest score first."""
+def test_sets_and_sorted_sets_feed_a_spider(fed: Tree, client: redis.Redis, kind: str) -> None:
+    """REDIS_START_URLS_AS_SET and _AS_ZSET name the key's type. The highest score comes first."""
     site, project = fed(**{f"REDIS_START_URLS_AS_{kind}": True, "CONCURRENT_REQUESTS": 1})
     urls = [site.url(f"/p/{k}") for k in range(4, 9)]
     if kind == "SET":
@@ -105,8 +105,8 @@ def test_sets_and_sorted_sets_feed_too(fed: Tree, client: redis.Redis, kind: str
     assert targets(site) == [f"/p/{k}" for k in range(4, 9)]
 
 
-def test_streams_feed_and_are_told_what_is_done(fed: Tree, client: redis.Redis) -> None:
-    """A message is pending until its page is crawled, retries and redirects included; also after a kill."""
+def test_streams_feed_a_spider_and_finished_messages_are_acknowledged(fed: Tree, client: redis.Redis) -> None:
+    """A message is pending until its page is crawled, with retries and redirects, even after a kill."""
     site, project = fed(latency_s=30, REDIS_START_URLS_AS_STREAM=True, DQ_WORKER_TTL=2)
     group = f"scrapy_dq:dq:{{{project.name}}}"
     first = client.xadd(key(project), {"url": site.url("/p/5")})
@@ -126,8 +126,8 @@ def test_streams_feed_and_are_told_what_is_done(fed: Tree, client: redis.Redis) 
     assert not client.exists(keys.prefix(project.name) + "messages")
 
 
-def test_several_keys_of_the_spider_feed_it(fed: Tree, client: redis.Redis) -> None:
-    """`redis_key` of the class wins over the setting; %(name)s is the spider's name."""
+def test_a_spider_can_be_fed_by_several_keys(fed: Tree, client: redis.Redis) -> None:
+    """The class's `redis_key` wins over the setting. %(name)s is the spider's name."""
     site, project = fed('redis_key = ["%(name)s:urgent", "%(name)s:other"]', REDIS_START_URLS_KEY="unused")
     client.rpush(f"{project.name}:other", site.url("/p/8"))
     client.rpush(f"{project.name}:urgent", site.url("/p/7"))
@@ -136,7 +136,7 @@ def test_several_keys_of_the_spider_feed_it(fed: Tree, client: redis.Redis) -> N
     assert f"Fed by {project.name}:urgent, {project.name}:other; closes after 0.3 s" in worker.text
 
 
-# Python would take minutes to encode it.
+# Python would need minutes to encode this host name.
 HUGE_HOST = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 BAD = {
     b"\xff\xfe": "it is not valid utf-8",
@@ -165,10 +165,10 @@ BAD = {
 }
 
 
-def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
+def test_a_payload_that_makes_no_request_becomes_a_dead_letter(
     fed: Tree, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
-    """Each with its reason; not all reasons in the log; what stands between them is crawled."""
+    """Each has a reason, but the log does not have all reasons. The payloads between them are crawled."""
     site, project = fed()
     for n, payload in enumerate(BAD):
         client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
@@ -183,8 +183,8 @@ def test_what_is_not_a_request_becomes_a_dead_letter_and_stops_nothing(
     assert not errors(worker)
 
 
-def test_the_meta_of_a_payload_is_that_of_its_request(fed: Tree, client: redis.Redis) -> None:
-    """As with scrapy-redis: what Scrapy's middlewares obey, and whatever a callback reads."""
+def test_the_meta_of_a_payload_becomes_the_meta_of_its_request(fed: Tree, client: redis.Redis) -> None:
+    """As with scrapy-redis, Scrapy's middlewares obey it and callbacks can read it."""
     site, project = fed(
         "def parse(self, response):",
         "    self.record('page', f'{response.status} {response.meta[\"own\"]}')",
@@ -198,7 +198,7 @@ def test_the_meta_of_a_payload_is_that_of_its_request(fed: Tree, client: redis.R
 def test_payloads_of_other_hosts_are_not_fetched_with_the_method_of_the_docs(
     fed: Tree, start_site: StartSite, client: redis.Redis
 ) -> None:
-    """Scrapy's offsite middleware drops them, and redirects to other hosts, whatever their meta says."""
+    """Scrapy's offsite middleware drops them, and redirects to other hosts, whatever their meta is."""
     other = start_site(pages=9)
     elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
     docs = (Path(__file__).parents[2] / "docs" / "from-scrapy-redis.md").read_text("utf-8")
@@ -225,10 +225,10 @@ OWN = (
 )
 
 
-def test_a_method_of_the_spider_may_pass_on_no_meta_that_runs(
+def test_meta_from_a_payload_cannot_run_code_through_a_method_of_the_spider(
     fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """What it makes cannot be stored and is crawled by its worker: after the same checks."""
+    """Its request cannot be stored, and its worker crawls it only after the same checks."""
     site, project = fed(*OWN)
     for page, meta in enumerate(({}, {"referrer_policy": "os.abort"}, {"download_slot": "\n"}), 1):
         client.rpush(key(project), json.dumps({"url": site.url(f"/p/{page}"), "meta": meta}))
@@ -239,8 +239,10 @@ def test_a_method_of_the_spider_may_pass_on_no_meta_that_runs(
     assert "DQ_TYPES lists" in policy
 
 
-def test_make_request_from_data_is_the_projects_own(fed: Tree, client: redis.Redis, reasons: Reasons) -> None:
-    """It may yield several requests, of any callback; what it raises, or nothing at all, is a reason."""
+def test_a_project_can_override_make_request_from_data(
+    fed: Tree, client: redis.Redis, reasons: Reasons
+) -> None:
+    """It may yield several requests with any callback. An exception or no request gives a reason."""
     site, project = fed(
         "def make_request_from_data(self, data):",
         "    if data == b'none':",
@@ -254,15 +256,15 @@ def test_make_request_from_data_is_the_projects_own(fed: Tree, client: redis.Red
     )
     client.rpush(key(project), "3", "what?", "2")
     worker = project.run_worker()
-    # Filtered, as they do not ask otherwise: the second payload's are the first one's.
+    # The requests are filtered, so the second payload's are duplicates of the first one's.
     assert targets(site) == ["/p/8?0", "/p/8?1", "/p/8?2"]
     assert [event.event for event in project.events()] == ["own"] * 3
     assert reasons(project) == ["ValueError: invalid literal for int() with base 10: b'what?'"]
     assert worker.stats["dq/duplicates"] == 2
 
 
-def test_start_requests_of_the_projects_own_run_too(fed: Tree, client: redis.Redis) -> None:
-    """As of older spiders; `start_urls` do not."""
+def test_the_spiders_own_start_requests_also_run(fed: Tree, client: redis.Redis) -> None:
+    """Older spiders have `start_requests`. `start_urls` are not crawled."""
     site, project = fed(
         "start_urls = [SITE + '/p/7']",
         "def start_requests(self):",
@@ -273,10 +275,10 @@ def test_start_requests_of_the_projects_own_run_too(fed: Tree, client: redis.Red
     assert targets(site) == ["/p/8?fed", "/p/8?own"]
 
 
-def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
+def test_a_method_that_makes_no_request_leaves_a_reason(
     fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """None, an empty list and something that is not a Request are distinguished."""
+    """The reasons distinguish None, an empty list and an object that is not a Request."""
     _, project = fed(
         "def make_request_from_data(self, data):",
         "    return {b'none': None, b'empty': [], b'item': {'a': 1}, b'number': 7}[data]",
@@ -292,10 +294,10 @@ def test_a_method_that_makes_nothing_gives_its_payload_a_reason(
     ])  # fmt: skip
 
 
-def test_a_key_of_another_type_is_reported_and_waited_for(
+def test_a_crawl_waits_until_a_start_key_of_another_type_is_repaired(
     fed: Tree, client: redis.Redis, errors: Errors
 ) -> None:
-    """One ERROR names it; once it is repaired, the crawl continues from it."""
+    """One ERROR names the key. When the user has repaired it, the crawl continues."""
     site, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=2)
     client.set(key(project), "mine")
     worker = project.start_worker()
@@ -325,7 +327,7 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Pic
 def test_a_payload_whose_request_stays_in_its_worker_is_in_flight(
     fed: Tree, client: redis.Redis, look: Look, callback: str, settings: dict[str, Any]
 ) -> None:
-    """It cannot be stored, or the fingerprinter raises: if its worker dies, another one makes it again."""
+    """It cannot be stored, or the fingerprinter raises. If its worker dies, another one makes it again."""
     site, project = fed(
         "def make_request_from_data(self, data):",
         f"    return scrapy.Request(data.decode(), callback={callback})",
@@ -344,7 +346,7 @@ def test_a_payload_whose_request_stays_in_its_worker_is_in_flight(
 
 
 def test_a_plain_spider_waits_for_the_idle_time(tree: Tree, look: Look) -> None:
-    """SCHEDULER_IDLE_BEFORE_CLOSE, for any spider; the event loop is never blocked."""
+    """SCHEDULER_IDLE_BEFORE_CLOSE works with any spider and never blocks the event loop."""
     settings = {"SCHEDULER_IDLE_BEFORE_CLOSE": 1}
     _, project = tree(settings=settings, pages=3)
     worker = project.run_to_end()
@@ -370,8 +372,8 @@ def test_an_attribute_that_cannot_be_used_is_refused(attribute: str, value: Any,
         check(spider, Config("crawl"))
 
 
-def test_the_server_of_scrapy_redis_is_there(fed: Tree, client: redis.Redis) -> None:
-    """`self.server` is a client of the same Redis, for rare things."""
+def test_the_spider_has_the_server_attribute_of_scrapy_redis(fed: Tree, client: redis.Redis) -> None:
+    """`self.server` is a client of the same Redis for rare uses."""
     site, project = fed(
         "def parse(self, response):", "    self.server.set(self.redis_key + ':seen', response.url)"
     )
@@ -380,8 +382,8 @@ def test_the_server_of_scrapy_redis_is_there(fed: Tree, client: redis.Redis) -> 
     assert client.getdel(key(project) + ":seen") == site.url("/p/8").encode()
 
 
-def test_one_that_takes_no_part_in_its_run_does_not_listen(fed: Tree, client: redis.Redis) -> None:
-    """The run of its DQ_RUN_NAME is over: it closes, and what is fed waits for another one."""
+def test_a_spider_whose_run_is_over_does_not_listen(fed: Tree, client: redis.Redis) -> None:
+    """The run of its DQ_RUN_NAME is over. It closes, and payloads wait for another worker."""
     site, project = fed(DQ_RUN_NAME="monday")
     client.rpush(key(project), site.url("/p/8"))
     assert project.run_worker().close_reason == "finished"
@@ -392,17 +394,17 @@ def test_one_that_takes_no_part_in_its_run_does_not_listen(fed: Tree, client: re
     assert targets(site) == ["/p/8"] * 2
 
 
-def test_one_that_is_fed_through_the_embedded_redis_says_so(fed: Tree, make_project: MakeProject) -> None:
-    """Whoever migrates pushes to localhost:6379, where nobody looks."""
+def test_a_spider_fed_through_the_embedded_redis_logs_a_hint(fed: Tree, make_project: MakeProject) -> None:
+    """After a migration, programs may push to localhost:6379, which no worker reads."""
     says = "programs that push to a Redis server do not use it. Set REDIS_URL to that server"
     assert says in make_project([], spider=spider(), settings=QUICK).run_worker().text
     assert says not in fed()[1].run_worker().text
 
 
-def test_under_another_scheduler_it_warns_that_it_gets_no_start_requests(
+def test_under_another_scheduler_a_redis_spider_warns_that_it_is_not_fed(
     fed: Tree, client: redis.Redis, start_site: StartSite
 ) -> None:
-    """DQ_ENABLED = False, or another SCHEDULER: the keys stay as they are."""
+    """With DQ_ENABLED = False or another SCHEDULER, the keys do not change."""
     site, project = fed(DQ_ENABLED=False, pages=2)
     client.rpush(key(project), site.start_url)
     worker = project.run_worker()
@@ -411,8 +413,8 @@ def test_under_another_scheduler_it_warns_that_it_gets_no_start_requests(
     client.delete(key(project))
 
 
-def test_a_worker_that_dies_over_a_payload_gives_it_back(fed: Tree, client: redis.Redis, look: Look) -> None:
-    """Killed while it makes a request of it: the claim is in flight, and the next worker takes it."""
+def test_a_payload_that_kills_its_worker_is_given_back(fed: Tree, client: redis.Redis, look: Look) -> None:
+    """It is killed while it makes a request from it. The claim is in flight, and the next worker takes it."""
     site, project = fed(
         "def make_request_from_data(self, data):",
         "    import os, pathlib, signal",
@@ -423,15 +425,15 @@ def test_a_worker_that_dies_over_a_payload_gives_it_back(fed: Tree, client: redi
     )
     client.rpush(key(project), *(site.url(f"/p/{k}") for k in (6, 7, 8)))
     assert project.start_worker().wait(20) == -signal.SIGKILL
-    assert not client.exists(key(project))  # all three were claimed
+    assert not client.exists(key(project))  # the worker has claimed all three
     assert look(project).census.in_flight == 3
     assert project.run_worker().close_reason == "finished"
     assert site.hits()["/p/6"] == site.hits()["/p/7"] == site.hits()["/p/8"] == 1
 
 
 def test_an_idle_spider_asks_redis_twice_a_second(fed: Tree, client: redis.Redis, look: Look) -> None:
-    """It is not notified of new payloads: it checks, rarely, with the exchanges that it makes anyway."""
+    """Redis does not notify it of new payloads. It checks for them in its usual exchanges."""
     _, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
     worker = project.run_worker()
-    # The first pauses are shorter, 20 ms and then twice as long each time; from 0.5 s on they are 0.4 to 0.5.
+    # The first pauses are shorter: 20 ms, then doubled each time. From 0.5 s on they are 0.4 to 0.5 s.
     assert 10 <= worker.stats["dq/exchanges"] <= 5 / 0.4 + 8

@@ -1,4 +1,4 @@
-"""Pages that are visited again, by real crawls of a site whose pages change: docs/continuous.md."""
+"""Real crawls of a changing site visit pages again: docs/continuous.md."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def crawl(redis_url: str, make_project: MakeProject) -> Iterator[Crawl]:
 
 
 def visited(site: ChangingSite, least: int, *paths: str) -> None:
-    """Wait until each path was asked for *least* times more."""
+    """Wait until the site has received *least* more requests for each path."""
     before = Counter(hit.path for hit in site.hits)
     wait_until(lambda: all(site.count(p) - before[p] >= least for p in paths), "pages are visited", 20)
 
 
 def done(project: Project) -> Counter[str]:
-    """Return how often the callback of each page has run."""
+    """Return how often each page's callback has run."""
     return Counter(event.path for event in project.events() if event.event == "done")
 
 
@@ -88,7 +88,7 @@ def end(worker: Worker) -> None:
 
 
 def test_pages_are_visited_until_the_crawl_is_stopped(crawl: Crawl, look: Look) -> None:
-    """Workers are killed and started, and there is one entry of each page all the time."""
+    """Workers are killed and started. Each page always has one entry."""
     site, project = crawl(a=Answer("<a href='/b'>"), b=Answer("<a href='/a'>"))
     worker = project.start_worker()
     visited(site, 3, "/", "/a", "/b")
@@ -101,10 +101,10 @@ def test_pages_are_visited_until_the_crawl_is_stopped(crawl: Crawl, look: Look) 
     assert look(project).phase == "open"
 
 
-def test_what_has_not_changed_is_not_sent_and_no_callback_gets_it(
+def test_an_unchanged_page_is_not_sent_and_reaches_no_callback(
     crawl: Crawl,
 ) -> None:
-    """An ETag makes the next request a conditional one. A 304 is an unchanged page, not an error."""
+    """After an ETag, the next request is conditional. A 304 means an unchanged page, not an error."""
     site, project = crawl(a=Answer("one", etag='"1"'))
     worker = project.start_worker()
     visited(site, 3, "/a")
@@ -121,7 +121,7 @@ def test_what_has_not_changed_is_not_sent_and_no_callback_gets_it(
 
 
 def test_a_page_that_is_gone_is_not_visited_again(crawl: Crawl, look: Look) -> None:
-    """404 and 410; others stay."""
+    """Pages with 404 and 410 are gone. Other pages stay."""
     site, project = crawl(a=Answer(), b=Answer(), c=Answer())
     worker = project.start_worker()
     visited(site, 2, "/a", "/b", "/c")
@@ -139,8 +139,8 @@ def test_a_page_that_is_gone_is_not_visited_again(crawl: Crawl, look: Look) -> N
     assert worker.stats["dq/revisits/ended"] == 2
 
 
-def test_a_retry_is_the_same_entry(crawl: Crawl, look: Look) -> None:
-    """Each visit has its own retries; after them, the next visit comes as if it had succeeded."""
+def test_each_visit_of_a_page_has_its_own_retries(crawl: Crawl, look: Look) -> None:
+    """Each visit has its own retries. When they are used up, the next visit comes as after a success."""
     site, project = crawl(a=Answer("fine", busy=2))
     worker = project.start_worker()
     wait_until(lambda: done(project)["a"] >= 1, "it is answered", 20)
@@ -155,7 +155,7 @@ def test_a_retry_is_the_same_entry(crawl: Crawl, look: Look) -> None:
 def test_a_page_whose_retry_cannot_be_stored_is_visited_again(
     crawl: Crawl,
 ) -> None:
-    """The retry stays in this worker; the page is stored as it was."""
+    """The retry stays in this worker. The page is stored in its original form."""
     holding = {"DOWNLOADER_MIDDLEWARES": {"tree_project.holding.Holding": 1}}
     site, project = crawl(holding, a=Answer("fine", busy=2))
     (project.folder / "tree_project" / "holding.py").write_text(
@@ -169,8 +169,8 @@ def test_a_page_whose_retry_cannot_be_stored_is_visited_again(
     assert worker.stats["dq/unencodable"] == 2
 
 
-def test_a_page_that_moves_is_visited_where_it_is(crawl: Crawl, look: Look) -> None:
-    """Its old place is not; also of a start request, which is not filtered."""
+def test_a_page_that_moves_is_visited_at_its_new_place(crawl: Crawl, look: Look) -> None:
+    """Its old place is not visited again, even if it was a start request, which is not filtered."""
     site, project = crawl(a=Answer(status=301, location="/b"))
     site.pages |= {
         "/b": Answer(),
@@ -186,7 +186,7 @@ def test_a_page_that_moves_is_visited_where_it_is(crawl: Crawl, look: Look) -> N
 
 @pytest.mark.parametrize("fed", [False, True])
 def test_a_page_that_is_not_filtered_stays_known(crawl: Crawl, redis_url: str, fed: bool) -> None:
-    """A worker that was taken for dead may put it once more, at any time: it would be two pages for ever."""
+    """A worker that was declared dead may put it again at any time. Otherwise there would be two pages."""
     site, project = crawl(None, FED_SPIDER if fed else SPIDER)
     site.pages |= {"/": Answer(status=302, location="/home"), "/home": Answer()}
     admitted = keys.prefix(project.name) + "admitted"
@@ -194,7 +194,7 @@ def test_a_page_that_is_not_filtered_stays_known(crawl: Crawl, redis_url: str, f
         if fed:
             client.rpush(f"{project.name}:start_urls", site.url("/"))
         worker = project.start_worker()
-        visited(site, 5, "/home")  # for longer than DQ_ROLLBACK_HORIZON
+        visited(site, 5, "/home")  # this takes longer than DQ_ROLLBACK_HORIZON
         assert client.scard(admitted) == 1 + fed
         end(worker)
 
@@ -202,7 +202,7 @@ def test_a_page_that_is_not_filtered_stays_known(crawl: Crawl, redis_url: str, f
 def test_a_page_that_moves_does_not_pass_on_its_conditions(
     crawl: Crawl,
 ) -> None:
-    """The new place is asked for without them first: nobody has seen it, though its ETag may be the same."""
+    """The first request to the new place is unconditional, even if the ETag is the same."""
     site, project = crawl(a=Answer("one", etag='"1"'))
     worker = project.start_worker()
     visited(site, 2, "/a")
@@ -214,8 +214,8 @@ def test_a_page_that_moves_does_not_pass_on_its_conditions(
     assert not [event for event in project.events() if event.event == "errback"]
 
 
-def test_requests_have_policies_of_their_own(crawl: Crawl, look: Look, reasons: Reasons) -> None:
-    """Seconds, words, or False; what is none of these makes a dead letter, with the reason."""
+def test_a_request_can_have_its_own_policy(crawl: Crawl, look: Look, reasons: Reasons) -> None:
+    """A policy may be seconds, words or False. Any other value makes a dead letter with the reason."""
     links = ("a?revisit=false", "b?revisit=1s", "c?revisit=fixed:1s", "d?revisit=banana", "e?revisit=12")
     site, project = crawl({"DQ_REVISIT": "meta"})
     site.pages |= {"/": Answer("".join(f'<a href="/{link}">' for link in links))}
@@ -230,23 +230,25 @@ def test_requests_have_policies_of_their_own(crawl: Crawl, look: Look, reasons: 
     ]  # fmt: skip
 
 
-def test_a_part_of_a_page_is_fetched_with_it(crawl: Crawl, look: Look, redis_url: str) -> None:
-    """What a page yields with dont_filter: at each visit of the page, and not by itself."""
+def test_a_part_of_a_page_is_fetched_at_each_visit_of_the_page(
+    crawl: Crawl, look: Look, redis_url: str
+) -> None:
+    """A request that a page yields with dont_filter runs at each visit of the page, and only then."""
     site, project = crawl(a=Answer("<a href='/part?unfiltered'>"))
     site.pages["/part?unfiltered"] = Answer()
     worker = project.start_worker()
     visited(site, 8, "/a", "/part?unfiltered")
     admitted = keys.prefix(project.name) + "admitted"
-    with connect_url(redis_url) as client:  # else each visit would leave a token, for ever
+    with connect_url(redis_url) as client:  # otherwise each visit would leave a token
         wait_until(lambda: client.scard(admitted) < site.count("/a") / 2, "tokens are forgotten", 20)
     end(worker)
-    assert site.count("/part?unfiltered") <= site.count("/a") + 1  # a kill may repeat it; nothing else
+    assert site.count("/part?unfiltered") <= site.count("/a") + 1  # only a kill may repeat it
     assert look(project).census.delayed <= 2
 
 
 @pytest.mark.parametrize("policy", ["fixed:1s", "meta"])
-def test_what_is_fed_is_a_page(crawl: Crawl, look: Look, redis_url: str, policy: str) -> None:
-    """Although it is not filtered; with "meta", if it says so."""
+def test_a_start_payload_is_visited_as_a_page(crawl: Crawl, look: Look, redis_url: str, policy: str) -> None:
+    """It is a page although it is not filtered. With "meta", it needs a policy."""
     settings = {"DQ_REVISIT": policy}
     site, project = crawl(settings, FED_SPIDER, a=Answer(), b=Answer())
     fed = {"url": site.url("/a"), "meta": {"dq_revisit": "fixed:1s"} if policy == "meta" else {}}
@@ -261,8 +263,10 @@ def test_what_is_fed_is_a_page(crawl: Crawl, look: Look, redis_url: str, policy:
 
 
 @pytest.mark.parametrize("broken", [Answer("raises"), Answer(status=500)], ids=["raises", "HTTP 500"])
-def test_a_page_that_was_visited_once_outlives_a_failure(crawl: Crawl, look: Look, broken: Answer) -> None:
-    """One whose first visit fails is kept as failed, as without revisits."""
+def test_a_page_that_was_visited_once_is_visited_again_after_a_failure(
+    crawl: Crawl, look: Look, broken: Answer
+) -> None:
+    """A page whose first visit fails is kept as failed, as without revisits."""
     spider = SPIDER.replace(", errback=self.errback", "")
     site, project = crawl({"RETRY_ENABLED": False}, spider, a=Answer("fine"), b=broken)
     worker = project.start_worker()
@@ -275,8 +279,8 @@ def test_a_page_that_was_visited_once_outlives_a_failure(crawl: Crawl, look: Loo
     assert look(project).census.failed == 1
 
 
-def test_a_crawl_that_has_begun_may_get_a_policy_and_lose_it(crawl: Crawl, look: Look) -> None:
-    """What start() has yielded before is known; without a policy, each page comes once more, as it was."""
+def test_a_policy_can_be_added_and_removed_during_a_crawl(crawl: Crawl, look: Look) -> None:
+    """Earlier requests of start() are known. Without the policy, each page is crawled one last time."""
     site, project = crawl()
     site.pages |= {"/": Answer("<a href='/a?delayed'>"), "/a?delayed": Answer()}
     worker = project.start_worker(settings={"DQ_REVISIT": ""})
@@ -294,8 +298,8 @@ def test_a_crawl_that_has_begun_may_get_a_policy_and_lose_it(crawl: Crawl, look:
 
 
 @pytest.mark.parametrize("kind", ["body", "field"])
-def test_a_change_is_seen(crawl: Crawl, kind: str) -> None:
-    """By the body; or by a field of the items, whatever else changes. The policy is the project's own."""
+def test_a_change_of_the_body_or_a_field_is_detected(crawl: Crawl, kind: str) -> None:
+    """The body decides, or only a field of the items. The policy is the project's own."""
     policy = "tree_project.policy.Noting" + ", field=price" * (kind == "field")
     site, project = crawl({"DQ_REVISIT": policy}, a=Answer("<b>1</b>"))
     (project.folder / "tree_project" / "policy.py").write_text(
@@ -323,8 +327,8 @@ def test_a_change_is_seen(crawl: Crawl, kind: str) -> None:
 
 
 @pytest.mark.parametrize("returns", ["'text'", "1e12", "1 / 0"])
-def test_a_policy_that_fails_is_told_of_once(crawl: Crawl, look: Look, returns: str) -> None:
-    """The page is visited again nevertheless: after a day, if it is the first time."""
+def test_a_policy_that_fails_is_reported_once(crawl: Crawl, look: Look, returns: str) -> None:
+    """The page is still visited again. If its first visit fails, this is after a day."""
     site, project = crawl({"DQ_REVISIT": "tree_project.policy.Bad"}, a=Answer(), b=Answer())
     (project.folder / "tree_project" / "policy.py").write_text(
         "import scrapy_dq\n"
@@ -351,10 +355,10 @@ def test_a_policy_that_fails_is_told_of_once(crawl: Crawl, look: Look, returns: 
     ],
     ids=["kind", "module", "class", "ttl"],
 )
-def test_a_policy_that_is_none_is_refused(
+def test_an_invalid_policy_is_refused(
     crawl: Crawl, settings: dict[str, Any], says: str, errors: Errors
 ) -> None:
-    """In one line, before the crawl is joined."""
+    """One line refuses it before the worker joins the crawl."""
     site, project = crawl(settings)
     worker = project.start_worker()
     worker.wait()

@@ -1,4 +1,4 @@
-"""Crawlers that Scrapy runs in other ways than `scrapy crawl`: several in a process, without a reactor."""
+"""Scrapy runs crawlers without `scrapy crawl`: several in a process, or without a reactor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.tree_spider import spider_of
 
 Look = Callable[[str], Overview]
 
-# Two spiders; the second one brings settings of its own, and is recorded as "other".
+# Two spiders. The second has its own settings and is recorded as "other".
 SPIDERS = spider_of("""
 class OtherSpider(TreeSpider):
     name = SPIDER_NAME + "-other"
@@ -64,10 +64,10 @@ reactor.run()
 
 
 @pytest.mark.parametrize("process", ["CrawlerProcess", "AsyncCrawlerProcess"])
-def test_one_spider_twice_and_another_one_share_a_process(
+def test_two_crawlers_of_a_spider_and_another_spider_can_share_a_process(
     process: str, redis_url: str, tree: Tree, start_script: StartScript, look: Look
 ) -> None:
-    """Two crawlers of a spider share its crawl; a spider's custom_settings give the other its own."""
+    """Two crawlers of a spider share its crawl. The other spider's custom_settings name its own crawl."""
     if not hasattr(scrapy.crawler, process):
         pytest.skip(f"this Scrapy has no {process}")
     site, project = tree(spider=SPIDERS, pages=60, latency_s=0.01)
@@ -80,14 +80,16 @@ def test_one_spider_twice_and_another_one_share_a_process(
     with connect_url(redis_url) as client:
         (stored,) = client.hmget(keys.meta(project.name), "spider_args")
     assert list(json.loads(stored)) == ["part"]
-    # The other one, oldest first with one request at a time, goes through the pages by number.
+    # The other spider crawls the pages by number: oldest first, one request at a time.
     assert [e.path for e in project.events() if e.event == "other"] == [f"/p/{k}" for k in range(60)]
     assert look(f"custom-{project.name}-other").phase == "finished"
     assert look(f"{project.name}-other").phase == "absent"
 
 
-def test_one_spider_one_by_one_is_two_runs(tree: Tree, start_script: StartScript, look: Look) -> None:
-    """A CrawlerRunner that starts the spider again when it has finished crawls everything again."""
+def test_starting_a_spider_again_after_its_end_begins_a_new_run(
+    tree: Tree, start_script: StartScript, look: Look
+) -> None:
+    """If a CrawlerRunner starts the spider again after its end, it crawls everything again."""
     site, project = tree(pages=20)
     script = start_script(project, ONE_BY_ONE)
     assert script.wait(30) == 0
@@ -118,7 +120,7 @@ IDLE = spider_of("""
 """)
 
 
-def test_a_spider_idle_handler_may_add_requests(tree: Tree) -> None:
+def test_a_spider_idle_handler_can_add_requests(tree: Tree) -> None:
     """A request from spider_idle, and one from a timer during DontCloseSpider, open the run again."""
     _, project = tree(spider=IDLE, pages=5)
     worker = project.run_to_end(timeout_s=20)
@@ -141,8 +143,8 @@ def test_a_spider_idle_handler_may_add_requests(tree: Tree) -> None:
     reason="without a reactor this Scrapy downloads with httpx, which is not there",
 )
 def test_scrapy_without_a_reactor_crawls(tree: Tree) -> None:
-    """TWISTED_REACTOR_ENABLED = False: two workers share a crawl, redirects and retries in it."""
-    # A run name: a worker that is late finds the run finished, and does not start the next one.
+    """With TWISTED_REACTOR_ENABLED = False, two workers share a crawl with redirects and retries."""
+    # With a run name, a late worker finds the run finished and does not begin the next one.
     site, project = tree(
         settings={"TWISTED_REACTOR_ENABLED": False, "DQ_RUN_NAME": "only"},
         pages=40,
@@ -156,7 +158,7 @@ def test_scrapy_without_a_reactor_crawls(tree: Tree) -> None:
     assert sum(worker.stats.get("dq/acked", 0) for worker in workers) == 40 + 6 + 8
 
 
-# What this Scrapy makes of any scheduler that does not open; 2.14 ends with 0.
+# Scrapy's exit code for any scheduler that does not open. Scrapy 2.14 exits with 0.
 UNOPENED = (
     SPIDER
     + """\
@@ -171,7 +173,7 @@ class Unopened(Scheduler):
 
 
 def test_another_reactor_is_refused(tree: Tree, errors: Errors, look: Look) -> None:
-    """With SelectReactor the first ERROR line names TWISTED_REACTOR; it ends as failed, nothing is stored."""
+    """With SelectReactor, the first ERROR line names TWISTED_REACTOR. It fails and stores nothing."""
     _, project = tree(spider=UNOPENED, pages=1)
     select = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
     worker = project.start_worker(settings=select)

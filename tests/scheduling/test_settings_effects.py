@@ -1,4 +1,4 @@
-"""What Scrapy's settings do with this scheduler: as much as with Scrapy's own, or it is said."""
+"""Scrapy's settings have the same effect as with Scrapy's own scheduler, or a log line says otherwise."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from support.worker import Worker
 
 
 def pages_of(project: Project, worker: Worker) -> list[str]:
-    """Return the paths that *worker* crawled, in their order."""
+    """Return the paths that *worker* crawled, in order."""
     return [e.path for e in project.events() if e.event == "done" and e.pid == worker.pid]
 
 
 def test_closespider_limits_leave_a_crawl_that_resumes(tree: Tree, look: Look) -> None:
-    """CLOSESPIDER_ITEMCOUNT, then CLOSESPIDER_PAGECOUNT: the third worker crawls just the rest."""
+    """After CLOSESPIDER_ITEMCOUNT and CLOSESPIDER_PAGECOUNT, the third worker crawls only the rest."""
     site, project = tree(settings={"CONCURRENT_REQUESTS": 4}, pages=150, latency_s=0.02)
     for limit in ("CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_PAGECOUNT"):
         worker = project.run_worker(settings={limit: 10}, timeout_s=20)
@@ -51,7 +51,7 @@ PAUSING = spider_of("""
 
 
 def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look: Look) -> None:
-    """While engine.pause() lasts nothing is leased, beats go on, nobody takes its page; unpause() goes on."""
+    """During engine.pause() it leases nothing, its beats continue and it keeps its page until unpause()."""
     _, project = begin(PAUSING, settings={"CONCURRENT_REQUESTS": 2, "DQ_WORKER_TTL": 1})
     worker = project.start_worker()
 
@@ -78,12 +78,12 @@ def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look
 
 
 def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: StartProxy) -> None:
-    """Installed by ADDONS alone, FEEDS with %(dq_worker)s: each page that was acked is in a feed file."""
+    """ADDONS and FEEDS with %(dq_worker)s suffice: a feed file has the item of each acked page."""
     site, project = tree(
         settings={
             "SCHEDULER": None,
             "DUPEFILTER_CLASS": None,
-            "CONCURRENT_REQUESTS": 4,  # few leases for the quarantine after the kill
+            "CONCURRENT_REQUESTS": 4,  # so that the quarantine gets few leases after the kill
             "ADDONS": {"scrapy_dq.Addon": 500},
             "FEEDS": {"items/%(name)s-%(dq_worker)s.jsonl": {"format": "jsonlines"}},
         },
@@ -97,14 +97,14 @@ def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: StartProxy) 
     assert second.close_reason == "finished"
     feeds = list((project.folder / "items").iterdir())
     assert len(feeds) == 2
-    # The page at work when the worker died may have left the beginning of a line.
+    # The worker's death may have left a torn line of the page at work.
     lines = [line for feed in feeds for line in feed.read_text().splitlines() if line.endswith("}")]
     items = [json.loads(line)["path"] for line in lines]
     assert set(items) == site.paths
     assert len(items) - 150 <= second.stats["dq/reclaimed"]
 
 
-# Twenty pages, and no more until the file `go` is there: what is killed then has not finished.
+# A worker does 20 pages until the file `go` exists, so that a kill comes before the end.
 GATED = spider_of("""
     pages = 0
 
@@ -117,8 +117,8 @@ GATED = spider_of("""
 """)
 
 
-def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(tree: Tree) -> None:
-    """`scrapy crawl NAME -O items.jsonl`, killed, and the same command again: what was scraped stays."""
+def test_a_feed_is_overwritten_only_by_a_new_run(tree: Tree) -> None:
+    """`scrapy crawl NAME -O items.jsonl` is killed and repeated. The scraped items stay."""
     site, project = tree(
         spider=GATED,
         settings={
@@ -153,7 +153,7 @@ def test_a_feed_is_overwritten_by_a_new_run_not_by_one_that_continues(tree: Tree
 
 
 def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_named(tree: Tree) -> None:
-    """DEPTH_PRIORITY = 1 with FIFO queues crawls level by level; other settings without effect are named."""
+    """DEPTH_PRIORITY = 1 with FIFO queues crawls level by level. Other ineffective settings are named."""
     _, project = tree(
         settings={
             "CONCURRENT_REQUESTS": 1,
@@ -168,7 +168,7 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
     worker = project.run_worker(timeout_s=20)
     pages = pages_of(project, worker)
     assert sorted(pages) == sorted(f"/p/{k}" for k in range(40))
-    # Within a level the order is Scrapy's, which before 2.19 is not always that of the links.
+    # Within a level, requests have Scrapy's order. Before 2.19 this is not always the links' order.
     levels = [sum(int(page.rpartition("/")[2]) > last for last in (0, 3, 12)) for page in pages]
     assert levels == sorted(levels)
     named = [line for line in worker.text.splitlines() if "no effect" in line]
@@ -179,8 +179,8 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
     assert "DQ_ORDER = 'priority-fifo'" in named[0]
 
 
-# A gate, and what waits behind it. While all of that is yielded the engine is paused, so that nothing is
-# leased ahead, and the order of crawling is that of leasing.
+# A gate and the requests behind it. The engine is paused while they are yielded, so that it leases nothing
+# early and crawls in the order of leasing.
 ORDERED = spider_of("""
     async def start(self):
         site = self.start_urls[0]
@@ -206,7 +206,7 @@ ORDERED = spider_of("""
     def parse(self, response):
         self.record(self.settings["ORDER_NAME"], page_path(response).partition("?")[0])
 """)
-# One crawler for each of several settings, all at once.
+# Runs one crawler for each of several settings at once.
 CRAWLERS = """\
 from scrapy.utils.reactor import install_reactor
 install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
@@ -226,10 +226,10 @@ reactor.run()
 """
 
 
-def test_each_order_serves_as_it_says_and_the_default_as_scrapy(
+def test_each_order_serves_as_named_and_the_default_serves_as_scrapy(
     begin: Tree, start_script: StartScript
 ) -> None:
-    """One request at a time: four orders, ties included; priority-lifo is the order of Scrapy's scheduler."""
+    """Four orders, with ties, one request at a time. priority-lifo is the order of Scrapy's scheduler."""
     orders = ("priority-lifo", "priority-fifo", "fifo", "lifo")
     changed = [{"ORDER_NAME": "plain", **PLAIN}]
     for order in orders:
@@ -277,10 +277,10 @@ class Raising(DupeFilter):
 def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
     tree: Tree, start_script: StartScript
 ) -> None:
-    """Two workers each: ours and the default share `seen`; BaseDupeFilter filters nothing, and it is said.
+    """Two workers with our class or the default share `seen`. BaseDupeFilter filters nothing, with a warning.
 
-    One that cannot log a duplicate filters as well.
-    Ours alone, under Scrapy's scheduler, filters in its process.
+    A class that cannot log a duplicate still filters. With Scrapy's scheduler, our class filters in its
+    process alone.
     """
     ours = "scrapy_dq.Scheduler"
     cases = {

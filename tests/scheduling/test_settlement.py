@@ -1,4 +1,4 @@
-"""When a request counts as done: every way in which one ends, seen in a crawl."""
+"""A crawl with every way in which a request can end: each request is settled at the right time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import free_port, wait_until
 
-# Every way in which a request ends; the scheduler records what the engine does, and in which order.
+# Every way in which a request ends. The scheduler records the engine's calls in order.
 ENDINGS = spider_of(
     """
     async def start(self):
@@ -89,7 +89,7 @@ TWO_ATTEMPTS = {"/flaky", "/gone", "/gone-with-errback", "/gone-errback-raises"}
 
 
 class Endings:
-    """The one crawl of ENDINGS, and what was recorded."""
+    """The single crawl of ENDINGS and its records."""
 
     def __init__(self, project: Project) -> None:
         self.worker = project.run_worker(timeout_s=30)
@@ -97,7 +97,7 @@ class Endings:
         self._order = [(e.event, e.path) for e in project.events()]
 
     def times(self, event: str, path: str) -> list[int]:
-        """Return the positions of *event* of *path* in the record."""
+        """Return the positions of *event* of *path* in the records."""
         return [i for i, recorded in enumerate(self._order) if recorded == (event, path)]
 
 
@@ -122,8 +122,8 @@ def endings(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             project.close()
 
 
-def test_whatever_becomes_of_a_request_it_is_settled_once(endings: Endings) -> None:
-    """Success, redirect, retry, an HTTP error leave as done; exceptions and a failed download as failed."""
+def test_each_request_is_settled_exactly_once(endings: Endings) -> None:
+    """Success, redirect, retry and HTTP error are done. Exceptions and a failed download are failures."""
     assert endings.worker.close_reason == "finished"
     done, failed = endings.project.count("settled-done"), endings.project.count("settled-failed")
     assert done + failed == endings.project.count("enqueued")
@@ -135,19 +135,19 @@ def test_whatever_becomes_of_a_request_it_is_settled_once(endings: Endings) -> N
 
 
 def test_a_retry_is_stored_before_the_failed_request_leaves(endings: Endings) -> None:
-    """A 503's retry is enqueued, then the first request is done; the retry is crawled."""
+    """A 503's retry is enqueued before the first request is done. The retry is crawled."""
     assert endings.times("enqueued", "/flaky")[1] < endings.times("settled-done", "/flaky")[0]
     assert endings.project.count()["/flaky"] == 1
 
 
 def test_a_redirect_is_stored_before_the_redirected_request_leaves(endings: Endings) -> None:
-    """The redirect's target is enqueued, then the redirected request is done; the target is crawled."""
+    """The redirect's target is enqueued before the redirected request is done. The target is crawled."""
     assert endings.times("enqueued", "/target")[0] < endings.times("settled-done", "/moved")[0]
     assert endings.project.count()["/target"] == 1
 
 
 def test_a_callback_exception_ends_a_request(endings: Endings) -> None:
-    """As under Scrapy's scheduler the page is not run again; what it yielded before is crawled."""
+    """The page does not run again, as with Scrapy's scheduler. The requests yielded earlier are crawled."""
     assert len(endings.times("settled-failed", "/raises")) == 1
     assert endings.worker.stats["spider_exceptions/ValueError"] == 4
     assert endings.times("enqueued", "/late-child")[0] < endings.times("settled-failed", "/raises-late")[0]
@@ -162,8 +162,8 @@ def test_a_callback_that_downloads_its_own_request_again_is_at_work_until_its_en
 
 
 def test_a_failed_download_fails_unless_an_errback_handles_it(endings: Endings) -> None:
-    """A refused connection ends the request; the output of an errback is stored before its ack."""
-    assert len(endings.times("settled-done", "/gone")) == 1  # the first attempt: a retry took its place
+    """A refused connection ends the request. The output of an errback is stored before the ack."""
+    assert len(endings.times("settled-done", "/gone")) == 1  # the first attempt, which a retry replaced
     child, item = endings.times("enqueued", "/errback-child"), endings.times("item", "/item-of-errback")
     parent = endings.times("settled-done", "/gone-with-errback")
     assert len(child) == len(item) == 1
@@ -197,7 +197,7 @@ class SlowPipeline:
 
 
 def test_a_page_is_in_flight_until_its_items_are_through(tree: Tree, look: Look) -> None:
-    """An async pipeline and an async item_scraped handler keep the lease; the ack comes after both."""
+    """An async pipeline and an async item_scraped handler keep the lease. The ack comes after both."""
     _, project = tree(
         spider=SLOW_PIPELINE,
         settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.SlowPipeline": 300}},
@@ -264,7 +264,7 @@ class HoldingPipeline:
 def test_unfiltered_children_of_a_page_that_runs_again_are_not_doubled(
     begin: Tree, look: Look, dupefilter: str
 ) -> None:
-    """A worker dies in its pages' pipelines; the pages run again, each of their equal children once."""
+    """A worker dies in its pages' pipelines. The pages run again, but each of their equal children once."""
     _, project = begin(
         PARENT_TWICE,
         settings={
@@ -286,7 +286,7 @@ def test_unfiltered_children_of_a_page_that_runs_again_are_not_doubled(
     expected = {f"/{kind}/{number}?s=0": 1 + (number == 2) for kind in kinds for number in (1, 2, 3)}
     assert project.count() == expected
     known = second.stats["dq/duplicates"] + second.stats.get("dq/seeds/known", 0)
-    assert known == 3 + 12  # the pages, from start(), and their children
+    assert known == 3 + 12  # the pages from start(), and their children
 
 
 DOWNLOADS_WHAT_WAITS = spider_of(
@@ -307,8 +307,8 @@ DOWNLOADS_WHAT_WAITS = spider_of(
 )
 
 
-def test_a_local_request_that_waits_is_not_done_when_it_is_downloaded_meanwhile(tree: Tree) -> None:
-    """`engine.download()` of what was yielded ends with the same call of the engine; it is crawled, too."""
+def test_a_waiting_local_request_is_not_done_when_a_callback_downloads_it(tree: Tree) -> None:
+    """`engine.download()` of the request ends with the same call of the engine. It is also crawled."""
     busy = {"CONCURRENT_REQUESTS": 1}
     _, project = tree(spider=DOWNLOADS_WHAT_WAITS, settings=busy, pages=3)
     project.run_to_end(timeout_s=30)

@@ -1,4 +1,4 @@
-"""`scrapy crawl` with STATS_CLASS = scrapy_dq.SharedStats: the numbers of all workers together."""
+"""`scrapy crawl` with STATS_CLASS = scrapy_dq.SharedStats adds up the numbers of all workers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def told_every(seconds: float) -> dict[str, Any]:
 
 
 AFTER_CLOSE = ("log_count/", "feedexport/")
-"""What goes on to be counted after the scheduler has closed."""
+"""Stats that still change after the scheduler has closed."""
 
 
-def test_the_sums_are_those_of_both_workers_logs(tree: Tree, client: redis.Redis) -> None:
-    """Every stat that is counted, to the last page and the last exchange; of the depth, the largest."""
+def test_the_sums_equal_the_stats_of_both_workers(tree: Tree, client: redis.Redis) -> None:
+    """Every counted stat is there, up to the last page and exchange. For the depth, it is the maximum."""
     _, project = tree(settings=SHARED | told_every(0.2), pages=300, latency_s=0.01)
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
@@ -34,7 +34,7 @@ def test_the_sums_are_those_of_both_workers_logs(tree: Tree, client: redis.Redis
     assert sums["response_received_count"] == sums["item_scraped_count"] == sums["dq/acked"] == 300
     deepest = (
         worker.get("request_depth_max", 0) for worker in (first, second)
-    )  # one may have seen leaves alone
+    )  # one worker may have seen only leaves
     assert sums.pop("request_depth_max") == max(deepest)
     counted = {name: n for name, n in sums.items() if not name.startswith(AFTER_CLOSE)}
     assert counted == pytest.approx({name: first.get(name, 0) + second.get(name, 0) for name in counted})
@@ -42,24 +42,24 @@ def test_the_sums_are_those_of_both_workers_logs(tree: Tree, client: redis.Redis
         never = {"elapsed_time_seconds", "items_per_minute", "responses_per_minute", "request_depth_max"}
         numeric = {n for n, value in one.items() if isinstance(value, (int, float)) and n not in never}
         assert {n for n in numeric if not n.startswith(AFTER_CLOSE)} <= sums.keys()
-    # The next run begins with none.
+    # The next run begins without sums.
     assert project.run_worker(timeout_s=30).close_reason == "finished"
     assert shared_stats(client, project.name)["item_scraped_count"] == 300
 
 
-def test_what_leaving_counts_is_in_the_sums(tree: Tree, client: redis.Redis) -> None:
-    """A worker that closes in the middle gives leases back, and acknowledges its last pages, as it leaves."""
+def test_stats_counted_as_a_worker_leaves_are_in_the_sums(tree: Tree, client: redis.Redis) -> None:
+    """A worker that closes early gives leases back and acks its last pages as it leaves."""
     settings = SHARED | {"CLOSESPIDER_ITEMCOUNT": 10, "CONCURRENT_REQUESTS": 2}
     _, project = tree(settings=settings, pages=100, latency_s=0.01)
     worker = project.run_worker(timeout_s=20)
     assert worker.close_reason == "closespider_itemcount"
     sums = shared_stats(client, project.name)
-    assert sums.get("dq/released") == worker.stats.get("dq/released")  # as a rule there is one in the buffer
+    assert sums.get("dq/released") == worker.stats.get("dq/released")  # usually the buffer has one lease
     assert sums["dq/acked"] == worker.stats["dq/acked"] == worker.stats["item_scraped_count"]
 
 
-def test_a_killed_worker_takes_one_interval_with_it(tree: Tree, client: redis.Redis) -> None:
-    """What it had reported stays counted; only what it had not reported is missing."""
+def test_a_killed_worker_loses_at_most_one_interval_of_stats(tree: Tree, client: redis.Redis) -> None:
+    """Reported numbers stay counted. Only unreported ones are missing."""
     interval_s = 0.5
     site, project = tree(
         settings=SHARED | told_every(interval_s) | {"CONCURRENT_REQUESTS": 4}, pages=150, latency_s=0.05
@@ -72,7 +72,7 @@ def test_a_killed_worker_takes_one_interval_with_it(tree: Tree, client: redis.Re
     wait_until(lambda: told() >= 20, "it has told of 20 items", 20)
     worker.kill()
     scraped, counted = project.count("item").total(), told()
-    # 4 at a time, 0.05 s each: 80 a second at most, for an interval and a trip.
+    # 4 requests at a time of 0.05 s each make at most 80 per second, for an interval and a trip.
     assert 0 <= scraped - counted <= 80 * interval_s + 8
     last = project.run_worker(timeout_s=30)
     assert told() == counted + last.stats["item_scraped_count"]
@@ -80,10 +80,10 @@ def test_a_killed_worker_takes_one_interval_with_it(tree: Tree, client: redis.Re
 
 
 @pytest.mark.parametrize("settings", [PLAIN, {"DQ_ENABLED": False}], ids=["Scrapy's", "not enabled"])
-def test_under_scrapys_scheduler_it_is_scrapys_collector(
+def test_under_the_scheduler_of_scrapy_the_collector_shares_nothing(
     make_project: MakeProject, start_site: StartSite, settings: dict[str, Any]
 ) -> None:
-    """Nothing is shared, no Redis is needed, no warning comes."""
+    """It shares nothing, needs no Redis and logs no warning."""
     site = start_site(pages=10)
     project = make_project([site.start_url], redis_url="redis://127.0.0.1:9", settings=SHARED | settings)
     worker = project.run_to_end(timeout_s=20)

@@ -1,4 +1,4 @@
-"""DQ_TRACE: real crawls, whose spans a real receiver of OTLP/HTTP gets."""
+"""DQ_TRACE: real crawls send their spans to a real OTLP/HTTP receiver."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHORTER = spider_of("", before="from scrapy_dq.scheduling import tracing\ntracin
 
 
 class Span(NamedTuple):
-    """A span that has arrived."""
+    """A span that the receiver got."""
 
     name: str
     trace: bytes
@@ -47,11 +47,11 @@ class Span(NamedTuple):
 
 
 class Receiver(PostServer):
-    """Of spans, below /take."""
+    """A receiver of spans, below /take."""
 
     @property
     def spans(self) -> list[Span]:
-        """All that have arrived."""
+        """Return all spans received so far."""
         assert {path for path, _ in self.posted} <= {"/take/v1/traces"}
         return [span for _, body in list(self.posted) for span in spans_of(body)]
 
@@ -77,10 +77,10 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         yield made
 
 
-def test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers(
+def test_one_trace_connects_a_start_request_with_each_page_on_two_workers(
     tree: Tree, receiver: Receiver
 ) -> None:
-    """Each page: put in the lease of the page that links to it, leased, downloaded, acked."""
+    """Each page is put under the lease of its linking page, then leased, downloaded and acked."""
     _, project = tree(settings={"DQ_TRACE": 1, "CONCURRENT_REQUESTS": 2}, pages=30, fan_out=3, latency_s=0.05)
     workers = project.start_workers(2)
     assert set(project.wait(60)) <= {"finished", "run_over"}
@@ -96,7 +96,7 @@ def test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers(
         url = downloads[lease.id]["url.full"]
         path = [url]
         put = puts[lease.above]
-        while put.above:  # up to start()
+        while put.above:  # continue up to start()
             assert put.of["url.full"] == path[-1]
             path.append(downloads[put.above]["url.full"])
             put = puts[leases[put.above].above]
@@ -108,8 +108,10 @@ def test_one_trace_leads_from_a_start_request_to_each_page_on_two_workers(
     assert not any("ERROR" in worker.text or "WARNING" in worker.text for worker in workers)
 
 
-def test_the_trace_of_a_killed_worker_goes_on_in_the_next(tree: Tree, look: Look, receiver: Receiver) -> None:
-    """The lease that it had is missing. Unfiltered links that it has put already are put once, as ever."""
+def test_the_trace_of_a_killed_worker_continues_in_the_next_worker(
+    tree: Tree, look: Look, receiver: Receiver
+) -> None:
+    """Its last lease has no span. Unfiltered links that it has already put are still put once."""
     _, project = tree(spider=HOLDING, settings={"DQ_TRACE": 1}, pages=13, fan_out=3)
     lease = f"lease {project.name}"
     killed = project.start_worker(args={"hold": "1"})
@@ -128,8 +130,8 @@ def test_the_trace_of_a_killed_worker_goes_on_in_the_next(tree: Tree, look: Look
     assert root.trace == last.trace
 
 
-def test_nothing_is_imported_or_sent_unless_it_is_asked_for(tree: Tree, receiver: Receiver) -> None:
-    """By default."""
+def test_tracing_is_off_by_default_and_imports_nothing(tree: Tree, receiver: Receiver) -> None:
+    """Tracing is off by default."""
     spider = WITHOUT
     _, project = tree(spider=spider, pages=3)
     worker = project.run_to_end(environ={"A_PROCESS": "of its own"})
@@ -140,7 +142,7 @@ def test_nothing_is_imported_or_sent_unless_it_is_asked_for(tree: Tree, receiver
 def test_an_extra_that_is_not_installed_is_named(
     redis_url: str, make_project: MakeProject, errors: Errors
 ) -> None:
-    """The crawl does not begin; there is one line."""
+    """One line names it, and the crawl does not begin."""
     spider = WITHOUT + "sys.modules['opentelemetry'] = None\nsys.modules.pop('TRACING', None)\n"
     spider = spider.replace("TRACING", "scrapy_dq.scheduling.tracing")
     project = make_project(
@@ -152,13 +154,13 @@ def test_an_extra_that_is_not_installed_is_named(
     assert error.endswith("): pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http")
 
 
-def test_a_variable_that_the_sdk_refuses_ends_the_crawl(
+def test_an_invalid_otel_variable_ends_the_crawl(
     redis_url: str,
     make_project: MakeProject,
     errors: Errors,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In one line, as a setting that is invalid."""
+    """There is one line, as for an invalid setting."""
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0")
     project = make_project(["http://127.0.0.1:1/"], redis_url=redis_url, settings={"DQ_TRACE": 0.5})
     (error,) = errors(project.run_worker())
@@ -166,10 +168,10 @@ def test_a_variable_that_the_sdk_refuses_ends_the_crawl(
 
 
 @pytest.mark.parametrize("path", ["/drip", ""])
-def test_a_receiver_that_takes_nothing_delays_nothing_but_the_end(
+def test_a_receiver_that_fails_delays_only_the_end(
     tree: Tree, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Not even the end of the process, if it answers for ever. The log has one line on it."""
+    """It does not delay the process's end, even if its answer never ends. The log has one line about it."""
     url = receiver.url + path if path else f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
     _, project = tree(spider=SHORTER, settings={"DQ_TRACE": 1}, pages=20)

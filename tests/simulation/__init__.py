@@ -1,1 +1,1 @@
-"""Whole workers and the real Lua under virtual time: `PYTHONPATH=tests python -m simulation --help`."""
+"""Run whole workers and the real Lua in virtual time: `PYTHONPATH=tests python -m simulation --help`."""

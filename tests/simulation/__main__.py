@@ -14,7 +14,7 @@ from typing import Any
 
 from simulation import virtual
 
-virtual.install()  # before scrapy_dq is imported
+virtual.install()  # before the import of scrapy_dq
 
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: E402
@@ -24,11 +24,11 @@ from simulation.runner import Totals, runner  # noqa: E402
 from support.redis_server import KINDS  # noqa: E402
 
 SHOWN = 10
-"""Most failures that are shown."""
+"""Maximum number of failures shown."""
 
 
 def main() -> int:
-    """Run the crawl of each seed under virtual time, with its faults; return 1 if a promise was broken.
+    """Run each seed's crawl and its faults in virtual time; return 1 if a promise was broken.
 
     A failing seed prints the command that repeats it.
     """
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--these", type=_numbers, help="only these seeds, with --json, in this process: 3,17")
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one schedule, and print what happens")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that its redis-server ends
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the redis-server ends
     if options.replay is not None:
         return _replay(options)
     if options.these:

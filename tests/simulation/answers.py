@@ -1,4 +1,4 @@
-"""What Redis has answered in a schedule: noted, and checked at once."""
+"""The answers of Redis in a schedule, recorded and checked at once."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from simulation.visits import parts
 from support.stored import _dead_letter as dead_letter
 
 MOST_EXCHANGES = 2_000
-"""More than this for each shard, and the crawl never ends; a program that waits for the fsync of a Redis
-whose clock was set back takes 60 s."""
+"""With more exchanges than this for each shard, the crawl never ends. The limit leaves room for a program
+that waits 60 s for an fsync because Redis's clock was set back."""
 PUT, RELEASE = 0, 2
-"""The kinds of two packed moves (endings.lua)."""
+"""Kinds of two packed moves (endings.lua)."""
 
 
 @dataclass
 class Report:
-    """What happened in a schedule."""
+    """The figures and the trace of a schedule."""
 
     seed: int
     calls: int = 0
@@ -43,59 +43,59 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
     digest: str = ""
-    """Equal, if a seed is run again."""
+    """The same in each run of a seed."""
 
 
 def unpacked(moves: bytes) -> Any:
-    """Return the moves of an exchange, as lua/moves/endings.lua reads them."""
+    """Return the moves of an exchange as lua/moves/endings.lua reads them."""
     return msgpack.unpackb(moves, raw=True)
 
 
 class Answers:
-    """All that is known of a schedule from the calls of its processes and their answers."""
+    """Everything known about a schedule from its processes' calls and their answers."""
 
     setup: Setup
     store: Store
     network: Network
     _looked_at: set[int]
-    """The numbers of the exchanges at which all keys are read."""
+    """The exchanges, by number, after which all keys are read."""
 
     def __init__(self, seed: int) -> None:
         self.report = Report(seed)
         self.world = virtual.begin(seed)
         self.made_of: defaultdict[bytes, set[bytes]] = defaultdict(set)
-        """By message (empty: none), the ids of the entries that were put for it."""
+        """For each message, or empty for none, the ids of the entries put for it."""
         self.dead: set[Identity] = set()
         self.buried: dict[bytes, int] = {}
-        """The pages of the entries that became dead letters, by the entries' ids."""
+        """The pages of dead letters, by entry id."""
         self.unserved: set[bytes] = set()
         """Ids of dead letters that no worker could serve."""
         self.fenced: set[str] = set()
-        """Ids of workers that were declared dead."""
+        """Ids of workers declared dead."""
         self.taken_for_dead: Counter[bytes] = Counter()
-        """By entry: how many of them were ids of processes that had been granted it, and lived, had left, or
-        had died under another id."""
+        """For each entry, how many ids declared dead belong to processes that had its lease, and that lived,
+        had left, or had died under another id."""
         self.losses: list[tuple[float, float]] = []
-        """Redis was set back: to when, and when."""
+        """Each time Redis was set back: to which moment, and when."""
         self.granted_elsewhere: set[bytes] = set()
-        """Entries that another shard than home has leased."""
+        """Entries leased by a shard other than home."""
         self._epochs: list[tuple[float, bytes | None]] = []
-        """When there was another frontier, or none, and its epoch."""
+        """The time of each change to another frontier or to none, and its epoch."""
         self.late_members: set[str] = set()
-        """Ids that a late call has registered: again, or after their workers had left, or had others."""
+        """Ids registered by a late call: again, after the worker had left, or after it had another id."""
         self.crawlers: list[Crawler] = []
         self.pushers: list[Pusher] = []
         self.queues: list[QueueUser] = []
         self.put: set[Identity] = set()
-        """What any exchange that was applied has put."""
+        """The pages put by any applied exchange."""
         self._applied: dict[str, tuple[int, list[bytes]]] = {}
-        """The last exchange that was applied, by worker: its number and the leases that it has brought."""
+        """For each worker, the last applied exchange: its number and its leases."""
         self._ever_applied: set[tuple[str, int]] = set()
-        """All exchanges that were applied, by worker and number."""
+        """All applied exchanges, by worker and number."""
         self.put_again: Counter[bytes] = Counter()
-        """How often a late copy of an exchange has put an entry again, by its id."""
+        """How often a late copy of an exchange has put an entry again, by entry id."""
         self.granted: defaultdict[tuple[str, bytes], list[float]] = defaultdict(list)
-        """When each process was granted an entry."""
+        """The times at which each process got the lease of an entry."""
         self._seeding: dict[str, str] = {}
         """The seeding level of each member."""
         self._sent: dict[tuple[bytes, int], tuple[Any, ...]] = {}
@@ -116,7 +116,7 @@ class Answers:
             shard, of = shard_called("evalsha", args), self._of(process)
             if isinstance(outcome, list) and of:
                 of.exchanged(names[0].decode(), int(names[3]), outcome[0], of_run=len(outcome) > 2)
-            if isinstance(outcome, list) and len(outcome) > 2:  # else it was refused
+            if isinstance(outcome, list) and len(outcome) > 2:  # otherwise it was refused
                 worker_id, number = names[0].decode(), names[3]
                 for record in outcome[4]:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
                     entry_id = record[9:].partition(b"\0")[2][8:20]
@@ -124,7 +124,7 @@ class Answers:
                     if shard:
                         self.granted_elsewhere.add(entry_id)
                 last, leases = self._applied.get(worker_id, (0, []))
-                # After a loss an earlier one may be answered again.
+                # After a loss, Redis may answer an earlier exchange again.
                 if number > last or (number < last and not self.losses):
                     if (worker_id, number) in self._ever_applied and not self.losses:
                         self._note_put_again(names[10])
@@ -153,7 +153,7 @@ class Answers:
                     number == last
                     and not self.losses
                     and not (
-                        # What was drained meanwhile is not in it.
+                        # It lacks leases that were drained in between.
                         outcome[4] == leases or (worker_id in self.fenced and set(outcome[4]) < set(leases))
                     )
                 ):
@@ -175,7 +175,7 @@ class Answers:
             shard = shard_called("evalsha", args)
             checks_of_answers.left(self, shard, last=bool(outcome[2]))
             began = args[2 + args[1] + 6]
-            if not shard and began:  # else it could not join another shard: it takes no part
+            if not shard and began:  # otherwise it could not join another shard and takes no part
                 checks_of_answers.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[4])
             self._removed(worker_id)
         elif transition == "drain":
@@ -191,14 +191,14 @@ class Answers:
         self, process: Process, transition: str, names: tuple[Any, ...], outcome: Any, shard: int
     ) -> None:
         if not isinstance(outcome, list):
-            return  # it was refused
+            return  # Redis refused it
         of, new = self._of(process), names[0].decode()
         if of and (process, shard) in self.network.astray:
             of.redis_set_back()  # its repeat may reach the other master
         if outcome[0] == b"OK":
             self._note_id(process, new, names[2 if transition == "rejoin" else 0].decode())
-            # A repeat changes nothing while it is a member, fenced or not. Later, a late copy registers it
-            # again, and then a late copy of its first exchange is not a repeat.
+            # A repeat changes nothing while the worker is a member, fenced or not. Later, a late copy
+            # registers it again. Then a late copy of its first exchange is not a repeat.
             if new not in self._seeding:
                 self._applied.pop(new, None)
             self._seeding.setdefault(new, str(names[7]) if transition == "rejoin" else "1")
@@ -216,7 +216,7 @@ class Answers:
             of.rejoins(new, outcome[1], finished=True)
 
     def _note_put_again(self, moves: bytes) -> None:
-        # Late copies of a join and of an exchange have come after their worker has left. Its tokens are gone:
+        # Late copies of a join and an exchange came after their worker had left. Its tokens are gone:
         # docs/reliability.md, "A call that arrives after its process has left".
         self.put_again.update(move[1] for move in unpacked(moves) if move[0] == PUT)
 
@@ -248,7 +248,7 @@ class Answers:
             self.fenced.add(worker_id)
 
     def _note_dead_letters(self) -> None:
-        # The next run deletes them.
+        # Read them now, because the next run deletes them.
         names = [keys.prefix(keys.Shard(CRAWL, shard)) + "dead" for shard in range(self.setup.shards)]
         records = [part for name in names for part in self.store.run("HGETALL", name)]
         for entry_id, record in zip(records[::2], records[1::2], strict=True):

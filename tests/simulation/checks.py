@@ -1,4 +1,4 @@
-"""What must hold in each schedule, whatever strikes it: as a worker closes, at any moment, at the end."""
+"""Checks of each schedule, whatever its faults: as a worker closes, at any moment, and at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT = {
     b"meta", b"seen", b"absent", b"accused", b"limits", b"beats", b"failed", b"dead", b"seeds", b"admitted",
     b"discarded", b"decliners", b"blocked", b"earliest", b"spent", b"samples", b"minutes", b"journal",
 }  # fmt: skip
-"""Keys of a crawl that may be left when its run is finished."""
+"""Keys that a finished crawl may leave."""
 IMPOLITE = {
     "freeze",
     "block",
@@ -35,9 +35,9 @@ IMPOLITE = {
     "shard_cut",
     *faults.LOSSES,
 }
-"""Faults after which a worker may download what was given to another one meanwhile."""
+"""Faults after which a worker may download a page that another one has received in the meantime."""
 Identity = tuple[int, str]
-"""A page, and where it was found if it is not filtered."""
+"""A page, and the place where it was found if it is not filtered."""
 
 
 class Violation(AssertionError):
@@ -45,7 +45,7 @@ class Violation(AssertionError):
 
 
 def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Identity]:
-    """Return what a whole crawl processes, if it starts from *starts*."""
+    """Return the pages that a whole crawl from *starts* processes."""
     found: set[Identity] = set()
     waiting: list[Identity] = [(page, origin) for page in starts]
     while waiting:
@@ -58,21 +58,21 @@ def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Ide
 
 
 def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
-    """Check, when a worker says `finished` or `unserved`, that nothing else of its run is missing."""
+    """Check that a worker's run lacks nothing else when the worker closes with `finished` or `unserved`."""
     run = crawler.worker.epoch, crawler.worker.run
     done = [visit for visit in schedule.visits() if visit.last]
     if schedule.losses:
-        # What was processed in a run may belong to another one now, but not what was before it began.
+        # After a loss, a page of this run may count for another run. Pages before the run's start do not.
         began = min(each.joined_at for each in schedule.crawlers if each.first_run == crawler.first_run)
         here = {visit.identity for visit in done if visit.ended_at >= began or visit.run == run}
     else:
         here = {visit.identity for visit in done if visit.run == run}
     # docs/reliability.md, "A process that Redis has forgotten, and that was away for long".
     outrun = crawler.outrun and crawler.forgotten(schedule.losses)
-    # What others take meanwhile belongs to the next run, which they finish.
+    # Other workers' later leases belong to the next run, which they finish.
     missing = set() if outrun else schedule.from_start(crawler) - here
     missing |= set() if outrun else schedule.from_feed() - {each.identity for each in done}
-    # A dead letter yields nothing.
+    # A dead letter yields no requests.
     dead = schedule.dead | expected(schedule.plan.pages, tuple({page for page, _ in schedule.dead}), "")
     missing -= dead
     if not missing:
@@ -80,7 +80,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     violation = Violation(
         f"a worker closes with reason finished, and these were never crawled: {sorted(missing)}"
     )
-    # Further back than the logs reach: docs/reliability.md, "One shard of several".
+    # The logs do not reach back that far: docs/reliability.md, "One shard of several".
     further = any(at - taken_at > schedule.setup.horizon_s for taken_at, at in schedule.losses)
     if schedule.setup.shards == 1 or not further:
         raise violation
@@ -88,7 +88,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
 
 
 def another_says_so(schedule: Schedule) -> None:
-    """Check that, if a worker says `finished` over a loss, who had stored it says otherwise, or is dead."""
+    """Check that, if a worker closes with `finished` over a loss, another worker reports it or is dead."""
     for crawler, violation in schedule.doubts:
         others = [each for each in schedule.crawlers if each is not crawler and each.runs & crawler.runs]
         if all(each.process.alive and each.ending == "finished" for each in others):
@@ -96,8 +96,8 @@ def another_says_so(schedule: Schedule) -> None:
 
 
 def no_exception(schedule: Schedule) -> None:
-    """Check that nothing has raised what nobody handles."""
-    # Who was killed may have been about to look at it.
+    """Check that there was no unhandled exception."""
+    # A killed process may have been about to handle its exception.
     processes = (each.process for each in chain(schedule.crawlers, schedule.others()) if each.process.alive)
     loops = (process.loop for process in processes)
     for error in (*schedule.world.errors, *(error for loop in loops for error in loop.unretrieved())):
@@ -105,19 +105,19 @@ def no_exception(schedule: Schedule) -> None:
 
 
 def extras(schedule: Schedule) -> None:
-    """Check that what a worker has added, and Redis has confirmed, was processed."""
+    """Check that each request that a worker added, and Redis confirmed, was processed."""
     done = {visit.identity for visit in schedule.visits() if visit.last} | schedule.dead
     for crawler in schedule.crawlers:
         if crawler.extra is None or schedule.losses or not crawler.process.alive:
             continue
         if crawler.spill_lost:
-            continue  # no page and no start() yields it again; a log line says that this may be so
+            continue  # no page and no start() yields it again; the log has a line about this possible loss
         if crawler.extra in schedule.put - done:
             raise Violation(f"{crawler.process.name} has added {crawler.extra}, and it was never crawled")
 
 
 def pushed(schedule: Schedule) -> None:
-    """Check that what was pushed, and Redis has confirmed, was processed."""
+    """Check that each pushed page that Redis confirmed was processed."""
     done = {visit.identity for visit in schedule.visits() if visit.last} | schedule.dead
     stored = {each for process in schedule.others() for each in process.stored}
     if not schedule.losses and (missing := stored - done):
@@ -125,7 +125,7 @@ def pushed(schedule: Schedule) -> None:
 
 
 def closes_over_budget(schedule: Schedule, crawler: Crawler) -> None:
-    """Check, when a worker closes because of budgets, that nothing is in flight, if nothing came since."""
+    """Check that nothing is in flight when a worker closes because of budgets, if nothing was added since."""
     if schedule.losses or schedule.commands["limit"] or not schedule.setup.budget_at(schedule.world.now):
         return
     found = []
@@ -140,7 +140,7 @@ def closes_over_budget(schedule: Schedule, crawler: Crawler) -> None:
 
 
 def may_end(schedule: Schedule, crawler: Crawler) -> None:
-    """Check that a worker whose run is not followed by another one can hand in what it has."""
+    """Check that a worker does not close with `run_over` while its run is the last one."""
     stored = schedule.store.run("HMGET", keys.meta(CRAWL), "epoch", "run")
     here = [crawler.worker.epoch.encode(), b"%d" % crawler.worker.run]
     if crawler.ending == "run_over" and stored == here and not schedule.losses:
@@ -148,8 +148,8 @@ def may_end(schedule: Schedule, crawler: Crawler) -> None:
 
 
 def has_lost(schedule: Schedule, crawler: Crawler) -> None:
-    """Check, when a worker says that Redis was rolled back beyond its log, that it was."""
-    # From the first loss on: a late copy may bring back what it has cost, for the next one to take.
+    """Check that Redis was rolled back beyond a worker's log if the worker reports this."""
+    # Count from the first loss: a late copy may restore the lost data until the next loss.
     ends, begins = [at for _, at in schedule.losses], [taken_at for taken_at, _ in schedule.losses]
     longest = max(ends, default=0.0) - min(begins, default=0.0)
     if longest < schedule.setup.horizon_s:
@@ -159,12 +159,12 @@ def has_lost(schedule: Schedule, crawler: Crawler) -> None:
 
 
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
-    """Check, when a worker says `finished`, that its frontier is the same, and has lost nothing for good."""
-    # What it finds while it closes comes too late for its reason, and is logged.
+    """Check that a worker closes with `finished` only if its frontier is the same and it missed no loss."""
+    # If it notices a loss while it closes, its reason stays and it logs the loss.
     if crawler.unnoticed and crawler.worker.ending == "finished":
         raise Violation(f"{crawler.process.name} has not noticed that Redis was rolled back beyond its log")
     epoch = schedule.store.run("HGET", keys.meta(CRAWL), "epoch")
-    # It can know no more than its last answer, which may be a moment old, or older if it was frozen since.
+    # It knows only its last answer. This is a moment old, or older if the worker was frozen since.
     knew_at = min(crawler.decided_at - 0.1, schedule.network.answered_at.get(crawler.process, 0.0))
     replaced = schedule.replaced_at(crawler.worker.epoch) < knew_at
     frozen = {"freeze", "block"} & set(schedule.report.faults)
@@ -173,12 +173,12 @@ def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
 
 
 def dead_letters(schedule: Schedule) -> None:
-    """Check that only a page that kills its workers is given up."""
+    """Check that only pages that kill their workers become dead letters."""
     deadly = ("kill", "sigterm_kill", "freeze", "block", "stall", "shard_apart", "exchanges_cut", "shard_cut")
     kills = sum(schedule.report.faults[name] for name in deadly)
-    # The first time that an entry kills its worker, it is not the suspect; another one may be.
+    # An entry is not the suspect when it first kills its worker. Another entry may be.
     kills += len({each.killer for each in schedule.crawlers if each.killer})
-    # A Redis that was rolled back has ids of workers that have left, or got new ones: they look dead.
+    # A rolled-back Redis has ids of workers that have left or have new ids. They look dead.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     for entry_id, page in schedule.buried.items():
         if entry_id in schedule.unserved:
@@ -189,16 +189,16 @@ def dead_letters(schedule: Schedule) -> None:
 
 
 def repeats(schedule: Schedule) -> None:
-    """Check that no page is processed again, unless the end of its lease was not stored, or was lost."""
+    """Check that no page is processed again, except if the end of its lease was not stored, or was lost."""
     visits: dict[tuple[Any, ...], list[Visit]] = defaultdict(list)
     for visit in schedule.visits():
         visits[visit.run, visit.entry_id].append(visit)
-        # If Redis is set back to an earlier run, that one's entries stay, and its fingerprints do not.
+        # If Redis is set back to an earlier run, its entries stay, but its fingerprints do not.
         if visit.origin in ("", "start") and not visit.attempt and not schedule.losses:
             visits[visit.run, visit.identity].append(visit)
     for (_, what), each in visits.items():
         without_reason = [visit for visit in each if not _undone(schedule, visit)]
-        # What was forgotten is stored twice, and so each retry brings both.
+        # A page with a cleared fingerprint is stored twice, and each retry brings back both entries.
         most = (1 + schedule.commands["forget"]) * (1 + schedule.commands["retry"])
         most += schedule.put_again[what] if isinstance(what, bytes) else 0
         if len(without_reason) > most:
@@ -211,18 +211,18 @@ def _undone(schedule: Schedule, visit: Visit) -> bool:
         return True
     grants = [at for at in schedule.granted[visit.by, visit.entry_id] if at <= visit.taken_at]
     granted_at = max(grants, default=visit.taken_at)
-    # Whoever left after an end that home has forgotten has cleared the other shards, or will do so.
+    # A worker that left after an end that home has forgotten has cleared the other shards, or will do so.
     if visit.entry_id in schedule.granted_elsewhere and any(granted_at <= at for at in schedule.ends_lost):
         return True
-    # What was stored a moment before is lost with what Redis loses; a put may be stored again after its page.
+    # Redis loses recent data in a loss. Then a worker may put a page again although it was processed.
     return any(taken_at <= visit.confirmed_at and granted_at <= at for taken_at, at in schedule.losses)
 
 
 def runs(schedule: Schedule) -> None:
-    """Check that a worker stays in its run, and that a run with a name is not run again."""
+    """Check that a worker stays in its run, and that a named run does not run again."""
     for each in schedule.crawlers:
         epochs = {epoch for epoch, _ in each.runs}
-        # A late copy of its join may have made it a member of the next run.
+        # A late copy of its join may have made the worker a member of the next run.
         may_change = schedule.losses or each.ids & schedule.late_members
         if len(epochs) > 1 or (len(each.runs) > 1 and not may_change):
             raise Violation(f"{each.process.name} has taken part in several runs: {each.runs}")
@@ -232,12 +232,12 @@ def runs(schedule: Schedule) -> None:
 
 
 def limited(partition: bytes) -> bool:
-    """Tell whether limits hold for a partition: start payloads have one of their own, without any."""
+    """Tell whether a partition can have limits; the partition of start payloads has none."""
     return partition.startswith(b"host")
 
 
 def politeness(schedule: Schedule) -> None:
-    """Check the delay and the concurrency of each host, over all workers."""
+    """Check each host's delay over all workers."""
     setup, struck = schedule.plan.setup, set(schedule.report.faults)
     if struck & IMPOLITE or schedule.taken_for_dead or schedule.commands["limit"]:
         return
@@ -257,7 +257,7 @@ def politeness(schedule: Schedule) -> None:
 
 
 def concurrency(schedule: Schedule) -> None:
-    """Check, as a request is sent, how many of its host are under way."""
+    """Check each host's number of running requests when a request is sent."""
     most, struck = schedule.plan.setup.concurrency, set(schedule.report.faults)
     if not most or struck & IMPOLITE or schedule.taken_for_dead or schedule.commands["limit"]:
         return
@@ -270,7 +270,7 @@ def concurrency(schedule: Schedule) -> None:
 
 
 def acknowledged(schedule: Schedule) -> None:
-    """Check that no message of a stream was acknowledged before all that was made of it was processed."""
+    """Check that no stream message was acknowledged before all of its requests were processed."""
     if not schedule.setup.streams or schedule.setup.shards > 1 or schedule.losses:
         return
     done = {visit.entry_id for visit in schedule.visits()} | set(schedule.buried)
@@ -280,7 +280,7 @@ def acknowledged(schedule: Schedule) -> None:
 
 
 def stored(schedule: Schedule) -> None:
-    """Check all that is stored, key by key."""
+    """Check all stored keys."""
     acknowledged(schedule)
     for shard in range(schedule.setup.shards):
         _stored(schedule, shard)
@@ -311,9 +311,9 @@ def _epoch(schedule: Schedule, shard: int) -> Any:
 
 
 def keys_left(schedule: Schedule) -> None:
-    """Check that nothing is left of a finished run that should not be."""
-    # A worker that dies when nothing is left stays a member until the next run begins.
-    # So does one that has given up, or whose join arrives later, or whose leave was rolled back.
+    """Check that a finished run leaves only the keys that it should."""
+    # A worker that dies when nothing is left stays a member until the next run begins. So does a worker that
+    # has given up, one with a late join, and one whose leave was rolled back.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     members = {
         worker_id
@@ -325,9 +325,9 @@ def keys_left(schedule: Schedule) -> None:
     names = schedule.store.names(0)
     for shard in range(1, schedule.setup.shards):
         of_shard = schedule.store.names(shard)
-        # Rolled back after the end, it may have a dead member, and what is done, also when its last worker
-        # has left, for which it had another version; and if home was lost, all of another crawl: the next run
-        # clears it.
+        # A shard that was rolled back after the end may have a dead member and old counts. Its last worker
+        # had left with another version of them. If home was lost, the shard may have all of another crawl,
+        # and the next run clears it.
         dead = rolled_back and keys.prefix(keys.Shard(CRAWL, shard)).encode() + b"members" in of_shard
         dead = dead or any(at >= each.told_at for each in schedule.crawlers for _, at in schedule.losses)
         if not dead and _epoch(schedule, shard) == _epoch(schedule, HOME):
@@ -340,7 +340,7 @@ def keys_left(schedule: Schedule) -> None:
 
 
 def gone_on(schedule: Schedule) -> bool:
-    """Tell whether something of the crawl is left that the next command would take up."""
+    """Tell whether the next command would find something of the crawl to continue."""
     store = schedule.store
     return store.run("HGET", keys.meta(CRAWL), "phase") == b"open" or (
         schedule.plan.setup.fed > 0 and bool(schedule.unread())

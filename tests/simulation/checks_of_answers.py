@@ -1,4 +1,4 @@
-"""What must hold whenever Redis has answered a call: of an exchange, a drain, a leave, a fence."""
+"""Checks after each answer of Redis: to an exchange, a drain, a leave or a fence."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LEAST: Place = (-(2**63), -(2**64))
 def applied(
     schedule: Schedule, worker_id: str, last: int, number: int, answer: list[Any], shard: int
 ) -> None:
-    """Check an exchange: it follows the last one, its worker is not fenced, no key contradicts the counts."""
+    """Check that an exchange follows the last one, its worker is not fenced, and keys match the counts."""
     if number != last + 1 and not schedule.losses:
         raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
     of_worker = f"{keys.prefix(keys.Shard(CRAWL, shard))}worker:{worker_id}"
-    heard = worker_id in schedule.fenced and answer[1] == 1  # 0: the run is finished
+    heard = worker_id in schedule.fenced and answer[1] == 1  # 0 means that the run is finished
     if heard and schedule.store.run("HGET", of_worker, "fenced") == b"1":
         raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
     if answer[10]:
@@ -34,7 +34,7 @@ def applied(
 
 
 def within_budget(schedule: Schedule, answer: list[Any]) -> None:
-    """Check that no more of the run is in flight, or sent and done or failed, than its workers may have."""
+    """Check that the requests in flight, done or failed, except those never sent, are within DQ_MAX_PAGES."""
     most = {each.max_pages for each in schedule.crawlers}
     if None in most or not answer[4] or schedule.commands["queue"] or schedule.commands["feed"]:
         return
@@ -46,7 +46,7 @@ def within_budget(schedule: Schedule, answer: list[Any]) -> None:
 
 
 def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) -> None:
-    """Check that of no host more is in flight and done than its budget."""
+    """Check that no host has more requests in flight and done than its budget."""
     budget = schedule.setup.budget_at(schedule.world.now)
     if not budget or not records or schedule.commands["limit"]:
         return
@@ -58,7 +58,7 @@ def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) 
             int(schedule.store.run("HGET", prefix + "busy", mark + partition) or 0) for mark in (b"", b"\2")
         )
         of_run, count = spent.split()
-        # A shard that was rolled back to the run before still has what was spent in that.
+        # A shard that was rolled back to the previous run still has that run's spent budget.
         if int(count) * (of_run == run) + busy > budget:
             raise Violation(
                 f"{spent.decode()} and {busy} in flight of {partition!r}, at a budget of {budget}"
@@ -66,7 +66,7 @@ def within_domain_budgets(schedule: Schedule, records: list[bytes], shard: int) 
 
 
 def over_budget(schedule: Schedule, answer: list[Any], shard: int) -> None:
-    """Check, when an answer says that only what is over the budgets is left, that this is so."""
+    """Check that only requests over their budgets are left if an answer reports this."""
     in_flight, over = answer[3][1], answer[3][12]
     if not over or schedule.commands["limit"]:
         return
@@ -85,28 +85,28 @@ def over_budget(schedule: Schedule, answer: list[Any], shard: int) -> None:
 
 
 def drained(schedule: Schedule, worker_id: str) -> None:
-    """Check that only a worker that is fenced is drained: else it may take leases meanwhile."""
+    """Check that a drained worker is fenced; otherwise it could get leases during the drain."""
     if worker_id not in schedule.fenced:
         raise Violation(f"{worker_id} is drained, and was not fenced")
 
 
 def left(schedule: Schedule, shard: int, *, last: bool) -> None:
-    """Check that a worker that leaves removes no other one."""
+    """Check that a leaving worker does not remove other members."""
     if not last and not schedule.store.run("EXISTS", keys.prefix(keys.Shard(CRAWL, shard)) + "members"):
         raise Violation("a worker that leaves has removed the others")
 
 
 def start_noted(schedule: Schedule, worker_id: str, level: str, broken: bytes) -> None:
-    """Check that the start() of a worker that is fenced or leaves is noted as interrupted, if it is.
+    """Check that Redis records an interrupted start() of a worker that is fenced or leaves.
 
     Args:
-        level: its last seeding level that Redis knows of.
-        broken: the name of its start(), as the script says; empty: it is complete, or an equal one is.
+        level: its last seeding level in Redis.
+        broken: the script's name for its interrupted start(); empty: this or an equal start() is complete.
     """
     if broken or level not in ("1", "2", "4") or schedule.losses:
         return
     if not any(worker_id in each.ids for each in schedule.crawlers):
-        return  # it has none
+        return  # it has no start()
     phase, starts = schedule.store.run("HMGET", keys.meta(CRAWL), "phase", "starts")
     complete = starts and "done" in msgpack.unpackb(starts).values()
     if phase == b"open" and not complete:
@@ -114,12 +114,12 @@ def start_noted(schedule: Schedule, worker_id: str, level: str, broken: bytes) -
 
 
 def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: bool) -> None:
-    """Check what an exchange has leased: nothing while the crawl is on hold, and the best that waited."""
+    """Check that an exchange leases nothing while the crawl is on hold, and otherwise the best entries."""
     records, declined = answer[4], answer[11]
     if not records:
         return
     held = schedule.commands["pause"] + schedule.commands["drain"]
-    # Only home knows, and a worker learns it from its next exchange with home.
+    # Only home knows the hold, and a worker learns it from its next exchange with home.
     if held and not shard and (hold := schedule.store.run("HGET", keys.meta(CRAWL), "hold")):
         raise Violation(f"requests are leased while the crawl is {hold.decode()}")
     if not with_order:
@@ -127,8 +127,8 @@ def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: boo
     last: dict[bytes, Place] = {}
     for record in records:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
         partition, _, rest = record[9:].partition(b"\0")
-        # Not a suspect, nor what others have declined: that may come before better ones. Nor a start payload
-        # that was claimed just now: that is behind all others.
+        # Skip suspects and entries that others have declined: they may come before better ones. Also skip a
+        # start payload that was just claimed: it comes after all others.
         if record[8] < 128 and partition != CLAIMED and rest[8:20] not in declined:
             last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
     for partition, places in waiting_places(schedule.store.reader, keys.Shard(CRAWL, shard)).items():
@@ -137,7 +137,7 @@ def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: boo
 
 
 def unserved(schedule: Schedule, buried: set[bytes], shard: int) -> None:
-    """Check that no worker which is a member could have served what an exchange has given up."""
+    """Check that no member could have served the entries that an exchange gave up as unserved."""
     name = keys.prefix(keys.Shard(CRAWL, shard)) + "members"
     members = {each.decode() for each in schedule.store.run("SMEMBERS", name)}
     for entry_id in buried:

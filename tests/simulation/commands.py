@@ -1,4 +1,4 @@
-"""What users do while a crawl runs: each command line is one process, whose calls take no time."""
+"""Users' commands during a crawl: each command line is one process, and its calls take no time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(schedule: Schedule, name: str) -> None:
     schedule.noted("command", name)
     schedule.commands[name] += 1
     client = BlockingClient(schedule.network, Process(schedule.world, name))
-    with suppress(RedisError, FrontierError):  # a user would give it again; those that matter are repeated
+    with suppress(RedisError, FrontierError):  # a user would repeat it; commands that matter are repeated
         _BY_NAME[name](schedule, client, Random(f"{schedule.plan.seed} {name} {schedule.commands[name]}"))
 
 
@@ -58,7 +58,7 @@ def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Comm
 
 
 def resume_again(schedule: Schedule) -> None:
-    """Resume a crawl that is still on hold: Redis may have lost the command that has resumed it."""
+    """Resume a crawl that is still on hold, because Redis may have lost the command to resume."""
     if schedule.world.now > BEGIN_S + 2 * FAULTS_END_S and schedule.store.run(
         "HGET", keys.meta(CRAWL), "hold"
     ):

@@ -1,4 +1,4 @@
-"""A simulated `scrapy crawl`: the real worker, and pages that take a while instead of an engine."""
+"""A simulated `scrapy crawl`: the real worker with timed pages instead of an engine."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 GRACE_S = 2.0
 ENGINE_S = 5.0
-"""How often Scrapy's engine looks for work without a cause."""
+"""Scrapy's engine looks for work at least this often."""
 
 
 class Crawler(Answered):
-    """One process; `ending` is "" while it runs, and stays so if it is killed."""
+    """One process; `ending` is "" while it runs, and stays empty if it is killed."""
 
     def __init__(
         self, network: Network, setup: Setup, site: list[Page], name: str, part: int,
@@ -59,29 +59,29 @@ class Crawler(Answered):
         self.ending = ""
         self.ended_at = float("inf")
         self.gave_up = False
-        """It has not joined, or left, in time."""
+        """It has not joined, or has not left, in time."""
         self.first_run: tuple[str, int] | None = None
         self.joined_at = float("inf")
         self.spill_lost = False
-        """It could not read what it had moved to disk, and not all of that had a parent."""
+        """It could not read moves that it had stored on disk, and some of them had no parent."""
         self.extra: tuple[int, str] | None = None
-        """The request that it has added."""
+        """The extra request of this worker."""
         self.decided_at = float("inf")
-        """When it has begun to close."""
+        """The time at which it began to close."""
         self.visits: list[Visit] = []
         self.killer = b""
-        """The entry that has killed it."""
+        """The entry that killed it."""
         self.running: dict[bytes, Lease] = {}
-        """What is downloaded, or in its callback."""
+        """Leases in download or in their callbacks."""
         self.downloading: dict[bytes, bytes] = {}
-        """The partition of what is downloaded."""
+        """The partition of each lease in download."""
         self.sends: list[tuple[float, bytes, int]] = []
-        """When a request was sent, to which partition, in which run."""
+        """For each sent request: the time, the partition and the run."""
         self._taken_at: dict[bytes, float] = {}
         self._taken_by: dict[bytes, frozenset[str]] = {}
         self._entry_ids = entry_ids()
         self._sent: dict[bytes, int] = {}
-        """The fingerprints that it puts no more, with their shards."""
+        """Fingerprints that it does not put again, with their shards."""
         self.max_pages = setup.max_pages_at(self._world.now)
         self._reason = "finished"
         self._look_due = False
@@ -111,16 +111,16 @@ class Crawler(Answered):
 
     @property
     def there(self) -> bool:
-        """It has been started, and has neither ended nor been killed."""
+        """Whether it runs: started, not ended and not killed."""
         return self.process.alive and not self.ending
 
     def has_joined(self, worker_id: str) -> bool:
-        """Tell whether its join was answered: what registers it under the same id then is a late copy."""
+        """Tell whether its join was answered; a later registration of the same id is a late copy."""
         return any(each.id == worker_id and each.protocol.epoch for each in self.worker.parts)
 
     @property
     def worker_ids(self) -> set[str]:
-        """The ids under which it takes itself for a member."""
+        """The ids with which it considers itself a member."""
         return {each.id for each in self.worker.parts}
 
     @property
@@ -128,7 +128,7 @@ class Crawler(Answered):
         return bool(self._stopping) or self.worker.lost or self.worker.over
 
     def stop(self, reason: str) -> None:
-        """Ask it to end, as SIGTERM does: it gives back what it has not finished."""
+        """Ask it to end, as SIGTERM does: it gives unfinished leases back."""
         self._stopping = self._stopping or reason
         if self._start is not None:
             self._start.cancel()
@@ -139,7 +139,7 @@ class Crawler(Answered):
             self.stop("cut_off")
 
     def close(self) -> None:
-        """Remove its files, at the end of its schedule."""
+        """Remove its files at the end of the schedule."""
         for each in self.worker.parts:
             each.protocol.outbox.clear()
 
@@ -148,7 +148,7 @@ class Crawler(Answered):
         return self._setup.serves(self.number, page)
 
     def later(self, do: Callable[[], None]) -> None:
-        """Do something at the next moment at which its process runs."""
+        """Call *do* at the next moment at which the process runs."""
         self._world.at(self._world.now, do, self.process.main)
 
     async def _main(self) -> None:
@@ -189,7 +189,7 @@ class Crawler(Answered):
         self._watch(self.process.name, f"ends: {ending}")
 
     def _reason_now(self) -> str:
-        """Return the reason with which the scheduler would close the spider."""
+        """Return the scheduler's reason to close the spider."""
         if self.worker.lost:
             return "frontier_lost"
         if self._stopping:
@@ -220,7 +220,7 @@ class Crawler(Answered):
             self.extra = (page, origin)
             self._wake()
 
-    # The engine.
+    # The methods of a Scrapy engine.
 
     def _beat(self) -> None:
         if not (self.ending or self._done.is_set()):
@@ -236,7 +236,7 @@ class Crawler(Answered):
         self._look_due = False
         worker = self.worker
         if self._done.is_set():
-            return  # an engine that closes takes no request, and its reason stays
+            return  # a closing engine takes no requests, and its reason stays
         if self._over or not (worker.pending or self.running):
             self._reason, self.decided_at = self._reason_now(), self._world.now
             self._done.set()
@@ -265,7 +265,7 @@ class Crawler(Answered):
     def _downloaded(self, lease: Lease) -> None:
         self.downloading.pop(lease.entry_id, None)
         if lease.entry_id not in self.running:
-            return  # it was given back
+            return  # the lease was given back
         number, attempt, origin = parts(lease.payload)
         page = self._site[number]
         if self._never_sent(lease):
@@ -291,7 +291,7 @@ class Crawler(Answered):
 
     def _yield(self, lease: Lease, number: int, attempt: int, origin: str, page: Page, ordinal: int) -> None:
         if lease.entry_id not in self.running:
-            return  # the process ends
+            return  # the process is ending
         for index, link in enumerate(page.links[ordinal:], ordinal):
             if page.pause_s and index > ordinal:
                 rest = (lease, number, attempt, origin, page, index)
@@ -308,7 +308,7 @@ class Crawler(Answered):
     def _settle(self, lease: Lease, number: int, attempt: int, origin: str, page: Page) -> None:
         worker = self.worker
         del self.running[lease.entry_id]
-        # What is not filtered is a part of the page that has yielded it, at each of its visits.
+        # An unfiltered request is a part of its parent page, and runs at each visit of that page.
         revisits = 0 if "-" in origin else self._setup.revisits
         visit = Visit(
             number, attempt, self.process.name, (worker.epoch, worker.run), worker.id,
@@ -317,7 +317,7 @@ class Crawler(Answered):
         )  # fmt: skip
         self.visits.append(visit)
         if self.worker_ids == self._taken_by.pop(lease.entry_id):
-            self._unconfirmed.append(visit)  # else a rejoin may have cost the lease
+            self._unconfirmed.append(visit)  # otherwise a rejoin may have cost the lease
         if visit.last and page.fails:
             worker.fail(lease.entry_id, "it raised", "label")
         elif not visit.last and attempt >= page.tries:
@@ -355,7 +355,7 @@ class Crawler(Answered):
         self, page: int, payload: bytes, admission: Admission, token: bytes, entry_id: bytes,
         parent: bytes | None = None, delay_s: float = 0.0, message: bytes = b"",
     ) -> Put | None:  # fmt: skip
-        """Add a request to the outbox, and return it; None: the run is over."""
+        """Add a request to the outbox and return it, or None if the run is over."""
         due_at = self._world.now + delay_s if delay_s else 0.0
         of = self._site[page]
         put = Put(
@@ -364,7 +364,7 @@ class Crawler(Answered):
         )  # fmt: skip
         return put if self.worker.put(put) else None
 
-    # Called by the worker.
+    # The methods that the worker calls.
 
     def leases_arrived(self) -> None:
         self._wake()
@@ -377,7 +377,7 @@ class Crawler(Answered):
 
     def outbox_lost(self, parentless: bool) -> None:
         self._sent.clear()
-        # It releases all leases: those whose ends are lost, and those that run.
+        # The worker releases all leases, both running ones and those whose ends are lost.
         self._unconfirmed.clear()
         self._taken_by = dict.fromkeys(self._taken_by, frozenset())
         self.spill_lost = self.spill_lost or parentless
@@ -417,7 +417,7 @@ class Crawler(Answered):
 
 
 def identity_of(setup: Setup, part: int, budget: int = 0) -> Identity:
-    """Return what the workers with a part of the start requests have in common."""
+    """Return the identity of all workers with the same part of the start requests."""
     return Identity(
         fingerprinter="f", spider="s", spider_args="{}", starts=f"start{part}", run_name=setup.run_name,
         partition_by="host" if setup.hosts > 1 else "none",

@@ -1,4 +1,4 @@
-"""The disk to which workers move what waits for Redis."""
+"""The disk on which workers store moves that wait for Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLENTY = 1 << 40
 
 
 class Disk:
-    """A real folder, for all workers of a schedule; how full it is, is made up."""
+    """A real folder for all workers of a schedule, with simulated free space."""
 
     def __init__(self, world: World, *, used: bool) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""The faults that a plan can draw. Each is a function of the schedule, in which it strikes at once."""
+"""The faults that a plan can contain. Each fault is a function of the schedule and strikes at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from simulation.schedule import Schedule
 
 ROLL_BACK_S = 0.5
-"""Redis has at most this much on no disk."""
+"""Maximum time of writes that Redis has not yet stored on a disk."""
 
 
 def kill(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """SIGKILL of a worker, between two of its events; it is started again."""
+    """SIGKILL a worker between two of its events; a new one starts later."""
     if victim is not None:
         schedule.struck("kill", victim.process.name)
         victim.process.kill()
@@ -26,7 +26,7 @@ def kill(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def sigterm(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """SIGTERM of a worker, with enough time to end."""
+    """Send SIGTERM to a worker and let it end."""
     if victim is not None:
         schedule.struck("sigterm", victim.process.name)
         victim.later(lambda: victim.stop("terminated"))
@@ -34,7 +34,7 @@ def sigterm(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def sigterm_kill(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """SIGTERM of a worker, and SIGKILL before it has ended."""
+    """Send SIGTERM to a worker, and SIGKILL before it has ended."""
     if victim is not None:
         schedule.struck("sigterm_kill", victim.process.name)
         victim.later(lambda: victim.stop("terminated"))
@@ -48,7 +48,7 @@ def _end(victim: Crawler) -> None:
 
 
 def freeze(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """SIGSTOP of a worker, SIGCONT later."""
+    """Send SIGSTOP to a worker, and SIGCONT later."""
     if victim is not None:
         seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
         schedule.struck("freeze", f"{victim.process.name} {seconds:.2f} s")
@@ -56,7 +56,7 @@ def freeze(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def block(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """A callback that blocks the event loop; the heartbeat goes on, until that takes too long."""
+    """Let a callback block the event loop. The heartbeat continues until this takes too long."""
     if victim is not None:
         seconds = random.uniform(0.1, 2 * schedule.plan.setup.stall_s)
         schedule.struck("block", f"{victim.process.name} {seconds:.2f} s")
@@ -64,7 +64,7 @@ def block(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def stall(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """The thread of a heartbeat does not run, while the worker does."""
+    """Stop a heartbeat's thread while its worker runs."""
     if victim is not None:
         seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
         schedule.struck("stall", f"{victim.process.name} {seconds:.2f} s")
@@ -72,7 +72,7 @@ def stall(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def worker_clock(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """The wall clock of a worker is set."""
+    """Set a worker's wall clock."""
     if victim is not None:
         seconds = random.uniform(-600, 600)
         schedule.struck("worker_clock", f"{victim.process.name} {seconds:.0f} s")
@@ -80,20 +80,20 @@ def worker_clock(schedule: Schedule, random: Random, victim: Crawler | None) -> 
 
 
 def redis_clock(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """The clock of Redis is set."""
+    """Set Redis's clock."""
     seconds = random.uniform(-600, 600)
     schedule.struck("redis_clock", f"{seconds:.0f} s")
     schedule.store.clock_offset_s += seconds
 
 
 def cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """All connections are cut."""
+    """Cut all connections."""
     schedule.struck("cut")
     schedule.network.cut()
 
 
 def away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Redis ends and is started again, with everything it had."""
+    """End Redis and start it again with all its data."""
     seconds = random.uniform(0.05, 0.6)
     schedule.struck("away", f"{seconds:.2f} s")
     schedule.network.cut(seconds)
@@ -101,7 +101,7 @@ def away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """SIGSTOP of Redis, SIGCONT later: it runs then what has arrived meanwhile."""
+    """Send SIGSTOP to Redis, and SIGCONT later; then it runs the calls that have arrived."""
     seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
     schedule.struck("redis_frozen", f"{seconds:.2f} s")
     for shard in range(schedule.setup.shards):
@@ -109,7 +109,7 @@ def redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> 
 
 
 def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Redis refuses writes, until its limit is raised."""
+    """Let Redis refuse writes until its limit is raised."""
     seconds = random.uniform(0.05, 0.6)
     schedule.struck("full", f"{seconds:.2f} s")
     schedule.store.full = True
@@ -117,23 +117,23 @@ def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def roll_back(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Redis loses its power: it comes back with what it had up to a second before."""
+    """Cut Redis's power; it comes back without its writes of up to ROLL_BACK_S."""
     _lose(schedule, random, "roll_back", random.uniform(0.05, 0.5))
 
 
 def shard_roll_back(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """The Redis of one shard loses its power."""
+    """Cut the power of one shard's Redis."""
     shard = random.randrange(schedule.setup.shards)
     _lose(schedule, random, "shard_roll_back", random.uniform(0.05, 0.5), shard)
 
 
 def shard_fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """A replica that lags takes the place of the Redis of one shard."""
+    """Replace one shard's Redis by a replica that lags."""
     _lose(schedule, random, "shard_fail_over", 0.0, random.randrange(schedule.setup.shards))
 
 
 def shard_away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """The Redis of one shard ends and is started again."""
+    """End one shard's Redis and start it again."""
     seconds, shard = random.uniform(0.05, 2.0), random.randrange(schedule.setup.shards)
     schedule.struck("shard_away", f"{shard} {seconds:.2f} s")
     schedule.network.cut(seconds, shard)
@@ -141,7 +141,7 @@ def shard_away(schedule: Schedule, random: Random, victim: Crawler | None) -> No
 
 
 def shard_redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """SIGSTOP of the Redis of one shard, SIGCONT later."""
+    """Send SIGSTOP to one shard's Redis, and SIGCONT later."""
     seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
     shard = random.randrange(schedule.setup.shards)
     schedule.struck("shard_redis_frozen", f"{shard} {seconds:.2f} s")
@@ -149,7 +149,7 @@ def shard_redis_frozen(schedule: Schedule, random: Random, victim: Crawler | Non
 
 
 def shard_apart(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """One worker has no way to one shard, which others may reach: it is declared dead there alone."""
+    """Cut one worker off from one shard, where others may declare it dead."""
     if victim is not None:
         seconds = random.uniform(0.1, 3 * schedule.plan.setup.ttl_s)
         shard = random.choice((0, random.randrange(schedule.setup.shards)))
@@ -158,14 +158,14 @@ def shard_apart(schedule: Schedule, random: Random, victim: Crawler | None) -> N
 
 
 def exchanges_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """No exchange of one worker reaches Redis, until nothing else is left; its heartbeats do."""
+    """Let only heartbeats of one worker reach Redis, and no exchange, until nothing else is left."""
     if victim is not None:
         schedule.struck("exchanges_cut", victim.process.name)
         schedule.network.without_exchanges.add(victim.process)
 
 
 def shard_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """One worker has no way to one shard, which others reach, until nothing else is left."""
+    """Cut one worker off from one shard that others reach, until nothing else is left."""
     if victim is not None:
         shard = random.randrange(schedule.setup.shards)
         schedule.struck("shard_cut", f"{victim.process.name} {shard}")
@@ -173,10 +173,10 @@ def shard_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> Non
 
 
 def two_masters(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """A master that is cut off from the others, which have made another one, still answers some workers.
+    """Let a former master, cut off after the others have made a new one, still answer some workers.
 
-    Calls of one worker reach both; each other worker stays with one of them. What the former master has is
-    lost in the end.
+    One worker's calls reach both masters. Each other worker stays with one of them. In the end, the former
+    master's data is lost.
     """
     shard, seconds = random.randrange(schedule.setup.shards), random.uniform(0.05, random.choice((0.25, 0.5)))
     if victim is not None and shard not in schedule.store.former:
@@ -186,14 +186,14 @@ def two_masters(schedule: Schedule, random: Random, victim: Crawler | None) -> N
 
 
 def fail_over(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """A replica that lags takes the place of Redis at once."""
+    """Replace Redis at once by a replica that lags."""
     _lose(schedule, random, "fail_over", 0.0)
 
 
 def lag(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """A replica takes the place of Redis that lacks one exchange, of which a late copy reaches it.
+    """Replace Redis by a replica that lacks one exchange; later, a late copy of this exchange reaches it.
 
-    Its worker is frozen until then; others go on.
+    The exchange's worker is frozen until then. Other workers continue.
     """
     if victim is None:
         return
@@ -215,13 +215,13 @@ def lag(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def scripts(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """SCRIPT FLUSH."""
+    """Remove all scripts, as SCRIPT FLUSH does."""
     schedule.struck("scripts")
     schedule.store.forget_scripts()
 
 
 def flush(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """FLUSHALL: workers close `frontier_lost`, and the next command crawls everything."""
+    """Run FLUSHALL: workers close with `frontier_lost`, and the next command crawls everything."""
     schedule.struck("flush")
     schedule.store.run("FLUSHALL")
     schedule.lost(0.0)
@@ -229,14 +229,14 @@ def flush(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def disk_full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """What waits for Redis cannot be stored on disk, for a while; or what is there cannot be read."""
+    """Refuse to store moves on disk for a while."""
     seconds = random.uniform(0.2, 0.6)
     schedule.struck("disk_full", f"{seconds:.2f} s")
     schedule.disk.full_until = schedule.world.now + seconds
 
 
 def disk_lost(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Redis is away, and what workers store on disk meanwhile cannot be read back."""
+    """Take Redis away; the moves that workers store on disk in this time cannot be read back."""
     seconds = random.uniform(0.1, 0.6)
     schedule.struck("disk_lost", f"{seconds:.2f} s")
     schedule.network.cut(seconds)
@@ -264,9 +264,9 @@ BY_NAME_OVER_SHARDS = BY_NAME | {
     )
 }
 OF_A_SHARD = ("away", "redis_frozen", "roll_back", "fail_over")
-"""Faults that can strike one shard of several: their names begin with `shard_` then."""
+"""Faults that can strike one of several shards; the names of these forms begin with `shard_`."""
 LOSSES = ("roll_back", "fail_over", "lag", "flush", "shard_roll_back", "shard_fail_over", "two_masters")
-"""Faults after which Redis has not everything that it has confirmed."""
+"""Faults after which Redis lacks confirmed data."""
 
 
 def _freeze(schedule: Schedule, shard: int, seconds: float) -> None:

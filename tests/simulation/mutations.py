@@ -1,4 +1,4 @@
-"""Takes out one rule of the protocol after another, and counts the seeds until the simulator finds it."""
+"""Removes one rule of the protocol after another, and counts the seeds until the simulator finds it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulation.plan import SHARDED
 ROOT = Path(scrapy_dq.__file__).parents[1]
 TESTS = Path(__file__).parents[1]
 APART = 100_000
-"""Between the first seeds of two tries."""
+"""Distance between the first seeds of two tries."""
 LUA = "scrapy_dq/frontier/lua/"
 WORKER = "scrapy_dq/frontier/worker/"
 SHARDING = "scrapy_dq/sharding/"
@@ -31,14 +31,14 @@ SHARDING = "scrapy_dq/sharding/"
 
 @dataclass(frozen=True)
 class Mutation:
-    """A rule of docs/reliability.md that is taken out: in a file, a text becomes another one."""
+    """A rule of docs/internals/evidence.md to remove: in a file, another text replaces one text."""
 
     rule: str
-    """Its number in "The thirteen rules of the protocol"; GUARD: one of "Other guards"."""
+    """Its number in "The thirteen rules of the protocol", or GUARD for one of "Other guards"."""
     what: str
     changes: tuple[tuple[str, str, str], ...]
     test: str = ""
-    """A test of pytest that finds it, where the plans of the simulator hardly ever lead to it."""
+    """A pytest test that finds it, if the simulator's plans hardly ever lead to it."""
 
 
 GUARD = "guard"
@@ -127,7 +127,7 @@ MUTATIONS = (
     )),
     Mutation(GUARD, "Redis looks only for the newest id of a worker", (
         (LUA + "transitions/rejoin.lua", "== 1 then known = i end", "== 1 then known = 1 end"),
-    ), test="frontier/test_two_masters.py::test_nothing_is_taken_for_lost_within_the_horizon"),
+    ), test="frontier/test_two_masters.py::test_no_put_counts_as_lost_within_the_horizon"),
     Mutation(GUARD, "each put counts as new", (
         (LUA + "moves/put.lua", "if not admit[admission](token) then return KNOWN end",
          "admit[admission](token)"),
@@ -167,7 +167,7 @@ MUTATIONS = (
     )),
     Mutation(GUARD, "one look is enough to declare a worker dead", (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
-    ), test="worker/test_heartbeat.py::test_three_looks_at_least_are_needed"),
+    ), test="worker/test_heartbeat.py::test_a_worker_is_declared_dead_after_three_looks_at_the_earliest"),
     Mutation(GUARD, "what is in flight of a host is not in its budget", (
         (LUA + "moves/lease.lua", "budget - used_by(partition)", "budget - spent_by(partition)"),
     )),
@@ -187,10 +187,10 @@ MUTATIONS = (
     Mutation(GUARD, "a late copy of its join takes a worker into the next run", (
         (LUA + "transitions/exchange.lua", "if registered ~= '0' and me[8] and", "if false and"),
         (LUA + "transitions/rejoin.lua", "since * registered > 0 and since ~= registered", "false"),
-    ), test="frontier/test_late.py::test_a_late_copy_of_its_join_takes_no_worker_into_the_next_run"),
+    ), test="frontier/test_late.py::test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run"),
     Mutation(GUARD, "partitions without entries hide those behind them", (
         (LUA + "moves/lease.lua", "until want <= 0 or fruitless == 0", "until true or fruitless == 0"),
-    ), test="frontier/test_damage.py::test_partitions_without_entries_at_the_head_of_the_rotation"),
+    ), test="frontier/test_damage.py::test_partitions_without_entries_do_not_hide_those_behind_them"),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
         (SHARDING + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
     )),
@@ -202,8 +202,8 @@ MUTATIONS = (
          "return self.log.retired if self.log or self.outbox.puts else self.outbox.last_put",
          "return self.outbox.last_put - self.outbox.puts"),
     )),
-    # Not here: an ack that waits for no put that was made before. The model finds it (`defer_for_known` of
-    # verification/); 2,694 seeds in which a worker is cut off from a shard, and taken for dead, did not.
+    # The list lacks an ack that does not wait for an earlier put. The model finds it (`defer_for_known` of
+    # verification/). 2,694 seeds with a worker that is cut off from a shard and declared dead did not.
     Mutation(SHARDS, "a put without a parent does not wait for home", (
         (SHARDING + "closing.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
     ), test=RULES + "a_put_without_a_parent_waits_for_home"),
@@ -213,17 +213,17 @@ MUTATIONS = (
     Mutation(SHARDS, "the level does not wait for its raise", (
         (SHARDING + "closing.py",
          "while self._last and self._protocols[0].raise_retired:", "while self._last:"),
-    ), test=RULES + "a_level_stays_until_home_cannot_forget_that_it_was_raised"),
+    ), test=RULES + "a_level_stays_until_its_raise_is_certain_at_home"),
     Mutation(SHARDS, "the level counts as raised until Redis has lowered it", (
         (SHARDING + "protocol.py",
-         "            self._lower()  # from now on it may arrive\n", "            pass\n"),
+         "            self._lower()  # from now on the lower level may arrive\n", "            pass\n"),
         (SHARDING + "protocol.py", "        if sent.call.seeding in _LOWERED:\n            return\n",
          "        if sent.call.seeding in _LOWERED:\n            return self._lower()\n"),
-    ), test=RULES + "a_level_counts_as_lowered_when_that_is_sent"),
+    ), test=RULES + "a_level_counts_as_lowered_once_the_lower_level_is_sent"),
     Mutation(SHARDS, "a level that is raised does not open home", (
         (LUA + "moves/finish.lua",
          "ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'", "ELSEWHERE"),
-    ), test="simulation/test_seeds.py::test_what_was_found_stays_mended"),
+    ), test="simulation/test_seeds.py::test_seeds_that_found_a_bug_keep_passing"),
     Mutation(SHARDS, "the shards are asked once", (
         (SHARDING + "closing.py", "            self._next(_Stage.AGAIN, *range(1, len(self._protocols)))\n",
          "            home.finish_at = self._versions[0]\n            self._next(_Stage.FINISHING, 0)\n"),
@@ -231,24 +231,24 @@ MUTATIONS = (
     Mutation(SHARDS, "their versions are not compared", (
         (SHARDING + "closing.py",
          "(shard > 0 and of.census", "(False and of.census"),
-    ), test=RULES + "a_shard_that_has_changed_between_its_answers_begins_the_collect_anew"),
+    ), test=RULES + "a_shard_that_changed_between_its_answers_restarts_the_collect"),
     Mutation(SHARDS, "home finishes although it has changed", (
         (LUA + "moves/finish.lua",
          "not finish_at or finish_at == state.sequence", "not finish_at or finish_at >= 0"),
-    ), test="frontier/test_shards.py::test_home_finishes_with_the_version_of_the_collect_alone"),
+    ), test="frontier/test_shards.py::test_home_finishes_only_with_the_version_of_the_collect"),
     Mutation(SHARDS, "a finished home retires no log", (
         (WORKER + "protocol.py", "            if receipt.commands is not None:\n", "            if False:\n"),
     ), test=RULES + "a_home_that_is_finished_retires_its_log"),
     Mutation(SHARDS, "a shard that is gone is made anew", (
         (LUA + "transitions/join.lua", "  if exists then return 'LOST' end\n", ""),
     ), test="frontier/test_shards.py::"
-        "test_home_knows_when_all_shards_exist_and_one_that_is_gone_then_is_lost"),
+        "test_a_shard_that_is_gone_after_all_shards_existed_is_lost"),
     Mutation(SHARDS, "a shard stays in an older run", (
         (LUA + "transitions/join.lua", "return state.run < of_run or", "return"),
-    ), test="simulation/test_seeds.py::test_what_was_found_stays_mended"),
+    ), test="simulation/test_seeds.py::test_seeds_that_found_a_bug_keep_passing"),
     Mutation(SHARDS, "a page that is done is charged with its worker's death", (
         (LUA + "transitions/drain.lua", "lease.quarantined = not lease.deferred", "lease.quarantined = true"),
-    ), test="frontier/test_shards.py::test_a_kept_lease_is_no_suspect"),
+    ), test="frontier/test_shards.py::test_a_kept_lease_does_not_count_as_a_suspect"),
     Mutation(SHARDS, "a suspect of each shard at once", (
         (SHARDING + "protocol.py",
          "no_suspects=not self._may_meet_suspects(asks.want)", "no_suspects=False"),
@@ -256,7 +256,7 @@ MUTATIONS = (
     Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
         (SHARDING + "protocol.py", "            other.forfeit()\n", "            pass\n"),
         (SHARDING + "protocol.py", "        self.together.give_up_deferred()\n", ""),
-    ), test=RULES + "an_outbox_that_is_lost_costs_the_leases_of_all_shards"),
+    ), test=RULES + "a_lost_outbox_gives_up_the_leases_of_all_shards"),
     Mutation(SHARDS, "a worker that is cut off from a shard returns no leases", (
         (SHARDING + "reach.py", "            self._end(own, Release(entry_id))\n", "            pass\n"),
         (SHARDING + "worker.py", "if self._deferred.waits_for(", "if False and ("),
@@ -264,12 +264,12 @@ MUTATIONS = (
     Mutation(SHARDS, "what a shard has lost for good is not noted", (
         (SHARDING + "worker.py",
          "                self.home.dialogue.note(Gone(each, gone))\n", "                pass\n"),
-    ), test="worker/test_shards_end_of_run.py::test_home_knows_what_is_gone_from_another_shard"),
+    ), test="worker/test_shards_end_of_run.py::test_losses_of_another_shard_are_counted_at_home"),
 )  # fmt: skip
 
 
 def main() -> int:
-    """Print, for each rule that is taken out, the number of seeds after which a promise is broken."""
+    """Print, for each removed rule, the number of seeds until a promise is broken."""
     parser = argparse.ArgumentParser(prog="python -m simulation.mutations", description=main.__doc__)
     parser.add_argument("--rule", action="append", help="only this rule; may be given several times")
     parser.add_argument("--tries", type=int, default=5, help="of which the median counts (default: 5)")
@@ -304,7 +304,7 @@ def main() -> int:
 
 
 def mutated(mutation: Mutation, folder: Path) -> dict[str, str]:
-    """Copy the package and the simulator into *folder*, without a rule; return the environment."""
+    """Copy the package and the simulator into *folder* without a rule; return the environment."""
     for name in ("scrapy_dq", "tests/simulation", "tests/support"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, old, new in mutation.changes:
@@ -316,7 +316,7 @@ def mutated(mutation: Mutation, folder: Path) -> dict[str, str]:
 def fails(mutation: Mutation) -> bool:
     """Return whether the test of *mutation* fails without the rule."""
     with tempfile.TemporaryDirectory(prefix="dq-mutation-") as folder:
-        # Beside the package: there each test finds what it imports.
+        # Copy the tests next to the package, where each test finds its imports.
         env = mutated(mutation, Path(folder))
         shutil.copytree(
             TESTS, Path(folder, "tests"), dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
@@ -325,12 +325,12 @@ def fails(mutation: Mutation) -> bool:
         options = ("-q", "-m", "not soak", "-p", "no:cacheprovider")
         command = [sys.executable, "-m", "pytest", *options, f"tests/{mutation.test}"]
         done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, check=False)
-        assert done.returncode in (0, 1), done.stdout + done.stderr  # else the test could not run
+        assert done.returncode in (0, 1), done.stdout + done.stderr  # otherwise the test could not run
         return done.returncode == 1
 
 
 def _try(mutation: Mutation, first: int, most: int) -> tuple[int, str]:
-    """Return after how many seeds it is found (more than *most*: it is not), and what was broken."""
+    """Return the number of seeds until it is found (above *most*: never), and the broken promise."""
     with tempfile.TemporaryDirectory(prefix="dq-mutation-") as folder:
         env = mutated(mutation, Path(folder))
         command = [sys.executable, "-m", "simulation", "--json", "--first", str(first), "--seeds", str(most)]

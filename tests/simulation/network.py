@@ -1,4 +1,4 @@
-"""The way between processes and Redis, on which calls and answers are lost, delayed and repeated."""
+"""The network between processes and Redis, which loses, delays and repeats calls and answers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from simulation.virtual import Process, World
 
 @dataclass(frozen=True)
 class Rates:
-    """How often a fault strikes a call, each from 0 to 1."""
+    """The rate of each fault per call, from 0 to 1."""
 
     lost: float = 0.0
     """The call does not reach Redis."""
     unanswered: float = 0.0
-    """It is run, and its answer is lost."""
+    """Redis runs the call, and its answer is lost."""
     late: float = 0.0
-    """It is run after its sender has given up, or is dead."""
+    """Redis runs the call after its sender has given up or is dead."""
     twice: float = 0.0
-    """It is run and answered, and run once more later."""
+    """Redis runs and answers the call, and runs it again later."""
 
     def drawn(self, number: float) -> str:
-        """Return the fault of a number from 0 to 1; "": none."""
+        """Return the fault for a number from 0 to 1, or "" for none."""
         for name, rate in vars(self).items():
             number -= rate
             if number < 0:
@@ -45,7 +45,7 @@ Watch = Callable[[Process, str, tuple[Any, ...], Any], None]
 
 
 class Network:
-    """Carries calls to the store, and answers back."""
+    """Carries calls to the store and answers back."""
 
     def __init__(self, world: World, store: Store, rates: Rates, timeout_s: float) -> None:
         self.world = world
@@ -55,25 +55,25 @@ class Network:
         self.away_until: defaultdict[int, float] = defaultdict(float)
         self._apart_until: defaultdict[tuple[Process, int], float] = defaultdict(float)
         self.without_exchanges: set[Process] = set()
-        """No call of their event loops reaches Redis, only their heartbeats."""
+        """Processes whose heartbeats reach Redis, but not the calls of their event loops."""
         self.astray: dict[tuple[Process, int], float] = {}
-        """How often a call of a process to a shard reaches the former master, from 0 to 1."""
+        """For a process and a shard, the share of calls that reach the former master, from 0 to 1."""
         self.calls = 0
         self.generations: Counter[int] = Counter()
-        """The number of times that all connections to a shard were cut."""
+        """How often all connections to a shard were cut."""
         self.strikes: dict[tuple[str, int, str], Callable[[Process], None]] = {}
-        """What happens to the sender of a call, by its transition, number among these, and stage."""
+        """Actions on the sender of a call, by the call's transition, its number and its stage."""
         self._numbers: Counter[str] = Counter()
         self.watch: Watch = lambda process, transition, args, outcome: None
-        """Called with each call that was run, and its outcome."""
+        """Called with each executed call and its outcome."""
         self.after: dict[Process, Callable[[Callable[[], None]], None]] = {}
-        """What happens when the next exchange of a process was applied; it gets what repeats the call."""
+        """Actions after a process's next applied exchange; each gets a function that repeats the call."""
         self.answered_at: dict[Process, float] = {}
-        """When the last answer to a call of its event loop arrived."""
+        """The arrival of the last answer to each process's event loop."""
         self.trace: Callable[[str], None] | None = None
 
     def cut(self, away_s: float = 0.0, shard: int | None = None) -> None:
-        """Cut all connections, or those to a shard: what was not run yet is never run, nor answered."""
+        """Cut all connections, or a shard's: calls not yet executed never are, and no answer arrives."""
         for each in range(MOST_SHARDS) if shard is None else (shard,):
             self.generations[each] += 1
             self.away_until[each] = max(self.away_until[each], self.world.now + away_s)
@@ -85,16 +85,16 @@ class Network:
 
     @property
     def cut_off(self) -> set[Process]:
-        """The processes whose way to Redis, or to a shard, is cut for good."""
+        """The processes that are cut off from Redis or a shard for good."""
         return self.without_exchanges | {who for (who, _), until in self._apart_until.items() if until == inf}
 
     def mend(self) -> None:
-        """End that."""
+        """Reconnect all processes that were cut off."""
         self.without_exchanges.clear()
         self._apart_until.clear()
 
     def begins(self, process: Process, transition: str, shard: int) -> tuple[int, str]:
-        """Count a call; return its number among those of its transition, and the fault that strikes it."""
+        """Count a call; return its number within its transition, and its fault."""
         self.calls += 1
         self._numbers[transition] += 1
         away = self.world.now < max(self.away_until[shard], self._apart_until[process, shard])
@@ -102,14 +102,14 @@ class Network:
         return self._numbers[transition], fault
 
     def strike(self, transition: str, number: int, stage: str, process: Process) -> None:
-        """Let happen what the plan has for this call."""
+        """Do what the plan contains for this stage of a call."""
         if self.strikes and (do := self.strikes.pop((transition, number, stage), None)) is not None:
             do(process)
 
     def apply(
         self, process: Process, name: str, args: tuple[Any, ...], options: dict[str, Any], note: str
     ) -> Any:
-        """Let Redis run a call; return its answer. *note*: what the trace adds."""
+        """Let Redis execute a call; return its answer. *note* is added to the trace."""
         transition, shard = transition_of(name, args), shard_called(name, args)
         astray = self.astray.get((process, shard), 0.0)
         former = astray > 0 and self.world.random.random() < astray
@@ -126,14 +126,14 @@ class Network:
 
 
 class Client:
-    """What a frontier uses of `redis.asyncio.Redis`."""
+    """The part of `redis.asyncio.Redis` that a frontier uses."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
         self._process = process
 
     def client(self) -> Client:
-        """Return a client with a connection of its own."""
+        """Return a client with its own connection."""
         return self
 
     async def initialize(self) -> Client:
@@ -147,7 +147,7 @@ class Client:
         return lambda *args, **options: self._call(name, *args, **options)
 
     async def execute_command(self, *command: Any) -> Any:
-        raise ResponseError("unknown command")  # WAIT and WAITAOF: an old Redis
+        raise ResponseError("unknown command")  # an old Redis without WAIT and WAITAOF
 
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         network, process = self._network, self._process
@@ -204,7 +204,7 @@ class Client:
 
 
 class BlockingClient:
-    """What a command uses of `redis.Redis`: its calls take no time."""
+    """The part of `redis.Redis` that a command uses; its calls take no time."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
@@ -231,7 +231,7 @@ class BlockingClient:
 
 
 class HeartbeatClient(BlockingClient):
-    """The same for a heartbeat, whose calls are awaited."""
+    """The same for a heartbeat, which awaits its calls."""
 
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         return super()._call(name, *args, **options)

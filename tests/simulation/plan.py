@@ -1,4 +1,4 @@
-"""What is drawn for a schedule before it begins: the crawl, its site, and its faults."""
+"""The random plan of a schedule: the crawl, its site, and its faults."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from simulation.site import Page
 from simulation.virtual import BEGIN_S
 
 FAULTS_END_S = 1.0
-"""No fault strikes later, except at a rare call, so that the crawl must come to its end."""
+"""No fault strikes later, except at a rare call, so that the crawl can end."""
 SAME_SCRIPTS = 100
-"""So many seeds use the same scripts: Redis takes a third longer if it has those of all orders and kinds."""
+"""So many seeds use the same scripts: Redis needs a third longer with the scripts of all orders and kinds."""
 KINDS = (Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)
 SHARDED = 1_000_000_000
-"""The first seed of a crawl of several shards."""
+"""First seed for crawls of several shards."""
 APART = 1_002_000_000
-"""The first seed of one in which a worker may lose its way to a single shard."""
+"""First seed for such crawls in which a worker may be cut off from one shard."""
 SHARED_PAGES = 1_003_000_000
-"""The first seed of one whose pages may be limited (DQ_MAX_PAGES)."""
+"""First seed for such crawls with a possible limit of pages (DQ_MAX_PAGES)."""
 COMMANDS = ("pause", "drain", "limit", "stop", "feed", "push", "queue", "queue", "forget", "retry")
 CALLS = {
     "exchange": 40,
@@ -34,26 +34,26 @@ CALLS = {
     "overview": 2,
     "beat": 20,
 }
-"""Transitions at which faults strike, and about how often each is called."""
+"""Transitions at which faults strike, with an approximate number of calls for each."""
 CAUSES = {
     "rejoin": ("stall", "freeze", "roll_back", "fail_over", "block"),
     "fence": ("kill", "stall", "freeze", "sigterm_kill"),
     "drain": ("kill", "stall", "freeze", "sigterm_kill"),
     "leave": ("sigterm",),
 }
-"""Faults after which a transition is called that is rare without them."""
+"""Faults that cause a transition which is rare without them."""
 DEADLY = {"kill", "sigterm_kill", "freeze", "block", "stall"}
 """Faults after which a worker may be declared dead."""
 MORTAL = {"push", "queue"}
-"""Commands whose processes may be killed."""
+"""Commands with processes that may be killed."""
 OFTEN = ("roll_back", "fail_over", "roll_back", "fail_over")
-"""Drawn three times as often: whether they do harm depends on what was stored a moment before."""
+"""Faults drawn three times as often: they only do harm if Redis stored something just before."""
 STAGES = ("sent", "applied", "answered")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings of a crawl; the same for all of its workers."""
+    """The settings of a crawl, the same for all its workers."""
 
     workers: int = 2
     order: Order = Order.FIFO
@@ -67,52 +67,52 @@ class Setup:
     stall_s: float = 4.0
     timeout_s: float = 5.0
     horizon_s: float = 3.0
-    """Shorter than faults.ROLL_BACK_S: Redis may be rolled back further than a log reaches."""
+    """If shorter than faults.ROLL_BACK_S, Redis may be rolled back beyond the log."""
     max_attempts: int = 3
     starts: tuple[int, ...] = (site.START,)
     shards: int = 1
     local_seen: bool = False
-    """A worker puts no fingerprint twice, as the scheduler does."""
+    """A worker puts no fingerprint twice, like the scheduler."""
     parts: int = 1
-    """Into how many parts the start requests are split: each worker yields those of its own part."""
+    """Number of parts of the start requests; each worker yields one part."""
     filtered_start: bool = False
     again: bool = False
-    """When a worker has finished, the command is given once more, even if others are still there."""
+    """After a worker has finished, the command is repeated, even if other workers are still there."""
     revisits: int = 0
-    """How often each page is processed again, a while later and under the same entry."""
+    """How often each page is processed again, later and under the same entry."""
     max_pages: int | None = None
-    """The most requests, until faults end; then the command is given without a limit."""
+    """The limit of requests until faults end; then the command runs again without a limit."""
     budget: int = 0
-    """The most requests of each host, until faults end."""
+    """The limit of requests for each host until faults end."""
     run_name: str = ""
-    """A name: the command that is given again finds its run finished, like a container that is restarted."""
+    """A run name: a repeated command finds its run finished, like a restarted container."""
     fed: int = 0
-    """How many pages are fed by a start key."""
+    """Number of pages that a start key feeds."""
     streams: bool = False
-    """That key is a stream, whose messages are acknowledged when what was made of them is done."""
+    """The start key is a stream. A message is acknowledged when all its requests are done."""
     extras: bool = False
-    """Each worker adds a request of its own after a while, as `engine.crawl()` does."""
+    """Each worker adds an extra request after a while, like `engine.crawl()`."""
     memory_moves: int = 20_000
     drain_limit: int = 500
     idle_s: float = 0.02
-    """The first pause after an exchange that brought nothing."""
+    """The first pause after an exchange without leases."""
     spill_dir: str = ""
     lacking: int = 0
-    """Every second process lacks the code for pages whose number has this remainder by 3: 1 or 2. 3: all of
-    them lack it for those with remainder 1, and every second one for those with 2. 0: none lacks any."""
+    """With 1 or 2, every second process lacks the code for pages whose number has this remainder by 3.
+    With 3, all processes lack it for remainder 1, and every second one for 2. With 0, none lacks any."""
     functions: bool = True
-    """Redis has functions: since 7."""
+    """Redis has functions, as since Redis 7."""
 
     def budget_at(self, now: float) -> int:
-        """Return the budget of each host of which a worker that joins now is told."""
+        """Return each host's budget for a worker that joins now."""
         return self.budget if now < BEGIN_S + FAULTS_END_S else 0
 
     def max_pages_at(self, now: float) -> int | None:
-        """Return the most requests of which a worker that starts now is told."""
+        """Return the limit of requests for a worker that starts now."""
         return self.max_pages if now < BEGIN_S + FAULTS_END_S else None
 
     def serves(self, process: int, page: int) -> bool:
-        """Tell whether the code of a process, by its number, can serve a page."""
+        """Tell whether the process of a number has the code for a page."""
         rest = page % 3
         if self.lacking == 3 and rest == 1:
             return False
@@ -120,20 +120,20 @@ class Setup:
 
     @property
     def fed_until_s(self) -> float:
-        """When workers stop to wait for start payloads."""
+        """The time at which workers stop waiting for start payloads."""
         return BEGIN_S + FAULTS_END_S if self.fed else 0.0
 
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault: at a time, or at a stage of a call, in whose sender it happens then."""
+    """One fault, at a time or at a stage of a call; then it strikes the call's sender."""
 
     fault: str
     seed: float
     at_s: float = 0.0
     transition: str = ""
     call: int = 0
-    """The number of the call, among those of the same transition."""
+    """The number of the call within its transition."""
     stage: str = ""
 
 
@@ -150,19 +150,19 @@ class Plan:
 
 
 def drawn(seed: int) -> Plan:
-    """Draw the plan of a seed; from SHARDED on, of a crawl of several shards."""
+    """Draw the plan of a seed; from SHARDED on, its crawl has several shards."""
     plan = _over_shards(seed) if seed >= SHARDED else _drawn(seed)
-    # Drawn apart: what else a seed draws stays the same.
+    # These come from separate random numbers, so that the rest of each seed's plan stays the same.
     revisits = Random(f"{seed} revisits").choice((0, 0, 0, 0, 0, 0, 1, 3))
     streams = Random(f"{seed} streams").random() < 0.5
     max_pages = Random(f"{seed} budget").choice((None, None, None, None, None, None, None, 2, 5, 12))
     budget = Random(f"{seed} domain budget").choice((0, 0, 0, 0, 0, 0, 0, 1, 3))
     if plan.setup.fed or SHARDED <= seed < SHARED_PAGES:
-        max_pages = None  # start payloads are in flight, too
+        max_pages = None  # start payloads also count as in flight
     lacking = Random(f"{seed} code").choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3))
     memory_moves = plan.setup.memory_moves
     if any(strike.fault == "disk_lost" for strike in plan.strikes):
-        memory_moves = 1  # else an outage is too short for a worker to have much on disk
+        memory_moves = 1  # otherwise an outage is too short for many moves on disk
     own: dict[str, Any] = {
         "memory_moves": memory_moves,
         "revisits": revisits,
@@ -172,7 +172,7 @@ def drawn(seed: int) -> Plan:
         "lacking": lacking,
     }
     random = Random(f"{seed} cut for good")
-    # One that has lost what was on its disk, and comes back after the end, has start() run again.
+    # A worker that loses the moves on its disk and comes back after the end makes start() run again.
     if random.random() < 0.05 and all(strike.fault != "disk_lost" for strike in plan.strikes):
         fault = random.choice(("exchanges_cut", "shard_cut")) if seed >= SHARDED else "exchanges_cut"
         plan = replace(plan, strikes=(*plan.strikes, _at_a_time(random, fault)))
@@ -182,7 +182,7 @@ def drawn(seed: int) -> Plan:
     if random.random() < 0.05:
         at_s = random.uniform(0.2, FAULTS_END_S)
         plan = replace(plan, strikes=(*plan.strikes, Strike("two_masters", random.random(), at_s)))
-        # Short enough for puts to retire before, and longer than most of these faults.
+        # Short enough for puts to retire before the fault, and longer than most of these faults.
         own["horizon_s"] = random.choice((0.2, 0.3, plan.setup.horizon_s))
     functions = Random(f"{seed} functions").random() < 0.75
     random = Random(f"{seed} never sent")
@@ -239,14 +239,14 @@ def _drawn(seed: int) -> Plan:
         again=(again := random.random() < 0.2),
         run_name=random.choice(("", "name")) if again else "",
         fed=0 if again else random.choice((0, 0, 0, 0, 4)),
-        # Each process that is started instead of one that a page has killed would lead to that page again.
+        # After a poison page has killed a worker, each new process would add such a request for it again.
         extras=not poison and random.random() < 0.2,
         memory_moves=random.choice((20_000, 20_000, 3)),
         drain_limit=random.choice((500, 1)),
-        # Longer in most schedules: half of all exchanges would only ask again whether something waits.
+        # Longer in most schedules: otherwise half of all exchanges would only find that nothing waits.
         idle_s=random.choice((0.02, 0.1, 0.1, 0.1)),
     )
-    # Rates are drawn, too: so there are quiet schedules with a single fault.
+    # Rates are also random, so that some schedules have only a single fault.
     rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(4)))
     if random.random() < 0.3:
         rates = NONE
@@ -254,18 +254,18 @@ def _drawn(seed: int) -> Plan:
     kinds = [kind for kind in kinds for _ in range(random.choice((1, 1, 1, 3)))]
     strikes = [strike for kind in kinds for strike in _strikes(random, kind)]
     if setup.again and random.random() < 0.3:
-        # Redis is set back to before the end of the first run, when the second one has begun.
+        # Set Redis back to before the end of the first run, after the second run has begun.
         kind = random.choice(("roll_back", "fail_over"))
         strikes.append(Strike(kind, random.random(), 0.0, "leave", random.randint(1, 4), "applied"))
     if strikes and random.random() < 0.2:
-        # Two at the same moment.
+        # Let two faults strike at the same moment.
         other = random.choice(sorted(faults.BY_NAME))
         strikes.append(replace(strikes[-1], fault=other, seed=random.random()))
     commands = [
         (random.uniform(0.0, FAULTS_END_S / 2), random.choice(COMMANDS))
         for _ in range(random.choice((0, 0, 0, 1, 3)))
     ]
-    # Heartbeats are a third of the calls: they are frequent only if one of them may be missing.
+    # Heartbeats are a third of the calls. They are frequent only if one of them may be missing.
     deadly = (
         poison or DEADLY & {strike.fault for strike in strikes} or MORTAL & {name for _, name in commands}
     )

@@ -1,4 +1,4 @@
-"""What the simulator changes in the product: heartbeats by events, hosts, the sizes that are drawn."""
+"""The simulator's changes to the product: heartbeats by events, separate hosts, random sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """Have workers beat by events instead of a thread, and be on hosts of their own."""
+    """Let workers beat by events instead of a thread, and give each worker its own host."""
 
     def start(self: Any) -> None:
         self._thread = loop = self._loop
@@ -25,7 +25,7 @@ def install() -> None:
         def beat() -> None:
             if not self._stop.is_set():
                 for pulse in filter(Pulse.may_beat, self.due()):
-                    with suppress(StopIteration):  # it has ended: nothing of it waits
+                    with suppress(StopIteration):  # the beat has ended without waiting
                         pulse.beat().send(None)
                         raise AssertionError("a beat waits")
                 process.world.at(process.world.now + self.interval_s, beat, process.heartbeat)
@@ -39,7 +39,7 @@ def install() -> None:
 
 
 def size(setup: Setup) -> None:
-    """Set the constants of the product that a schedule draws: sizes of an outbox and a drain, a pause."""
+    """Set the product's constants that a schedule draws: an outbox's and a drain's sizes, a pause."""
     outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = setup.memory_moves, min(setup.memory_moves, 1000)
     reclaim.DRAIN_LIMIT = setup.drain_limit
     Heartbeat.stall_timeout_s = setup.stall_s

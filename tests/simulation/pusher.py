@@ -1,4 +1,4 @@
-"""A simulated `scrapy dq push`: the real producer, which puts pages and leaves."""
+"""A simulated `scrapy dq push`: the real producer puts pages and leaves."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class Program:
         self.ids: set[str] = set()
         self.ending = ""
         self.stored: set[tuple[int, str]] = set()
-        """The pages of which Redis has confirmed the put, and their origins."""
+        """Pages whose put Redis has confirmed, with their origins."""
 
     @property
     def there(self) -> bool:
-        """It has been started, and has neither ended nor been killed."""
+        """Whether it runs: started, not ended and not killed."""
         return self.process.alive and not self.ending
 
     def has_joined(self, worker_id: str) -> bool:
-        return False  # a late copy of its join matters to none
+        return False  # no check uses a late copy of its join
 
 
 class Pusher(Program):
-    """One process that pushes a few pages; it may be killed while it does so."""
+    """One process that pushes a few pages and may be killed while it does so."""
 
     def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
         super().__init__(network, name)
         self.gave_up = False
-        """It has not left, or without an answer."""
+        """It has not left, or its leave was not answered."""
         self._left = False
         self._setup, self._site = setup, site
         self._pages = [random.randrange(len(site)) for _ in range(random.choice((1, 3)))]
@@ -72,7 +72,7 @@ class Pusher(Program):
 
     @property
     def worker_ids(self) -> set[str]:
-        """The ids under which it takes itself for a member."""
+        """The ids with which it considers itself a member."""
         return {worker_id for _, worker_id in self._producer.members}
 
     async def _leave(self, *args: Any, **options: Any) -> tuple[int, bool]:

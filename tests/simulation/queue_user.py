@@ -1,4 +1,4 @@
-"""A simulated program that uses a `Queue` of the crawl: the real member, without its thread."""
+"""A simulated program that uses a `Queue` of the crawl: the real member without its thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from simulation.visits import FED_MARK, Visit, parts
 
 ITEMS: Any = SimpleNamespace(decode=lambda payload: payload)
 MOST_GETS = 3
-"""What it cannot process goes back to its place, and may be the next that it gets."""
+"""Maximum number of gets. An entry that it cannot process returns to its place and may be the next one."""
 
 
 @cache
@@ -39,7 +39,7 @@ def _config() -> Config:
 
 
 class _Thread:
-    """Stands in for a LoopThread: the coroutine runs on the loop of the simulated process."""
+    """A double of LoopThread: the coroutine runs on the simulated process's loop."""
 
     def __init__(self, live: Callable[[], Coroutine[Any, Any, None]], last: Callable[[], None]) -> None:
         self.opened: Future[None] = Future()
@@ -69,7 +69,7 @@ class _Thread:
 
 
 class _Connection:
-    """Stands in for a Connection: clients of the simulated network."""
+    """A double of Connection with clients of the simulated network."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network, self._process = network, process
@@ -89,7 +89,7 @@ class _Connection:
 
 
 class _Member(Member):
-    """Tells the user what Redis has confirmed."""
+    """A member that reports Redis's confirmations to the user."""
 
     user: QueueUser
 
@@ -103,13 +103,13 @@ class _Member(Member):
 
 
 class QueueUser(Program):
-    """One process that puts pages into the crawl, takes some out, and processes those without links."""
+    """One process that puts pages into the crawl, takes some, and processes pages without links."""
 
     def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
         super().__init__(network, name)
         self.name = name
         self.gave_up = True
-        """It has not left in time, or not yet: after an error it may be frozen as it closes."""
+        """It has not left in time, or not yet: after an error it may be frozen while it closes."""
         self.visits: list[Visit] = []
         self.unconfirmed: list[Visit] = []
         self._world, self._setup, self._site, self._random = network.world, setup, site, random
@@ -130,11 +130,11 @@ class QueueUser(Program):
 
     @property
     def worker_ids(self) -> set[str]:
-        """The ids under which it takes itself for a member."""
+        """The ids with which it considers itself a member."""
         return {each.id for each in self._member.worker.parts}
 
     def counted(self, what: Count) -> None:
-        """Note which visits Redis has confirmed."""
+        """Record the visits that Redis has confirmed."""
         if what is Count.EXCHANGE:
             dialogues = self._member.worker.parts
             owned = {entry_id for each in dialogues for entry_id in each.leases.owned}
@@ -184,7 +184,7 @@ class QueueUser(Program):
             number, attempt, origin = parts(payload)
             page = self._site[number]
             if payload.startswith(FED_MARK) or not page.plain:
-                self._member.abandon(call)  # its caller was interrupted
+                self._member.abandon(call)  # as if its caller was interrupted
                 continue
             await asyncio.sleep(page.seconds)
             self._visited(worker, taken_by, number, attempt, origin, taken_at, entry_id)
@@ -200,7 +200,7 @@ class QueueUser(Program):
         )  # fmt: skip
         self.visits.append(visit)
         if worker is self._member.worker and self.worker_ids == taken_by:
-            self.unconfirmed.append(visit)  # else the lease ended with the run, or a rejoin may have cost it
+            self.unconfirmed.append(visit)  # otherwise the run's end or a rejoin may have cost the lease
 
     async def _answer(self, call: Call, timeout_s: float | None = None) -> Any:
         self._member.ask(call)
@@ -213,10 +213,10 @@ class QueueUser(Program):
 
 
 def install() -> None:
-    """Have members run without threads and without Redis's real connections."""
+    """Let members run without threads and without real connections to Redis."""
     member_module.LoopThread = _Thread  # type: ignore[misc, assignment]
     member_module.Connection = lambda config, folder: None  # type: ignore[misc, assignment]
-    # At the end of this process nothing is left to close.
+    # When this process exits, no member is left to close.
     member_module.lifetime = SimpleNamespace(  # type: ignore[assignment]
         opened=lambda member: None, closed=lambda member: None, CLOSING_S=0.0
     )

@@ -1,4 +1,4 @@
-"""Runs schedules in this process, on a redis-server of its own."""
+"""Runs schedules in this process with its own redis-server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from simulation.schedule import Report, Schedule
 from support.redis_server import Kind, RedisServer
 
 BROKEN = 3
-"""The exit status of a child in which a promise was broken."""
+"""Exit status of a child that broke a promise."""
 
 
 @dataclass
 class Totals:
-    """What many schedules came to; `as_dict` and `add` carry it from one process to another."""
+    """The totals of many schedules; `as_dict` and `add` carry them between processes."""
 
     schedules: int = 0
     calls: int = 0
@@ -33,7 +33,7 @@ class Totals:
     repeats: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     failures: dict[int, str] = field(default_factory=dict)
-    """By seed."""
+    """The broken promise of each failed seed."""
 
     def count(self, report: Report) -> None:
         """Add one schedule."""
@@ -45,7 +45,7 @@ class Totals:
         self.faults += report.faults
 
     def add(self, other: dict[str, Any]) -> None:
-        """Add the `as_dict` of another one, which may come from JSON."""
+        """Add the `as_dict` of other totals, which may come from JSON."""
         for name, value in other.items():
             if name == "failures":
                 self.failures |= {int(seed): message for seed, message in value.items()}
@@ -65,7 +65,7 @@ class Runner:
         self._server = server
 
     def run(self, plan: Plan, trace: bool = False) -> tuple[Report, str]:
-        """Run one schedule; return what happened, and which promise was broken, or ""."""
+        """Run one schedule; return its report and the broken promise, or ""."""
         schedule = Schedule(plan, self._server, trace)
         try:
             return schedule.run(), ""
@@ -89,7 +89,8 @@ class Runner:
         Raises:
             RuntimeError: the child has failed.
 
-        Killed processes are cycles: to collect them takes a tenth of the time, the end of a child none.
+        Killed processes are reference cycles. Their collection would take a tenth of the time, but a child
+        just ends.
         """
 
         def run() -> None:
@@ -107,7 +108,7 @@ class Runner:
 
 
 class _Unexpected(logging.Handler):
-    """Notes exceptions that a worker logs, because it did not expect them, and goes on."""
+    """Records unexpected exceptions that a worker logs before it continues."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and (error := record.exc_info[1]) is not None:
@@ -116,7 +117,7 @@ class _Unexpected(logging.Handler):
 
 @contextmanager
 def runner(kind: Kind | None = None, *, log: bool = False) -> Iterator[Runner]:
-    """Start a redis-server and yield a Runner; while it runs a schedule, time is virtual."""
+    """Start a redis-server and yield a Runner; time is virtual while the Runner runs a schedule."""
     if log:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     logging.disable(logging.NOTSET if log else logging.WARNING)
@@ -126,6 +127,6 @@ def runner(kind: Kind | None = None, *, log: bool = False) -> Iterator[Runner]:
     product.install()
     queue_user.install()
     gc.disable()
-    gc.freeze()  # a collection looks only at what schedules have made
+    gc.freeze()  # a collection then looks only at objects of schedules
     with RedisServer(kind, unix=True) as redis:
         yield Runner(store.Server(str(redis.socket)))

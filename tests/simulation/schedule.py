@@ -1,4 +1,4 @@
-"""One schedule: everything in it follows from its plan."""
+"""One schedule, completely determined by its plan."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from simulation.virtual import BEGIN_S, Process
 from simulation.visits import FEED, Visit
 
 MOST_S = 200.0
-"""How long a schedule may take; the faults end after some three seconds."""
+"""Maximum duration of a schedule; the faults end after about three seconds."""
 LOOK_S = 0.2
 MOST_MOVES = 10_000
-"""No schedule has as many: an outbox that holds them in memory needs no disk."""
+"""No schedule has so many moves: an outbox that keeps so many in memory needs no disk."""
 MOST_STARTS = 100
-"""More processes than this, and the crawl never ends. A page that kills its workers may take 20 a run."""
+"""With more processes, the crawl never ends. A page that kills its workers may cost 20 processes a run."""
 
 
 class Schedule(Answers):
-    """Two to five workers on one site, and the faults that strike them."""
+    """Two to five workers on one site, and their faults."""
 
     def __init__(self, plan: Plan, server: Server, trace: bool = False) -> None:
         super().__init__(plan.seed)
@@ -50,17 +50,17 @@ class Schedule(Answers):
         self._fed: list[tuple[float, int]] = []
         self._messages = 0
         self.ends_lost: list[float] = []
-        """When home alone was set back to before the end of a run."""
+        """Times at which home alone was set back to before the end of a run."""
         self.doubts: list[tuple[Crawler, Violation]] = []
-        """What is missing in a run, and who has closed with `finished` nevertheless."""
+        """Missing pages of a run, each with the worker that closed with `finished` nevertheless."""
         self.commands: Counter[str] = Counter()
         self.forgotten: set[int] = set()
-        """Pages whose fingerprint a user has cleared."""
+        """Pages with a fingerprint that a user has cleared."""
         self._starting = 0
         self._again = plan.setup.again
         self._broken: Violation | None = None
         random = self.world.random
-        self._looked_at = {random.randrange(2, 40) for _ in range(2)}  # to read all keys takes a while
+        self._looked_at = {random.randrange(2, 40) for _ in range(2)}  # few, because reading all keys is slow
         for number in range(plan.setup.workers):
             self.start_later(0.4, part=number % plan.setup.parts)
         for strike in plan.strikes:
@@ -75,7 +75,7 @@ class Schedule(Answers):
         self.world.at(BEGIN_S + LOOK_S, self._look)
 
     def run(self) -> Report:
-        """Run it to its end; raise Violation or Endless."""
+        """Run the schedule to its end; raise Violation or Endless."""
         report = self.report
         try:
             self.world.run(BEGIN_S + MOST_S)
@@ -105,20 +105,20 @@ class Schedule(Answers):
         return report
 
     def from_start(self, of: Crawler) -> set[Identity]:
-        """Return what the start requests of all workers in the present run of a worker have to bring."""
+        """Return the pages that start requests must lead to, from all workers in the same run as *of*."""
         origin = "" if self.setup.filtered_start else "start"
         run = of.worker.epoch, of.worker.run
         if run not in of.runs:
-            return set()  # it has found the run finished, by its name
-        # Redis may have lost that the other workers were there: nothing in it tells of their start requests.
+            return set()  # it found its named run finished
+        # Redis may have lost the other workers' joins. Then nothing in it shows their start requests.
         known = [each for each in self.crawlers if run in each.runs and not self.losses] or [of]
-        # One that has joined after the answer by which this one has learned of the end opens the run again.
+        # A worker that joins after this worker's last FINISHED answer opens the run again.
         known = [each for each in known if each.joined_at <= of.told_at]
         starts = {page for each in known for page in each.starts}
         return checks.expected(self.plan.pages, tuple(starts), origin)
 
     def from_feed(self) -> set[Identity]:
-        """Return what the start payloads that were taken have to bring, in whatever run."""
+        """Return the pages that all claimed start payloads must lead to, in any run."""
         waiting = [int(payload.partition(b".")[0]) for payload in self.unread()]
         fed = [page for _, page in self._fed]
         for page in waiting:
@@ -127,7 +127,7 @@ class Schedule(Answers):
         return checks.expected(self.plan.pages, tuple(fed), "")
 
     def unread(self) -> list[bytes]:
-        """Return the start payloads that no worker was given yet."""
+        """Return the start payloads that no worker has received yet."""
         if not self.setup.streams:
             return self.store.run("LRANGE", FEED, 0, -1)  # type: ignore[no-any-return]
         groups = self.store.run("XINFO", "GROUPS", FEED) if self.store.run("EXISTS", FEED) else []
@@ -135,7 +135,7 @@ class Schedule(Answers):
         return [fields[1] for _, fields in self.store.run("XRANGE", FEED, b"(" + last, "+")]
 
     def acknowledged(self) -> list[bytes]:
-        """Return all messages that were read and are not pending, as `Put.message`."""
+        """Return all messages that were read and are not pending, in the form of `Put.message`."""
         groups = self.store.run("XINFO", "GROUPS", FEED) if self.store.run("EXISTS", FEED) else []
         if not groups:
             return []
@@ -145,7 +145,7 @@ class Schedule(Answers):
         return [FEED.encode() + b"\0" + number for number, _ in read if number not in pending]
 
     def feed_command(self, page: int) -> tuple[Any, ...]:
-        """Return the command with which a page is fed; each message has a greater id than all before."""
+        """Return the command that feeds a page; a message's id is greater than all earlier ids."""
         payload = b"%d.0." % page
         self._messages += 1
         if self.setup.streams:
@@ -153,18 +153,18 @@ class Schedule(Answers):
         return "RPUSH", FEED, payload
 
     def visits(self) -> Iterator[Visit]:
-        """Return all pages that were processed."""
+        """Return all processed pages."""
         return (visit for process in (*self.crawlers, *self.queues) for visit in process.visits)
 
-    # For faults and commands.
+    # The methods that faults and commands call.
 
     def struck(self, fault: str, details: str = "") -> None:
-        """Note that a fault strikes now."""
+        """Record that a fault strikes now."""
         self.report.faults[fault] += 1
         self._note(f"{fault} {details}")
 
     def set_back(self, snapshot: Any, taken_at: float, shard: int | None = None) -> None:
-        """Set Redis, or that of a shard, back to a snapshot of *taken_at*."""
+        """Set Redis, or a shard's Redis, back to a snapshot of *taken_at*."""
         went_on = checks.gone_on(self)
         self.store.restore(snapshot, shard)
         self.lost(taken_at, shard)
@@ -172,14 +172,14 @@ class Schedule(Answers):
             self.ends_lost.append(self.world.now)
 
     def lost(self, taken_at: float, shard: int | None = None) -> None:
-        """Note that Redis, or that of a shard, has only what it had at *taken_at*."""
+        """Record that Redis, or a shard's Redis, only has its data of *taken_at*."""
         self.losses.append((taken_at, self.world.now))
         self._expect_anything()
         if not shard:
             self._fed = [each for each in self._fed if each[0] <= taken_at]
 
     def part_masters(self, shard: int, seconds: float, astray: dict[Crawler, float]) -> None:
-        """Let a former master of a shard answer some calls of these workers for a while."""
+        """Let a shard's former master answer some calls of these workers for a while."""
         self.store.former[shard] = self.store.snapshot(shard)
         self.network.astray |= {(of.process, shard): rate for of, rate in astray.items()}
         self.losses.append((self.world.now, self.world.now + seconds))
@@ -201,7 +201,7 @@ class Schedule(Answers):
             crawler.redis_set_back()
 
     def replaced_at(self, epoch: str) -> float:
-        """Return since when there is another frontier than that of *epoch*, or none; inf: it is there."""
+        """Return the time since the frontier of *epoch* is replaced or gone; inf: it is still there."""
         since = float("inf")
         for at, each in reversed(self._epochs):
             if each == epoch.encode():
@@ -210,12 +210,12 @@ class Schedule(Answers):
         return since
 
     def noted(self, who: str, what: str) -> None:
-        """Add to the trace."""
+        """Add a line to the trace."""
         if self._tracing:
             self._note(f"{who} {what}")
 
     def start_later(self, within_s: float = 0.0, part: int = 0, *, again: bool = False) -> None:
-        """Start a worker after a while (0: of any length); *again*: even if the crawl is finished."""
+        """Start a worker within a time (0: random); *again*: even if the crawl is finished."""
         self._starting += 1
         within_s = within_s or self.world.random.choice((0.1, 0.4, 3 * self.setup.ttl_s))
         when = self.world.now + self.world.random.uniform(0.0, within_s)
@@ -225,7 +225,7 @@ class Schedule(Answers):
         strike_now = faults.BY_NAME_OVER_SHARDS[strike.fault]
 
         def at_call(process: Process) -> None:
-            # After the event of the call itself: a process is killed between two events.
+            # Strike after the call's own event, because a process is killed between two events.
             found = self._of(process)
             self.world.at(self.world.now, lambda: happen(found if found and found.there else None))
 
@@ -247,7 +247,7 @@ class Schedule(Answers):
     def _start(self, part: int, again: bool) -> None:
         self._starting -= 1
         if not again and self._is_over() and not checks.gone_on(self):
-            return  # it would begin the next run
+            return  # the worker would begin the next run
         name = f"worker{len(self.crawlers)}"
         if len(self.crawlers) >= MOST_STARTS:
             raise Violation(f"the crawl does not end, although faults have: {self._endings()}")
@@ -281,11 +281,11 @@ class Schedule(Answers):
             elif what.startswith("takes"):
                 checks.concurrency(self)
         except Violation as error:
-            self._broken = self._broken or error  # raised here, it would end a task of the worker
+            self._broken = self._broken or error  # raised here, it would only end a task of the worker
             self.world.over = True
 
     def _clear(self) -> None:
-        """Run `scrapy dq clear --all`, as a worker says when a shard is gone, or what was in it."""
+        """Run `scrapy dq clear --all`, as a worker advises when a shard or its data is gone."""
         self._note("clear")
         self.store.run("FLUSHALL")
         self.lost(0.0)
@@ -308,8 +308,8 @@ class Schedule(Answers):
         if self._starting or there - self.network.cut_off:
             return
         if self.world.now < max(self.store.frozen.values(), default=0.0) + LOOK_S:
-            return  # it runs then what has reached it
-        # As a user would: until a crawl has finished, the command is given again.
+            return  # Redis then runs the calls that have reached it
+        # Repeat the command until a crawl has finished, as a user would.
         if there and self._is_over():
             self._note("mended")
             self.network.mend()

@@ -1,4 +1,4 @@
-"""The pages of a schedule, and what was done with them."""
+"""The pages of a schedule and their behaviour."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ class Link:
 
 @dataclass
 class Page:
-    """What happens when a page is crawled."""
+    """A page and its behaviour when it is crawled."""
 
     host: bytes = b""
     priority: int = 0
     seconds: float = 0.1
-    """How long its download and its callback take."""
+    """Duration of its download and its callback."""
     retries: int = 0
-    """How often it is answered by an error for which a retry is due."""
+    """Number of error answers that cause a retry."""
     busy: int = 0
-    """How often it is answered by 429 with a Retry-After, for which a retry is due, too."""
+    """Number of 429 answers with a Retry-After, which also cause a retry."""
     fails: bool = False
     """Its callback raises, and the request is kept as failed."""
     pause_s: float = 0.0
-    """Between two requests that its callback yields."""
+    """Pause between two requests that its callback yields."""
     kills: bool = False
     """Its callback kills its process."""
     never_sent: bool = False
-    """A downloader middleware answers it: its site gets no request."""
+    """A downloader middleware answers it, and its site gets no request."""
     links: list[Link] = field(default_factory=list)
 
     @property
     def tries(self) -> int:
-        """How often it is answered by an error before it is not."""
+        """Number of error answers before a good one."""
         return self.retries + self.busy
 
     @property
     def plain(self) -> bool:
-        """Its callback yields nothing, and nothing goes wrong."""
+        """Whether its callback yields nothing and nothing goes wrong."""
         return not (self.links or self.retries or self.busy or self.fails or self.kills)
 
 
 def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]:
-    """Draw a tree or a mesh, in which each page can be reached from START."""
+    """Draw a tree or a mesh in which START leads to each page."""
     site = [
         Page(
             host=b"host%d" % random.randrange(hosts) if hosts > 1 else b"",
@@ -66,7 +66,7 @@ def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]
         for _ in range(pages)
     ]
     for page in range(1, pages):
-        # A redirect or a page that polls itself is a page with one link; some are not filtered, or wait.
+        # A redirect or a page that polls itself has one link. Some links are unfiltered or delayed.
         link = Link(page, random.random() < 0.8, random.choice((0.0,) * 6 + (0.2,)))
         site[random.randrange(page)].links.append(link)
     for _ in range(random.choice((0, 0, pages // 2))):

@@ -1,4 +1,4 @@
-"""The Redis of a schedule: a real server, under virtual time."""
+"""The Redis of a schedule: a real server in virtual time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANCE = {
     f"redis.call('HRANDFIELD', {HELD}, limit)": f"{{ unpack(in_order('HKEYS', {HELD}), 1, limit) }}",
     "redis.pcall('INFO', 'memory')": "''",
 }
-"""What depends on the moment, or on the Redis process, in the text of the scripts; and what does not."""
+"""Parts of the scripts' text that depend on the moment or the Redis process, with fixed replacements."""
 IN_ORDER = "local function in_order(...) local all = redis.call(...) table.sort(all) return all end\n"
 CRAWL = "simulated"
 Snapshot = dict[bytes, bytes]
@@ -36,14 +36,14 @@ _names: dict[str, str] = {}
 _sources: dict[str, str] = {}
 _originals, _libraries = scripts.source, scripts.library
 _scripts: dict[str, str] = {}
-"""Function -> digest of the script that does the same."""
+"""Function -> digest of the equivalent script."""
 
 
 @cache
 def _timed_source(transition: str) -> str:
     text = _certain(IN_ORDER + _originals(transition))
     sha = digest(text)
-    # To a schedule, a heartbeat that reports is one like any other.
+    # A schedule does not distinguish a heartbeat that reports from any other.
     _names[sha], _sources[sha] = "beat" if transition == "report" else transition, text
     return text
 
@@ -64,29 +64,29 @@ def _certain(text: str) -> str:
 
 
 def install() -> None:
-    """Leave nothing in the scripts to chance, and make each once, not once per worker."""
+    """Remove chance from the scripts, and make each script once instead of once per worker."""
     scripts.source, scripts.library = _timed_source, _timed_library  # type: ignore[assignment]
     frontier.Script = cache(scripts.Script)  # type: ignore[attr-defined, misc, assignment]
     function = cache(scripts.Function)
-    # A copy: whether Redis refuses functions is what one worker knows.
+    # Each worker needs a copy, because it stores whether Redis refuses functions.
     frontier.Function = lambda *of: copy(function(*of))  # type: ignore[attr-defined, misc, assignment]
 
 
 @cache
 def digest(source: str) -> str:
-    """Return the digest by which Redis knows a script."""
+    """Return the digest that identifies a script in Redis."""
     return sha1(source.encode()).hexdigest()
 
 
 def transition_of(name: str, args: tuple[Any, ...]) -> str:
-    """Return the name of the script that a command runs; else that of the command."""
+    """Return the name of the script that a command runs, or the command's own name."""
     if name in ("evalsha", "fcall"):
         return _names[args[0]]
     return _names[digest(args[0])] if name == "eval" else name
 
 
 def shard_called(name: str, args: tuple[Any, ...]) -> int:
-    """Return the shard in which a command runs."""
+    """Return the shard of a command."""
     meta = args[2] if name in ("eval", "evalsha", "fcall") else b""
     return shard_in(meta if isinstance(meta, bytes) else meta.encode())
 
@@ -102,7 +102,7 @@ def _error(text: str) -> Exception:
 
 
 class Server:
-    """Connections to a redis-server that one process of the simulator has for itself."""
+    """Connections to a redis-server for one process of the simulator alone."""
 
     def __init__(self, path: str) -> None:
         self.redis: Any = redis.Redis(unix_socket_path=path)
@@ -111,7 +111,7 @@ class Server:
         self.socket.connect(path)
         self.reader = hiredis.Reader(replyError=_error)
         self.loaded: set[str] = set()
-        """Scripts that it has: to compile one takes longer than to run it."""
+        """The scripts that it has; compiling one takes longer than running it."""
         self.has_functions = not isinstance(self.run(("FUNCTION", "FLUSH"))[0], Exception)
 
     def run(self, *commands: tuple[Any, ...]) -> list[Any]:
@@ -135,7 +135,7 @@ class Server:
 
 
 class Reader:
-    """What `support.stored` uses of redis-py, in a third of its time; nothing comes between its commands."""
+    """The part of redis-py that `support.stored` uses, three times as fast and without gaps in between."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -169,7 +169,7 @@ class Reader:
 
 
 class Pipeline(Reader):
-    """The same, for many commands at once."""
+    """The same for many commands at once."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -184,7 +184,7 @@ class Pipeline(Reader):
 
 
 class Store:
-    """What a schedule has in its Redis. What Redis says of its disk is made up."""
+    """The Redis of a schedule with simulated facts about its disk."""
 
     def __init__(self, server: Server, world: World, functions: bool) -> None:
         """
@@ -198,15 +198,15 @@ class Store:
         self._world = world
         self.clock_offset_s = 0.0
         self.frozen: defaultdict[int, float] = defaultdict(float)
-        """Until when, by shard."""
+        """The time until which each shard is frozen."""
         self.former: dict[int, Snapshot] = {}
-        """By shard, what a master has that was cut off from the others, and that some workers still reach."""
+        """For each shard, the data of a former master that is cut off but still reached by some workers."""
         self.full = False
-        self._known: set[str] | None = None  # all, until it forgets them
+        self._known: set[str] | None = None  # None: it knows all scripts until it forgets them
         server.run(("FLUSHALL",))
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
-        """Run one command at the world's time; return what redis-py returns, or the error of Redis."""
+        """Run one command at the world's time; return redis-py's result or Redis's error."""
         if name == "evalsha":
             return self._script(*args)
         if name == "eval":
@@ -228,33 +228,33 @@ class Store:
             return error
 
     def run(self, *command: Any) -> Any:
-        """Run one command as it is, without the simulated network; return the answer as hiredis reads it."""
+        """Run one command without the simulated network; return the answer as hiredis reads it."""
         return self._server.run(command)[0]
 
     def info(self) -> dict[str, Any]:
-        """Return an INFO of a server whose AOF is written each second, with fast disks."""
+        """Return an INFO of a server with fast disks that writes its AOF each second."""
         return {
             "redis_version": "6.2.14", "run_id": "simulated", "aof_enabled": 1, "aof_pending_bio_fsync": 0,
             "aof_last_write_status": "ok", "connected_slaves": 0,
         }  # fmt: skip
 
     def forget_scripts(self) -> None:
-        """Answer as after SCRIPT FLUSH."""
+        """Answer as after SCRIPT FLUSH from now on."""
         self._known = set()
 
     def snapshot(self, shard: int | None = None) -> Snapshot:
-        """Return all keys, or those of a shard, as `restore` takes them."""
+        """Return all keys, or a shard's keys, in the form that `restore` takes."""
         names = sorted(self.names(shard))
         return dict(zip(names, self._server.run(*(("DUMP", name) for name in names)), strict=True))
 
     def restore(self, snapshot: Snapshot, shard: int | None = None) -> None:
-        """Replace all keys, or those of a shard; the scripts are gone, too."""
+        """Replace all keys, or a shard's keys; the scripts are also gone."""
         self.forget_scripts()
         self._replace(snapshot, shard)
 
     @contextmanager
     def former_master(self, shard: int) -> Iterator[None]:
-        """Let the former master of a shard run what is called meanwhile."""
+        """Let a shard's former master run the calls inside the `with` block."""
         present = self.snapshot(shard)
         self._replace(self.former[shard], shard)
         yield
@@ -268,9 +268,9 @@ class Store:
         )
 
     def names(self, shard: int | None = None) -> set[bytes]:
-        """Return the names of all keys but those of the clock; *shard*: only of this one.
+        """Return the names of all keys except the clock's, or with *shard* only that shard's.
 
-        The start keys are with home.
+        The start keys belong to home.
         """
         names = set(self._server.run(("KEYS", "*"))[0]) - {SECONDS.encode(), MICROS.encode()}
         return {name for name in names if shard is None or shard_in(name) == shard}

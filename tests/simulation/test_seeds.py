@@ -1,4 +1,4 @@
-"""The simulator itself: what it runs in `make test` and `make soak`, and that it can fail."""
+"""The simulator's own tests: its runs in `make test` and `make soak`, and that it can fail."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def simulate(
     cwd: Path | None = None,
     timeout_s: float = 800,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the simulator, or its mutations, in a process of its own: it replaces the clock.
+    """Run the simulator or its mutations in another process, because it replaces the clock.
 
     Args:
-        timeout_s: the default is less than the `timeout` of pyproject.toml.
+        timeout_s: the default is below the `timeout` of pyproject.toml.
     """
     return subprocess.run(
         [sys.executable, "-m", module, *words],
@@ -40,7 +40,7 @@ def simulate(
      pytest.param(range(100_000), marks=pytest.mark.soak)],
     ids=lambda seeds: f"{seeds.start} to {seeds.stop}",
 )  # fmt: skip
-def test_no_promise_is_broken(seeds: range) -> None:
+def test_no_seed_breaks_a_promise(seeds: range) -> None:
     done = simulate("--first", str(seeds.start), "--seeds", str(len(seeds)), timeout_s=800 * len(seeds) / 250)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(seeds):,} schedules in" in done.stdout
@@ -80,10 +80,10 @@ FOUND = {
     "home is gone while a push waits for the disks of all shards": 1001831975,
     "home alone is set back to before the end, after which another shard was cleared": 1001805690,
 }
-"""What the simulator has found: with the code, or the check, of that day each of these failed."""
+"""Seeds that the simulator found: each failed with the code, or the check, of its time."""
 
 
-def test_what_was_found_stays_mended() -> None:
+def test_seeds_that_found_a_bug_keep_passing() -> None:
     done = simulate("--these", ",".join(map(str, FOUND.values())))
     assert done.returncode == 0, done.stdout + done.stderr
     totals = [json.loads(line) for line in done.stdout.splitlines()]
@@ -99,15 +99,15 @@ def test_a_seed_is_the_same_schedule_each_time(seed: int) -> None:
     assert "digest" in first.stdout
 
 
-def test_what_is_taken_out_is_there() -> None:
-    """Each text once: else a mutation would take out nothing, or something else."""
+def test_code_to_be_taken_out_is_there() -> None:
+    """Each text occurs once. Otherwise a mutation would remove nothing, or something else."""
     for mutation in MUTATIONS:
         for name, old, _ in mutation.changes:
             assert (ROOT / name).read_text("utf-8").count(old) == 1, f"{mutation.what}: {name} has changed"
 
 
 def test_a_rule_that_is_taken_out_is_found() -> None:
-    """The other rules: `make simulate-mutations`."""
+    """`make simulate-mutations` tests the other rules."""
     done = simulate("--rule", "1", "--tries", "1", "--most", "1000", module="simulation.mutations")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -120,7 +120,7 @@ def test_a_guard_that_is_taken_out_is_found(mutation: Mutation) -> None:
 
 
 def test_a_failing_seed_is_printed_with_the_command_that_repeats_it(tmp_path: Path) -> None:
-    """A worker in which every id is used again."""
+    """The worker in this test uses every id again."""
     rule = next(each for each in MUTATIONS if each.rule == "13")
     env = mutated(rule, tmp_path)
     run = simulate("--seeds", "200", "--jobs", "1", env=env, cwd=tmp_path)

@@ -1,7 +1,7 @@
 """Virtual time: one queue of events for a schedule, and an event loop for each simulated process.
 
-Nothing here knows Redis or crawls. `install` must run before scrapy_dq is imported: some of its classes bind
-`time.monotonic` and `random.uniform` as defaults.
+This module does not know Redis or crawls. Call `install` before the import of scrapy_dq: some of its classes
+bind `time.monotonic` and `random.uniform` as defaults.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ BEGIN_S = 1_000_000.0
 
 
 class Endless(AssertionError):
-    """A schedule has not come to its end within its time."""
+    """A schedule has not ended within its time."""
 
 
 class Thread:
-    """A thread of a simulated process: its events wait while it is frozen."""
+    """A thread of a simulated process; its events wait while it is frozen."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.frozen_until = 0.0
 
     def freeze(self, seconds: float) -> None:
-        """Delay all of its events."""
+        """Delay all its events."""
         self.frozen_until = max(self.frozen_until, self.process.world.now + seconds)
 
 
 class Process:
-    """A simulated process: its event loop, its heartbeat, its clock; nothing happens in it after a kill."""
+    """A simulated process with its event loop, heartbeat and clock; after a kill, it does nothing more."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -46,45 +46,45 @@ class Process:
         self.alive = True
         self.killed_at = float("inf")
         self.wall_offset_s = 0.0
-        """How far its wall clock is ahead."""
+        """How far its wall clock is ahead, in seconds."""
         self.main = Thread(self)
         self.heartbeat = Thread(self)
         self.loop = Loop(self)
 
     def kill(self) -> None:
-        """End it between two events: nothing of it runs any more, not even a `finally`."""
+        """End the process between two events: none of its code runs any more, not even a `finally`."""
         self.alive = False
         self.killed_at = self.world.now
 
     def freeze(self, seconds: float) -> None:
-        """Delay all of its events, as SIGSTOP does."""
+        """Delay all its events, as SIGSTOP does."""
         self.main.freeze(seconds)
         self.heartbeat.freeze(seconds)
 
 
 class World:
-    """The events of one schedule in the order of their times; equal times in the order of their making."""
+    """The events of one schedule in order of their times; events of equal times in order of creation."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(f"{seed} world")  # faults are drawn elsewhere: it does not depend on them
+        self.random = random.Random(f"{seed} world")  # independent of the faults, which are drawn elsewhere
         self.now = BEGIN_S
         self.running: Thread | None = None
         self.errors: list[BaseException] = []
-        """What a callback or a lost task has raised."""
+        """Exceptions from a callback or a lost task."""
         self.over = False
-        """No more events happen."""
+        """Set this to end the schedule: no more events run."""
         self._events: list[tuple[float, int, Thread | None, Callable[[], Any]]] = []
         self._numbers = count()
         self.hosts = count()
         """Numbers for the hosts of workers."""
 
     def at(self, when: float, do: Callable[[], Any], thread: Thread | None = None) -> None:
-        """Call *do* at *when*, as an event of *thread*; None: an event of no process."""
+        """Call *do* at *when* as an event of *thread*, or of no process if it is None."""
         now = self.now
         heappush(self._events, (when if when > now else now, next(self._numbers), thread, do))
 
     def run(self, until: float) -> None:
-        """Let events happen until it is over; raise Endless if it is not so at *until*."""
+        """Run events until the schedule is over; raise Endless if it is not over at *until*."""
         queue, set_loop = self._events, events._set_running_loop
         while not self.over:
             if not queue or queue[0][0] > until:
@@ -110,12 +110,12 @@ class World:
                     self.running = None
 
     def wall_s(self) -> float:
-        """Return what the wall clock of the running process shows."""
+        """Return the wall clock of the running process."""
         return self.now + (self.running.process.wall_offset_s if self.running else 0.0)
 
 
 class Handle:
-    """What asyncio needs of a handle: a fraction of the cost of its own."""
+    """A minimal and much cheaper replacement of asyncio's handle."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_when")
 
@@ -140,11 +140,11 @@ class Handle:
 
 
 class Loop(asyncio.AbstractEventLoop):
-    """What asyncio needs of an event loop, on the events of a World."""
+    """A minimal event loop for asyncio that uses the events of a World."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._tasks: list[asyncio.Future[Any]] = []  # a task of a killed process is never destroyed
+        self._tasks: list[asyncio.Future[Any]] = []  # so that a killed process's tasks are never destroyed
 
     def time(self) -> float:
         return self._process.world.now
@@ -152,7 +152,7 @@ class Loop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Handle:
-        # Without its context: nothing here uses context variables.
+        # The context is ignored, because no code here uses context variables.
         handle = Handle(callback, args, when)
         self._process.world.at(when, handle.run, self._process.main)
         return handle
@@ -178,7 +178,7 @@ class Loop(asyncio.AbstractEventLoop):
         return task
 
     def unretrieved(self) -> list[BaseException]:
-        """Return what its tasks have raised, and nobody has looked at."""
+        """Return exceptions of its tasks that no code has retrieved."""
         lost = [task for task in self._tasks if getattr(task, "_log_traceback", False)]
         return [error for task in lost if (error := task.exception()) is not None]
 
@@ -199,13 +199,13 @@ _world: World | None = None
 
 
 def world() -> World:
-    """Return the world of the schedule that runs."""
+    """Return the world of the running schedule."""
     assert _world is not None
     return _world
 
 
 def begin(seed: int) -> World:
-    """Begin a schedule: from now on, time and randomness of this whole process are those of its world."""
+    """Begin a schedule; from now on, this whole process uses its world's time and randomness."""
     global _world
     random.seed(seed)
     _world = World(seed)
@@ -213,13 +213,13 @@ def begin(seed: int) -> World:
 
 
 def end() -> None:
-    """End the schedule: time and randomness are the real ones again."""
+    """End the schedule; the process uses real time and randomness again."""
     global _world
     _world = None
 
 
 def install() -> None:
-    """Replace the clocks and the randomness of this process; before `begin` they are the real ones."""
+    """Replace this process's clocks and randomness; before `begin` they behave like the real ones."""
     real_time, real_monotonic, urandom = time.time, time.monotonic, os.urandom
     time.time = lambda: real_time() if _world is None else _world.wall_s()
     time.monotonic = lambda: real_monotonic() if _world is None else _world.now

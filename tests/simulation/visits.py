@@ -1,4 +1,4 @@
-"""What an entry says of its page, and the visits: each is one run of a page's callback."""
+"""The page that an entry stands for, and the visits: each visit is one run of a page's callback."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Visit:
     ended_at: float
     entry_id: bytes
     origin: str
-    """Where it was found, if it is not filtered."""
+    """The place where it was found, if it is not filtered."""
     last: bool
-    """It was not answered by an error, and the page is not processed again."""
+    """Whether this is the last run: the page got no error answer and is not processed again."""
     confirmed_at: float = float("inf")
 
     @property
@@ -43,11 +43,11 @@ class Visit:
 
     @property
     def settled(self) -> bool:
-        """Redis has stored the end of its lease."""
+        """Whether Redis has stored the end of its lease."""
         return self.confirmed_at < float("inf")
 
 
 def parts(payload: bytes) -> tuple[int, int, str]:
-    """Return the page of an entry, how often it was tried, and where it was found."""
+    """Return an entry's page, its number of earlier tries, and the place where it was found."""
     page, attempt, origin = apart(payload)[1].removeprefix(FED_MARK).decode().split(".")
     return int(page), int(attempt), origin

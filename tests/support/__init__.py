@@ -1,1 +1,1 @@
-"""The base of the tests: real Redis servers, a lossy proxy, a site, a Scrapy project."""
+"""Helpers for all tests: real Redis servers, a lossy proxy, a site, a Scrapy project."""

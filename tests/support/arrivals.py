@@ -1,4 +1,4 @@
-"""When bytes arrived, as the kernel reports it: correct even if a busy site reads them late."""
+"""The arrival times of bytes from the kernel; they are correct even if a busy site reads late."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import sys
 import time
 
 SO_TIMESTAMPNS = 35
-"""Of Linux; the socket module has no name for it. On other systems the time of reading is used."""
+"""Linux's number; the socket module has no name for it. Other systems use the time of reading."""
 TIMESPEC = struct.Struct("@ll")
 
 
 class StampedSocket(socket.socket):
-    """Keeps the time at which the kernel received the bytes that were read last."""
+    """Keeps the time at which the kernel received the last bytes read."""
 
     arrived_s = 0.0
-    """By `time.monotonic()`; on the class: that of the last read of any instance."""
+    """This time by `time.monotonic()`; on the class, the time of the last read of any instance."""
     _real_ahead_s = 0.0
 
     @classmethod
     def set_clock(cls) -> None:
-        """Measure the offset between the kernel's times, which are real time, and monotonic time."""
+        """Measure the offset between the kernel's real time and monotonic time."""
         tries = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(50)]
         before, real, after = min(tries, key=lambda t: t[2] - t[0])
         cls._real_ahead_s = real - (before + after) / 2
 
     def accept(self) -> tuple[socket.socket, object]:
-        """Return a connection that also keeps its times. Source: socket.socket"""
+        """Return a connection that also keeps arrival times. Source: socket.socket"""
         connection, address = super().accept()
         return StampedSocket(fileno=connection.detach()).stamped(), address
 
     def stamped(self) -> StampedSocket:
-        """Have the kernel report when bytes arrived."""
+        """Let the kernel report arrival times; return self."""
         if sys.platform == "linux":
             self.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         return self
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        """Read, and note when the last byte, or a FIN, arrived. Source: socket.socket"""
+        """Read, and keep the arrival time of the last byte or a FIN. Source: socket.socket"""
         data, notes, _, _ = self.recvmsg(bufsize, socket.CMSG_SPACE(TIMESPEC.size), flags)
         arrived_s = time.monotonic()
         for level, kind, value in notes:
@@ -50,7 +50,7 @@ class StampedSocket(socket.socket):
 
 
 def listener(address: str, port: int) -> StampedSocket:
-    """Return a socket that listens at *address*; port 0: any."""
+    """Return a socket that listens at *address*; port 0 chooses a free one."""
     sock = StampedSocket().stamped()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((address, port))

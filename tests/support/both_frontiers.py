@@ -1,4 +1,4 @@
-"""The frontier and its reference, driven side by side: every answer of one is held against the other's."""
+"""Drives the frontier and its reference side by side, and compares every answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HISTORY = 40
 
 @dataclass
 class Actor:
-    """What one worker process knows."""
+    """The state of one worker process."""
 
     worker_id: str
     epoch: str
@@ -33,14 +33,14 @@ class Actor:
     seq: int = 1
     held: list[bytes] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
-    """Its exchange whose reply was lost; all that it may send is this again."""
+    """An exchange whose reply was lost; the process may only send this one again."""
     out_of_step: bool = False
-    """It was answered RESYNC or, without its moves applied, FINISHED."""
+    """The last answer was RESYNC, or FINISHED without its moves applied."""
     former_ids: tuple[str, ...] = ()
 
 
 class BothFrontiers(RuleBasedStateMachine):
-    """Both of them, and the processes that call them: how a rule of the model test does what it says."""
+    """Both frontiers and the processes that call them; the rules of the model test use this class."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class BothFrontiers(RuleBasedStateMachine):
         self.history: list[tuple[str, tuple[Any, ...]]] = []
 
     def both(self, method: str, *args: Any) -> Any:
-        """Call *method* of both frontiers, hold the answers against each other and return them."""
+        """Call *method* of both frontiers, compare the answers and return one."""
         self.history = [*self.history, (method, args)][-HISTORY:]
         if method == "drain":
             return self.both_drain(*args)
@@ -80,7 +80,7 @@ class BothFrontiers(RuleBasedStateMachine):
         return answer
 
     def in_units(self, state: State) -> State:
-        """Return the *state* that is stored, with times as the reference has them."""
+        """Return the stored *state* with times in the reference's units."""
 
         def unit(time_ms: float) -> int | None:
             return units(time_ms / 1000 - self.wall_s)
@@ -107,7 +107,7 @@ class BothFrontiers(RuleBasedStateMachine):
         )
 
     def not_past(self, state: State) -> State:
-        """Return *state* without the times that mean nothing any more: they are forgotten now or later."""
+        """Return *state* without past times: the frontier forgets them now or later."""
         past = {
             name: {p: time for p, time in state[name].items() if time > self.reference.clock}
             for name in ("earliest", "blocked")
@@ -117,7 +117,7 @@ class BothFrontiers(RuleBasedStateMachine):
     def both_drain(
         self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
     ) -> tuple[int, int, int]:
-        """Drain; which leases go first is the frontier's choice, how many is not."""
+        """Drain both. The frontier chooses the leases to take first, but not their number."""
         answer = self.live.call("drain", worker_id, epoch, run, limit, max_attempts)
         worker = self.reference.members.get(worker_id)
         before = set(worker.leases) if worker else set()
@@ -128,7 +128,7 @@ class BothFrontiers(RuleBasedStateMachine):
         return answer
 
     def reclaim(self, worker_id: str, limit: int, max_attempts: int) -> None:
-        """Fence and drain a worker; if a process is behind the id, it is dead."""
+        """Fence and drain a worker; if a process has this id, it is dead."""
         self.actors = [actor for actor in self.actors if actor.worker_id != worker_id]
         args = (worker_id, self.reference.epoch or "", self.reference.run)
         self.both("fence", *args)
@@ -148,8 +148,8 @@ class BothFrontiers(RuleBasedStateMachine):
             self.resync(actor)
             if actor not in self.actors:
                 return
-            # If the crawl was rolled back to an earlier run, this has dropped its tokens, and
-            # a worker gives new ids to what it puts again (WorkerProtocol._renew_ids).
+            # If the crawl was rolled back to an earlier run, this has dropped its tokens. A worker then gives
+            # new ids to requests that it puts again (WorkerProtocol._renew_ids).
             moves = [
                 each for each in moves if not (isinstance(each, Put) and self.reference.would_be_twice(each))
             ]
@@ -192,7 +192,7 @@ class BothFrontiers(RuleBasedStateMachine):
             self.actors.remove(actor)
 
     def made_from(self, recipes: list[Any], actor: Actor) -> list[Move]:
-        """Turn what was drawn into moves that mean something here and now."""
+        """Turn drawn recipes into moves that make sense in the present state."""
         return [move for recipe in recipes if (move := self.move_from(actor, *recipe))]
 
     def terms_from(self, recipe: Any, actor: Actor) -> Terms:
@@ -256,6 +256,6 @@ class BothFrontiers(RuleBasedStateMachine):
 
 
 def times(receipt: Receipt) -> tuple[Any, ...]:
-    """Return what a comparison of receipts leaves out, in units."""
+    """Return the times that a comparison of receipts leaves out, in units."""
     found = (receipt.next_due_s, *(lease.send_at for lease in receipt.leases))
     return tuple(units(seconds) for seconds in found)

@@ -1,4 +1,4 @@
-"""An authority for TLS, and certificates for 127.0.0.1 that it has signed."""
+"""A TLS authority and certificates for 127.0.0.1 that it has signed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 
 
 class Authority:
-    """Signs certificates; `path` is that of its own one, for `ssl_ca_certs`."""
+    """Signs certificates; `path` is its own certificate, for `ssl_ca_certs`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,11 +30,11 @@ class Authority:
         self.path.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     def context(self, valid: timedelta = DAY, *, of_clients: bool = False) -> ssl.SSLContext:
-        """Return what presents a new certificate for 127.0.0.1.
+        """Return a context that presents a new certificate for 127.0.0.1.
 
         Args:
             valid: from now on; negative: expired.
-            of_clients: clients have to present one of this authority, too.
+            of_clients: clients also have to present a certificate of this authority.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate(valid))
@@ -44,7 +44,7 @@ class Authority:
         return context
 
     def certificate(self, valid: timedelta = DAY) -> Path:
-        """Return the file of a new certificate for 127.0.0.1, and of its key."""
+        """Return a file with a new certificate for 127.0.0.1 and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._signed(_name("redis"), key, valid)
         builder = builder.add_extension(x509.SubjectAlternativeName([HOST]), critical=False)

@@ -1,4 +1,4 @@
-"""A site whose pages change, move and go, in threads of the test; every request is noted."""
+"""A site whose pages change, move and disappear, in threads of the test; it records every request."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Hit(NamedTuple):
 
 @dataclass
 class Answer:
-    """What the site answers to a path; a test may change it at any time."""
+    """The site's answer to a path; a test may change it at any time."""
 
     body: str = ""
     status: int = 200
     etag: str = ""
     location: str = ""
     busy: int = 0
-    """How many of the next answers are 503."""
+    """Number of next answers with status 503."""
 
 
 @dataclass
 class ChangingSite:
-    """Answers any path with what `pages` has, else with 404."""
+    """Answers a path with its answer in `pages`, or else with 404."""
 
     pages: dict[str, Answer]
     hits: list[Hit] = field(default_factory=list)
@@ -43,7 +43,7 @@ class ChangingSite:
         return f"http://127.0.0.1:{self._server.server_port}{path}"
 
     def count(self, path: str) -> int:
-        """Return how often *path* was asked for."""
+        """Return the number of requests for *path*."""
         return sum(hit.path == path for hit in self.hits)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A Redis Cluster: masters, each with a replica; real processes."""
+"""A Redis Cluster of real processes: masters, each with a replica."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from support.waiting import wait_until
 
 
 class Cluster:
-    """Three masters, of a third of the slots each, and a replica of each.
+    """Three masters with a third of the slots each, and a replica of each.
 
     Args:
-        timeout_ms: after how long without an answer a node is taken for dead.
+        timeout_ms: a node that does not answer for this time is considered dead.
         password: of all nodes.
     """
 
@@ -72,7 +72,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """The URL to put into REDIS_URL: with all nodes, replicas first."""
+        """The URL for REDIS_URL, with all nodes, replicas first."""
         login = "" if self._password is None else f":{quote(self._password, safe='')}@"
         return f"redis+cluster://{login}" + ",".join(f"127.0.0.1:{each.port}" for each in self.servers[::-1])
 
@@ -85,24 +85,24 @@ class Cluster:
         return str(self.run(server, "CLUSTER", "MYID").decode())
 
     def nodes(self, server: RedisServer) -> dict[str, Any]:
-        """Return what a node knows of all nodes, by address."""
+        """Return one node's view of all nodes, by address."""
         found: dict[str, Any] = self._clients[server.port].cluster("NODES")
         return {name: each for name, each in found.items() if "handshake" not in each["flags"]}
 
     def owner(self, key: str) -> RedisServer:
-        """Return the master of the slot of *key*, as most nodes say."""
+        """Return the master of the slot of *key*, according to most nodes."""
         slot, named = key_slot(key.encode()), []
         for server in self.servers:
             try:
                 for begin, end, master, *_ in self.run(server, "CLUSTER", "SLOTS"):
                     named += [master[1]] if begin <= slot <= end else []
             except (redis.RedisError, OSError):
-                continue  # it is the one that was killed
+                continue  # the node was killed
         most = max(named, key=named.count)
         return next(server for server in self.servers if server.port == most)
 
     def migrate(self, key: str, target: RedisServer, *, pause: Callable[[], object] = lambda: None) -> None:
-        """Move the slot of *key* to another master, as redis-cli does: key by key."""
+        """Move the slot of *key* to another master, key by key, as redis-cli does."""
         source, slot = self.owner(key), key_slot(key.encode())
         self.run(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
         self.run(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
@@ -112,7 +112,7 @@ class Cluster:
                 self.run(server, "CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
 
     def move_slots(self, *, steps: int = 16) -> None:
-        """Move every slot from its master to the next one; each master keeps some slots all the time."""
+        """Move every slot from its master to the next one; each master always keeps some slots."""
         masters = [each for each in self.servers if self.run(each, "ROLE")[0] == b"master"]
         owned: dict[int, list[int]] = {}
         for begin, end, (_, port, *_), *_ in self.run(masters[0], "CLUSTER", "SLOTS"):

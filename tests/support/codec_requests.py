@@ -1,4 +1,4 @@
-"""A spider, a request of a class of its own, and how the tests of the codec compare requests."""
+"""A spider, a subclass of Request, and a comparison of requests for the codec's tests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BookSpider(Base):
 
 
 class TokenRequest(Request):
-    """A subclass that names what it adds."""
+    """A subclass that names its own attributes."""
 
     attributes = (*Request.attributes, "token")
 
@@ -70,7 +70,7 @@ class TokenRequest(Request):
 
 
 def entry(**fields: Any) -> bytes:
-    """Return the bytes of an entry as FORMAT 1 lays it out."""
+    """Return the bytes of an entry in the layout of FORMAT 1."""
     keys = ["_class", "url", "callback", "errback", "method", "headers", "body", "cookies", "meta"]
     keys += ["encoding", "priority", "dont_filter", "flags", "cb_kwargs", "depth", "referer"]
     fields = {"url": URL, **fields}
@@ -78,7 +78,7 @@ def entry(**fields: Any) -> bytes:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether *a* and *b* are equal, in all types and in the order of dicts, too."""
+    """Return whether *a* and *b* are equal, including all types and the order of dicts."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

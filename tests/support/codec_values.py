@@ -1,4 +1,4 @@
-"""A value in the meta of a request, encoded and decoded."""
+"""Encodes and decodes a value in the meta of a request."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def refused(value: Any, codec: Codec) -> str:
 
 
 def lifted(name: str, state: Any, codec: Codec) -> Any:
-    """Return the instance of an entry that names this class."""
+    """Return the instance from an entry that names this class."""
     return codec.value(msgpack.packb(ExtType(5, msgpack.packb([name, state]))))

@@ -1,4 +1,4 @@
-"""What lua/seen/seen_compact.lua computes from a token, computed again in Python."""
+"""The computations of lua/seen/seen_compact.lua from a token, in Python."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 FIRST = 1024
 LOW = 10**9
-"""Nine digits."""
+"""This gives nine digits."""
 
 
 def stored_as(token: bytes) -> tuple[int, int]:
-    """Return the first bucket of *token*, and the integer that is kept there."""
+    """Return the first bucket of *token* and the integer that it stores."""
     digest = sha1(token).digest()
     bits, high, low = (int.from_bytes(digest[i:j], "big") for i, j in ((0, 2), (2, 6), (6, 10)))
     number = ((bits >> 10) % 8 + 1) * LOW**2 + high % LOW * LOW + low % LOW
@@ -21,7 +21,7 @@ def stored_as(token: bytes) -> tuple[int, int]:
 
 
 def bucket_of(first: int, number: int, buckets: int) -> int:
-    """Return the bucket of *number*, given the number of buckets: textbook linear hashing."""
+    """Return the bucket of *number* for this number of buckets, by textbook linear hashing."""
     level = int(log2(buckets // FIRST))
     digits = abs(number) % LOW
     n = first + FIRST * (digits % 2 ** (level + 1))
@@ -29,10 +29,10 @@ def bucket_of(first: int, number: int, buckets: int) -> int:
 
 
 def chance_of_a_false_seen(urls: int) -> float:
-    """Return an upper bound of the probability that any two of *urls* fingerprints are stored as one.
+    """Return an upper bound of the probability that two of *urls* fingerprints are stored as one.
 
-    Each pair of them meets with the chance that all its parts do: of a number of 32 bits modulo 10^9 some
-    remainders are likelier than others.
+    A pair of fingerprints is equal if all parts of both are equal. Numbers of 32 bits modulo 10^9 have some
+    remainders more often than others.
     """
     often, rest = divmod(2**32, LOW)
     nine_digits = (rest * (often + 1) ** 2 + (LOW - rest) * often**2) / 2**64
@@ -44,10 +44,10 @@ def compacted(tokens: Collection[bytes]) -> set[tuple[int, int]]:
 
 
 def read_buckets(directory: Mapping[bytes, bytes], found: Mapping[str, Any]) -> set[tuple[int, int]]:
-    """Return what is stored, of the buckets *found* (generation:n -> members) that are the directory's.
+    """Return the stored members of the directory's buckets among *found* (generation:n -> members).
 
     Raises:
-        AssertionError: something is in a bucket that is not its own, or the count is wrong.
+        AssertionError: a member is in the wrong bucket, or the count is wrong.
     """
     if not directory:
         return set()

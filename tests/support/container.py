@@ -1,4 +1,4 @@
-"""Commands as `docker run --user UID --read-only` runs them, without docker."""
+"""Runs commands like `docker run --user UID --read-only`, without docker."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pytest
 from support.project import Project
 
 USER = 10001
-# It may read everything, as this Python may be in a folder of root's; it may write nothing.
+# The user may read everything, because this Python may be in root's folder, but may write nothing.
 _AS_USER = [
     "setpriv", "--clear-groups", "--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search",
     "--bounding-set=-all,+dac_read_search",
 ]  # fmt: skip
 _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind / && shift && exec "$@"'
-"""Earlier mounts stay unchanged: the volume, and other file systems."""
+"""Earlier mounts do not change: the volume and other file systems."""
 
 
 class Container:
-    """A project on a disk where its user can write to one folder only.
+    """A project on a disk on which its user can write to one folder only.
 
     Attributes:
         volume: the folder that the user may write to.
@@ -36,7 +36,7 @@ class Container:
         self._words = words
 
     def run(self, *words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `scrapy *words` in the project's folder; no traceback may appear."""
+        """Run `scrapy *words` in the project's folder; assert that no traceback appears."""
         done = subprocess.run(
             [*self._words, *self._project.command(*words)], cwd=self._project.folder,
             env=self._project.environ() | {"HOME": "/nonexistent"} | dict(environ or {}),
@@ -52,9 +52,9 @@ def contained(project: Project, volume: Path, *, read_only: bool, user: int = US
 
     Args:
         volume: is created; the user owns it.
-        read_only: the disk is mounted read-only, also folders such as /tmp, which needs root. Otherwise the
+        read_only: mount the disk read-only, including folders such as /tmp; this needs root. Otherwise the
             modes of the project's folders keep the user from writing.
-        user: of the container; without root it is this process's.
+        user: the container's user; without root, it is this process's user.
     """
     folders = [project.folder, *(path for path in project.folder.rglob("*") if path.is_dir())]
     volume.mkdir()
@@ -78,7 +78,7 @@ def contained(project: Project, volume: Path, *, read_only: bool, user: int = US
 
 
 def _need(words: list[str], volume: Path) -> None:
-    """Skip a test if the words do not make a container here: a CI system may forbid it."""
+    """Skip a test if *words* cannot make a container here: a CI system may forbid it."""
     for program in {words[0], _AS_USER[0]}:
         if shutil.which(program) is None:
             pytest.skip(f"no {program}")

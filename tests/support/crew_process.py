@@ -1,4 +1,4 @@
-"""A `scrapy dq crawl` as a user starts it, and what it leaves behind."""
+"""A `scrapy dq crawl` started as by a user, and the files that it leaves behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import patience, wait_until
 
 
 class CrewProcess:
-    """The parent of a crew in its own session; standard output and error go to files in the project."""
+    """A crew's parent in its own session; standard output and error go to files in the project."""
 
     def __init__(self, project: Project, *words: str, number: int = 0) -> None:
         self._out = project.folder / f"crew-{number}.out"
@@ -47,16 +47,16 @@ class CrewProcess:
 
     @property
     def pids(self) -> list[int]:
-        """Return the pids of all workers that it has started."""
+        """Return the pids of all workers that it has started so far."""
         return [int(pid) for pid in re.findall(r"worker \d+ started, pid (\d+)", self.err)]
 
     def wait_for(self, text: str, timeout_s: float = 20.0) -> None:
-        """Wait until it has printed *text*."""
+        """Wait until it prints *text*."""
         wait_until(lambda: text in self.err or not self.running, f"the crew says {text!r}", timeout_s)
         assert text in self.err, self.err + self.out
 
     def wait(self, timeout_s: float = 40.0) -> int:
-        """Wait for its end; return the exit status."""
+        """Wait for its end; return its exit status."""
         timeout_s = patience(timeout_s)
         try:
             return self._process.wait(timeout_s)
@@ -64,12 +64,12 @@ class CrewProcess:
             raise TimeoutError(f"the crew ran for more than {timeout_s:g} s:\n{self.err}") from None
 
     def interrupt(self) -> None:
-        """Press Ctrl-C: only the parent gets the signal."""
+        """Press Ctrl-C: only the parent receives the signal."""
         self._process.send_signal(signal.SIGINT)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop the parent, not its workers, for the block: it learns of all that happens there at once."""
+        """Stop the parent, but not its workers, during the block; later it notices all events at once."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -82,7 +82,7 @@ class CrewProcess:
         self._process.wait(60)
 
     def close(self) -> None:
-        """Kill what is left of it."""
+        """Kill all its processes that still run."""
         for pid in self.pids:
             if alive(pid):
                 with suppress(ProcessLookupError):
@@ -91,17 +91,17 @@ class CrewProcess:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs; a zombie does not."""
+    """Tell whether a process runs; a zombie does not run."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
 def wait_for_ends(pids: Sequence[int], timeout_s: float) -> None:
-    """Wait until none of these processes runs."""
+    """Wait until none of these processes runs any more."""
     wait_until(lambda: not any(map(alive, pids)), f"{pids} have ended", timeout_s)
 
 
 def paths_of(feed: Path) -> Counter[str]:
-    """Return how often each page's item is in a feed of JSON lines."""
+    """Return how often a feed of JSON lines has each page's item."""
     return Counter(json.loads(line)["path"] for line in feed.read_text().splitlines())

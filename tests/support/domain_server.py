@@ -1,4 +1,4 @@
-"""The process behind `DomainSite`: `python -m support.domain_server '{"count": 9}'` prints its port."""
+"""The process of `DomainSite`: `python -m support.domain_server '{"count": 9}'` prints its port."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DomainPages:
         self._at_once: Counter[str] = Counter()
 
     def answer(self, host: str, target: str, at_s: float) -> Answer:
-        """Count a request and decide its response."""
+        """Count a request and choose its answer."""
         path = target.partition("?")[0]
         if path.startswith("/__"):
             return self._report(path)

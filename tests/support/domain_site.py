@@ -1,10 +1,10 @@
-"""A site of many domains, each with its own loopback address: for tests of work divided by domain.
+"""A site of many domains, each with its own loopback address, for tests of work divided by domain.
 
 The domain of a request is its Host header without the port. The root of a domain (`/p/0`) links to all its
-other pages (`/p/1`, …), which link to nothing: its backlog is there as soon as the root is read. Slow domains
-answer their pages late, but for the root.
+other pages (`/p/1`, …), and these link to nothing: a domain's backlog is complete after its root. Slow
+domains answer their pages late, except the root.
 
-`/__log` and `/__counts` tell what was asked for, `/__reset` forgets it.
+`/__log` and `/__counts` report the requests, and `/__reset` forgets them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PER_NET = 250
 
 @dataclass(frozen=True)
 class Domains:
-    """What the site serves: quick domains of one size, and slow ones of another.
+    """The site's pages: quick domains of one size and slow domains of another size.
 
     Args:
-        count: how many quick domains there are.
-        pages: how many pages each of them has, the root included.
-        latency_s: how long each of these takes, and the root of a slow domain.
-        slow_count: how many slow domains there are.
-        slow_pages: how many pages each of them has, the root included.
-        slow_s: how long each of these takes, but for the root.
-        slow_after: so many pages of a slow domain take no time: then it becomes slow.
+        count: number of quick domains.
+        pages: pages of each quick domain, including the root.
+        latency_s: duration of each of these pages, and of the root of a slow domain.
+        slow_count: number of slow domains.
+        slow_pages: pages of each slow domain, including the root.
+        slow_s: duration of each of these pages, except the root.
+        slow_after: so many pages of a slow domain take no time before it becomes slow.
     """
 
     count: int = 200
@@ -44,12 +44,12 @@ class Domains:
 
     @property
     def quick_hosts(self) -> Sequence[str]:
-        """127.0.1.1 and on; Linux has all of 127.0.0.0/8."""
+        """127.0.1.1 and following; Linux has all of 127.0.0.0/8."""
         return _addresses(0, self.count)
 
     @property
     def slow_hosts(self) -> Sequence[str]:
-        """127.1.1.1 and on."""
+        """127.1.1.1 and following."""
         return _addresses(1, self.slow_count)
 
 
@@ -61,8 +61,9 @@ class Asked(NamedTuple):
     """One request as it came in.
 
     Args:
-        at_s: when, on the clock of `time.monotonic()`; the kernel's word, however busy the site's process is.
-        at_once: how many requests of its host were being answered then, this one included.
+        at_s: its time on the clock of `time.monotonic()`; the kernel reports it, so a busy process of the
+            site does not change it.
+        at_once: number of the host's requests in progress at that time, including this one.
         status: of the answer.
     """
 
@@ -74,7 +75,7 @@ class Asked(NamedTuple):
 
 
 class DomainSite(SiteProcess):
-    """The handle of such a site's process."""
+    """The handle of the site's process."""
 
     def __init__(self, **domains: Any) -> None:
         self.domains = Domains(**domains)
@@ -82,20 +83,20 @@ class DomainSite(SiteProcess):
 
     @property
     def start_urls(self) -> list[str]:
-        """The roots of all domains, those of the slow ones first."""
+        """The roots of all domains, slow domains first."""
         return [self.url("/p/0", host) for host in (*self.domains.slow_hosts, *self.domains.quick_hosts)]
 
     def log(self) -> list[Asked]:
-        """Return every request in the order of arrival, which need not be that of the answers."""
+        """Return every request in the order of arrival; the answers may have another order."""
         return sorted((Asked(*row) for row in json.loads(self.get("/__log"))), key=lambda asked: asked.at_s)
 
     def counts(self) -> dict[str, int]:
-        """Return how many requests each host has had; smaller than the log."""
+        """Return the number of requests for each host; this is smaller than the log."""
         counts: dict[str, int] = json.loads(self.get("/__counts"))
         return counts
 
     def wait_for(self, requests: int, host: str = "", timeout_s: float = 10.0) -> None:
-        """Wait until *host*, or all hosts together, had this many requests."""
+        """Wait until *host*, or all hosts together, has received this many requests."""
 
         def asked() -> bool:
             counts = self.counts()

@@ -1,4 +1,4 @@
-"""What hypothesis draws for the model test: moves, limits, notes, and what a worker asks for."""
+"""Hypothesis strategies for the model test: moves, limits, notes, and a worker's requests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from scrapy_dq.frontier.model import Limits
 from support.both_frontiers import PARTITIONS
 from support.reference_partitions import UNIT_S
 
-# No strategy depends on the state, and no rule has a precondition: whatever the servers' hashes do,
-# the same choices stay possible, and an example replays.
+# No strategy depends on the state, and no rule has a precondition. Whatever hashes the servers use, the same
+# choices are possible, so an example can be repeated.
 WHICH = st.integers(0, 2**16)
 PUTS = ("seen", "seed", "id")
 SETTLE = ("ack", "release", "bury", "fail", "later", "decline", "decline")

@@ -45,7 +45,7 @@ SAYS_7_0 = '[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit'
 
 
 class User:
-    """A process that acquires once the file *go* is there, and releases on request."""
+    """A process that acquires the server when the file *go* exists, and releases it on request."""
 
     def __init__(self, place: Place, go: Path, **environ: str) -> None:
         self._output = Path(tempfile.mkstemp(dir=place.home, suffix=".out")[1])
@@ -60,7 +60,7 @@ class User:
             )
 
     def wait_for(self, lines: int) -> str:
-        """Return line number *lines* of its output, once it is there."""
+        """Return line number *lines* of its output when it is there."""
 
         def line() -> str:
             text = self._output.read_text()
@@ -70,7 +70,7 @@ class User:
         return wait_until(line, "the user's output")
 
     def server(self) -> tuple[int, str]:
-        """Return the pid and the socket of the server it uses."""
+        """Return the pid and the socket of the server that it uses."""
         pid, path = self.wait_for(2).split(" ", 1)
         return int(pid), path
 
@@ -80,12 +80,12 @@ class User:
         self._process.wait(60)
 
     def leave(self) -> None:
-        """Let it release, and wait for its end."""
+        """Let it release the server, and wait for its end."""
         self._process.communicate(timeout=120)
         assert self._process.returncode == 0, self._output.read_text()
 
     def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """Kill it if it still runs."""
         self._process.kill()
         self._process.wait(60)
         if self._process.stdin:
@@ -93,7 +93,7 @@ class User:
 
 
 class Place:
-    """A temporary home with the directory of one embedded Redis, and everybody who uses it."""
+    """A temporary home with the directory of one embedded Redis and all its users."""
 
     def __init__(self, binary: str) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="dq-é "))
@@ -103,29 +103,29 @@ class Place:
         self._processes: list[User] = []
 
     def user(self, **options: float) -> EmbeddedRedis:
-        """Return another user in this process, which has not acquired yet."""
+        """Return another user in this process that has not acquired the server yet."""
         user = EmbeddedRedis(self.directory, **options)
         self._users.append(user)
         return user
 
     def process(self, go: Path | None = None, **environ: str) -> User:
-        """Start another user in a process of its own."""
+        """Start another user in its own process."""
         process = User(self, go or Path("/"), **environ)
         self._processes.append(process)
         return process
 
     def client(self, user: EmbeddedRedis) -> redis.Redis:
-        """Return a client of the server that *user* has acquired."""
+        """Return a client of the server of *user*."""
         return redis.Redis(unix_socket_path=str(user.acquire()), socket_timeout=5)
 
     def acquired(self, **options: float) -> EmbeddedRedis:
-        """Return another user in this process, which has acquired."""
+        """Return another user in this process that has acquired the server."""
         user = self.user(**options)
         user.acquire()
         return user
 
     def script(self, text: str, name: str = "redis-server") -> Path:
-        """Write a shell script that stands for a server binary."""
+        """Write a shell script that replaces a server binary."""
         path = self.home / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"#!/bin/sh\n{text}\n")
@@ -133,13 +133,13 @@ class Place:
         return path
 
     def hang(self) -> Path:
-        """Let servers not become daemons from now on; return the file with the pid of a child of one."""
+        """Let later servers never become daemons; return the file for the pid of a server's child."""
         pid_file = self.home / "sleeper.pid"
         self.binary = str(self.script(f"{SAYS_7_0}\nsleep 60 & echo $! >'{pid_file}'; wait"))
         return pid_file
 
     def fill(self, keys: int) -> None:
-        """Store that many keys, and stop the server."""
+        """Store that many keys and stop the server."""
         user = self.user()
         pipe = self.client(user).pipeline()
         for number in range(keys):
@@ -148,15 +148,15 @@ class Place:
         user.release()
 
     def load_slowly(self, delay_us: int) -> None:
-        """Let servers pause at every stored key from now on; they answer at every thousandth."""
+        """Let later servers pause at each key that they load; they answer after each thousand."""
         self.binary = str(self.script(f'exec "{self.binary}" "$@" --key-load-delay {delay_us}'))
 
     def log(self) -> str:
-        """Return the log of all servers that this directory has had."""
+        """Return the log of all servers of this directory."""
         return (self.directory / "redis.log").read_text()
 
     def close(self) -> None:
-        """End whatever the test has left, and remove the home."""
+        """End all remaining processes of the test and remove the home."""
         for process in self._processes:
             process.kill()
         for user in self._users:
@@ -168,7 +168,7 @@ class Place:
 
 
 def lives(pid: int | None) -> bool:
-    """Tell whether *pid* runs; one that waits to be reaped does not."""
+    """Tell whether *pid* runs; a zombie does not run."""
     try:
         return psutil.Process(pid or 0).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -184,7 +184,7 @@ def kill(pid: int | None) -> None:
 
 @contextmanager
 def suspended(pid: int | None) -> Iterator[None]:
-    """Freeze a server for the time of the block."""
+    """Freeze a server during the block."""
     assert pid
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -197,7 +197,7 @@ every_kind = pytest.mark.usefixtures("redis_kind")
 
 
 def aof_file(place: Place) -> Path:
-    """Return the file that commands are appended to."""
+    """Return the file to which Redis appends commands."""
     return max(place.directory.rglob("*.aof"), key=lambda path: path.stat().st_size)
 
 
@@ -206,7 +206,7 @@ def only_path(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
 
 
 def run_python(script: str, place: Place | None = None) -> str:
-    """Run a script, with `user()` for a new user of *place*, and return what it prints."""
+    """Run a script in which `user()` makes a new user of *place*; return its output."""
     before = "from scrapy_dq.embedded import *\nfrom scrapy_dq.embedded import binary, server\n"
     if place:
         before += f"binary._candidates = lambda: iter([{place.binary!r}])\n"

@@ -1,4 +1,4 @@
-"""Fail points: a worker kills itself with SIGKILL at a chosen place in the package, at the n-th call."""
+"""Fail points: a worker kills itself with SIGKILL at a chosen place of the package, at the n-th call."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from scrapy_dq.scheduling.session import Session
 from support.tree_spider import ItemRecord
 
 EXTENSIONS = {"EXTENSIONS": {"support.fail_points.FailPoint": 0}}
-"""The settings of a project whose workers may have a fail point."""
+"""Settings for a project whose workers may have a fail point."""
 FEW_LEASES = 2
-"""How many leases one step of a reclaim moves in a worker with a fail point: it takes several steps."""
+"""In a worker with a fail point, one step of a reclaim moves so few leases, to make several steps."""
 _ENVIRON = "FAIL_POINT"
 
 
 class Place(NamedTuple):
-    """Before a call of *method*, or after its return."""
+    """The place before a call of *method*, or after its return."""
 
     cls: type
     method: str
@@ -34,11 +34,11 @@ class Place(NamedTuple):
 
 PLACES = {
     "before the exchange is sent": Place(Frontier, "exchange"),
-    # Redis has applied it; the worker has not looked at the answer.
+    # Redis has applied the exchange, and the worker has not seen the answer.
     "after the exchange": Place(Frontier, "exchange", after=True),
     # Leases are in the buffer, and the engine has taken none of them.
     "after the lease": Place(Session, "leases_arrived"),
-    # The callback, or start(), has yielded a request and is not finished.
+    # The callback, or start(), has yielded a request and continues.
     "inside the callback": Place(Scheduler, "enqueue_request"),
     "in the middle of start()": Place(Scheduler, "enqueue_request"),
     "inside a pipeline": Place(ItemRecord, "process_item"),
@@ -51,13 +51,13 @@ PLACES = {
 
 
 def fail_at(place: str, on_pass: int = 1) -> dict[str, str]:
-    """Return the environment that kills a worker at *place* at call number *on_pass*."""
+    """Return the environment that kills a worker at *place* in call number *on_pass*."""
     assert place in PLACES
     return {_ENVIRON: f"{on_pass} {place}"}
 
 
 class FailPoint:
-    """The extension that puts the fail point into its process, if the environment names one."""
+    """An extension that adds the fail point of the environment, if any, to its process."""
 
     def __init__(self) -> None:
         on_pass, _, place = os.environ.get(_ENVIRON, "").partition(" ")
@@ -67,7 +67,7 @@ class FailPoint:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> FailPoint:
-        """Build it. Extensions are built before the spider opens. Source: scrapy/middleware.py"""
+        """Make the extension before the spider opens. Source: scrapy/middleware.py"""
         return cls()
 
 

@@ -1,4 +1,4 @@
-"""Failed requests with hostile URLs and reasons: pages and exceptions decide what these are."""
+"""Failed requests with hostile URLs and reasons, as pages and exceptions may cause them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOSTILE = (
 
 
 def add_hostile(live: LiveFrontier, worker: HandWorker, count: int = 1000) -> None:
-    """Write *count* of them, of which one has 100 kB."""
+    """Write *count* records, one of 100 kB."""
     texts = [text.encode("utf-8", "surrogatepass") for text in HOSTILE]
     worker.exchange(put(1, payload=stored("http://x.example/1")), want=1)
     worker.exchange(fail(1))

@@ -1,4 +1,4 @@
-"""One crawl of a tree under faults, and its verdict."""
+"""One crawl of a tree with faults, and its verdict."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from support.waiting import wait_until
 from support.worker import Worker
 
 FIGURES = "figures"
-"""The name of what a test has measured, among the properties of its report."""
+"""The name of a test's figures among the properties of its report."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The results for the pages."""
+    """The results of a crawl."""
 
     pages: int
     lost: frozenset[str]
-    """Pages that no callback has ever finished."""
+    """Pages that no callback has finished."""
     repeats: int
-    """How often a callback finished a page that had been finished before."""
+    """How often a callback finished a page that was already finished."""
     reasons: tuple[str | None, ...]
-    """Close reasons of the workers that ended by themselves, in the order of their start."""
+    """Close reasons of workers that were not killed, in the order of their start."""
     leases_left: int
     """Leases that are still held."""
 
 
 class FaultCrawl:
-    """A project, its site and its Redis, and the workers that were started for it."""
+    """A project, its site, its Redis, and the workers that a test has started."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class FaultCrawl:
         self.site = site
         self.redis = redis
         self.redis_url = redis.url if redis else ""
-        """Connects directly to the Redis server, without any proxy."""
+        """The URL of the Redis server itself, without a proxy."""
         self._proxy = proxy
         self.note = note or (lambda *_, **__: None)
         self.killed: set[int] = set()
@@ -65,7 +65,7 @@ class FaultCrawl:
 
     @property
     def proxy(self) -> RedisProxy:
-        """The proxy of a crawl that has one."""
+        """The crawl's proxy; the crawl must have one."""
         assert self._proxy is not None
         return self._proxy
 
@@ -75,16 +75,16 @@ class FaultCrawl:
 
     @property
     def done(self) -> Counter[str]:
-        """How often each page was finished so far."""
+        """How often each page has been finished so far."""
         return self.project.count("done")
 
     @property
     def live(self) -> list[Worker]:
-        """The workers that run."""
+        """The workers that still run."""
         return [worker for worker in self.project.workers if worker.running]
 
     def start(self, count: int = 1, **options: Any) -> list[Worker]:
-        """Start *count* workers; *options* as for `Project.start_worker`."""
+        """Start *count* workers; for *options* see `Project.start_worker`."""
         return self.project.start_workers(count, **options)
 
     def wait_for(self, pages: int, timeout_s: float = 60.0) -> None:
@@ -101,24 +101,24 @@ class FaultCrawl:
             return peek(client, self.project.name)
 
     def leases(self, pids: Collection[int] | None = None) -> int:
-        """Return how many leases the workers of these processes hold; None: all workers."""
+        """Return the number of leases of these processes' workers, or of all workers without *pids*."""
         members = self.overview().members
         return sum(m.in_flight for m in members if pids is None or m.identity.get("pid") in pids)
 
     def kill(self, worker: Worker) -> None:
-        """Kill *worker* with SIGKILL, and add what it held to `leases_at_kills`."""
-        # Frozen first: when this is counted, what it has sent is there, and nobody has found it dead and
-        # taken what it held.
+        """Kill *worker* with SIGKILL and add its leases to `leases_at_kills`."""
+        # Freeze it first. Its sent commands then arrive before the count, and no other worker can declare it
+        # dead and take its leases before that.
         worker.suspend()
         wait_until(lambda: worker.suspended or not worker.running, "the worker has stopped")
         time.sleep(0.05)
-        self.leases({worker.pid})  # by then Redis has read what it had sent
+        self.leases({worker.pid})  # after this call, Redis has read the worker's sent commands
         self.leases_at_kills += self.leases({worker.pid})
         worker.kill()
         self.killed.add(worker.pid)
 
     def end(self, timeout_s: float = 60.0) -> Verdict:
-        """Wait until every worker has ended by itself, within one deadline."""
+        """Wait until every worker has ended without a kill, within one deadline."""
         deadline = time.monotonic() + timeout_s
         for worker in self.project.workers:
             worker.wait(deadline - time.monotonic())
@@ -127,11 +127,11 @@ class FaultCrawl:
     def end_whole(
         self, may_repeat: int = 0, *, workers: int = 2, timeout_s: float = 60.0, **figures: Any
     ) -> Verdict:
-        """Wait for the end, note *figures*, and assert that no page and no item is lost.
+        """Wait for the end, record *figures*, and assert that no page and no item is lost.
 
         Args:
-            may_repeat: how many pages may have been processed twice.
-            workers: so many have finished; all others were killed.
+            may_repeat: number of pages that may have been processed twice.
+            workers: number of workers that must have finished; all others were killed.
         """
         verdict = self.end(timeout_s)
         self.note(verdict, may_repeat=may_repeat, **figures)
@@ -145,10 +145,10 @@ class FaultCrawl:
         assert verdict.reasons == ("finished",) * workers
         assert verdict.leases_left == 0
         items = self.project.count("item")
-        assert not items or set(items) == self.site.paths  # the spider may make none
+        assert not items or set(items) == self.site.paths  # the spider may yield no items
 
     def verdict(self) -> Verdict:
-        """Count what was done up to now."""
+        """Count the results so far."""
         done = self.done
         return Verdict(
             pages=self.pages,

@@ -1,4 +1,4 @@
-"""Spiders of the fault tests: all workers start together, or `start()` takes its time."""
+"""Spiders for fault tests: all workers start together, or `start()` is slow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_PAUSE_S = 0.02
 
 
 class SlowStartSpider(GatheredSpider):
-    """Yields every page of a site without links, one by one, and records `exhausted` at the end."""
+    """Yields every page of a site without links, one by one, and finally records `exhausted`."""
 
     async def start(self) -> AsyncIterator[Any]:
         """Wait, then yield `/p/0` to `/p/<PAGES - 1>`, beginning with the start URL."""
@@ -30,10 +30,10 @@ class SlowStartSpider(GatheredSpider):
 
 
 class DelayedTreeSpider(TreeSpider):
-    """Every page of the tree is due a second after its link was found."""
+    """Delays every page of the tree until a second after its link was found."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Delay what is found."""
+        """Delay the requests of TreeSpider."""
         for output in super().parse(response):
             if hasattr(output, "meta"):
                 output.meta["dq_delay"] = 1.0
@@ -48,9 +48,10 @@ DELAYED = spider_source(DelayedTreeSpider)
 def start_together(
     crawl: FaultCrawl, count: int = 2, *, beside: Worker | None = None, **options: Any
 ) -> list[Worker]:
-    """Start *count* workers of a spider of this module, and release them when all have joined.
+    """Start *count* workers of a spider of this module; release them when all have joined.
 
-    *beside*: a worker that was started before, with other options. It is released with them, and comes first.
+    *beside*: a worker that was started earlier with other options. It is released with the others and is the
+    first one in the result.
     """
     workers = [*filter(None, [beside]), *crawl.start(count, **options)]
     for worker in workers:

@@ -1,7 +1,7 @@
-"""Processes of `scrapy`, forked from one that has imported it: most tests take less long than the import.
+"""`scrapy` processes, forked from one that has already imported it: the import takes longer than most tests.
 
-Such a process does what `python -m scrapy` does in the same folder, but for the imports. Whoever sets what
-Python reads as it starts gets a new one, and so does everybody in `make soak`.
+A fork behaves like `python -m scrapy` in the same folder, except for the imports. A test that sets variables
+which Python reads at its start gets a new process instead, and so does every test in `make soak`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import scrapy.cmdline
 
 PACKAGES = ("scrapy", "scrapy_dq", "redis.asyncio")
 NOT_IMPORTED = ("test", "debug", "ftp")
-"""Modules with this in their names: "debug" installs signal handlers, "ftp" of Scrapy 2.13 a reactor."""
+"""Names that exclude a module: "debug" installs signal handlers, "ftp" of Scrapy 2.13 a reactor."""
 
 
 class ForkServer:
-    """The server's end that a test holds: starts processes, and records how they end.
+    """The test's end of the fork server: it starts processes and records their ends.
 
-    Not for several threads.
+    It cannot be used by several threads.
     """
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class ForkServer:
             )  # fmt: skip
 
     def start(self, words: Sequence[str], folder: Path, log: Path, environ: Mapping[str, str]) -> Forked:
-        """Start `scrapy *words` in *folder*, in a session of its own, its output to the file *log*."""
+        """Start `scrapy *words` in *folder* in its own session, with its output in the file *log*."""
         self._socket.sendall(json.dumps([list(words), str(folder), str(log), dict(environ)]).encode() + b"\n")
         while (started := self._obey()) is None:
             pass
         return Forked(self, started)
 
     def status(self, pid: int, timeout_s: float) -> int | None:
-        """Return the return code of *pid*, as subprocess does; None: it has not ended within *timeout_s*."""
+        """Return the return code of *pid* as subprocess does; None: it did not end within *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         while pid not in self._statuses:
             left = max(0.0, deadline - time.monotonic())
@@ -66,7 +66,7 @@ class ForkServer:
         return self._statuses[pid]
 
     def _obey(self) -> int | None:
-        """Read a line of the server: return which process has started, or record how one has ended."""
+        """Read a line of the server; return the pid of a started process, or record the end of one."""
         while b"\n" not in self._read:
             more = self._socket.recv(4096)
             if not more:
@@ -80,13 +80,13 @@ class ForkServer:
         return None
 
     def close(self) -> None:
-        """End the server; processes that it has started continue."""
+        """End the server; its processes continue."""
         self._socket.close()
         self._process.wait(60)
 
 
 class Forked:
-    """A process of a `ForkServer`, with what a Worker uses of subprocess.Popen."""
+    """A process of a `ForkServer`, with the part of subprocess.Popen that Worker uses."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
@@ -113,12 +113,12 @@ class Forked:
 
 
 def import_all() -> None:
-    """Import what a crawl may import; not the reactor, which each process chooses."""
+    """Import all modules for a crawl except the reactor, which each process chooses."""
     for name in PACKAGES:
         package = import_module(name)
         for found in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda _: None):
             if not any(part in found.name for part in NOT_IMPORTED):
-                # Of optional dependencies; of what is deprecated.
+                # Optional dependencies may be missing, and some modules are deprecated.
                 with suppress(ImportError), catch_warnings():
                     simplefilter("ignore")
                     import_module(found.name)
@@ -128,12 +128,12 @@ def import_all() -> None:
 
 
 def serve(connection: socket.socket) -> list[Any] | None:
-    """Fork a process for each request, report its pid, and later how it has ended.
+    """Fork a process for each request, report its pid, and later its end.
 
     Returns:
-        In each process that was forked, the request; in the server None, when the other side has closed.
+        The request in each forked process; None in the server, after the other side has closed.
     """
-    requests = connection.makefile("rb")  # the other side waits for the answer to each
+    requests = connection.makefile("rb")  # the other side waits for the answer to each request
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -162,7 +162,7 @@ def serve(connection: socket.socket) -> list[Any] | None:
 
 
 def ended_children() -> Iterator[tuple[int, int]]:
-    """Reap processes that have ended; yield pid and exit code, negative for a signal."""
+    """Reap ended processes; yield pid and exit code, negative for a signal."""
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -172,7 +172,7 @@ def ended_children() -> Iterator[tuple[int, int]]:
 
 
 def become(words: list[str], folder: str, log: str, environ: dict[str, str]) -> None:
-    """Run `python -m scrapy *words`; it ends with SystemExit, as that does."""
+    """Run `python -m scrapy *words`; like this, it ends with SystemExit."""
     os.setsid()
     os.chdir(folder)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -182,7 +182,7 @@ def become(words: list[str], folder: str, log: str, environ: dict[str, str]) -> 
     os.environ.clear()
     os.environ.update(environ)
     sys.dont_write_bytecode = True
-    # As the interpreter makes it: the folder, what PYTHONPATH names, and the rest.
+    # Make the path as the interpreter does: the folder, the entries of PYTHONPATH, and the rest.
     named = environ["PYTHONPATH"].split(os.pathsep)
     sys.path[:] = [folder, *named, *(path for path in sys.path[1:] if path not in named)]
     sys.argv[:] = [scrapy.__main__.__file__, *words]

@@ -1,4 +1,4 @@
-"""What the fixtures of the conftest.py files yield, for annotations."""
+"""The types of the fixtures in conftest.py files, for annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Untrusted entries: valid ones, damaged ones, invented ones; and what happened to them."""
+"""Valid, damaged and invented entries from untrusted sources, and their fates."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from support.live_frontier import HandWorker, LiveFrontier, put
 from support.worker import Worker
 
 CLASS, URL, CALLBACK, ERRBACK, HEADERS, META = 0, 1, 2, 3, 5, 8
-BATCH = 200  # of entries, in one exchange
+BATCH = 200  # entries in one exchange
 OBJECT = 5
-"""The extension of an instance of a class."""
+"""The msgpack extension for an instance of a class."""
 
 
 class _Spider(Spider):
@@ -37,7 +37,7 @@ class _Spider(Spider):
 
 
 def entry(fields: Any) -> bytes:
-    """Return an entry of *fields*, whatever they are."""
+    """Return an entry with any *fields*."""
     return bytes((FORMAT,)) + msgpack.packb(fields, unicode_errors="surrogatepass")
 
 
@@ -47,7 +47,7 @@ def instance(name: str, state: Any) -> ExtType:
 
 
 def good(urls: Sequence[str]) -> list[bytes]:
-    """Return an entry for each of *urls*, together with values of every type that an entry may hold."""
+    """Return an entry for each of *urls* with values of every type that an entry may hold."""
     spider = _Spider()
     codec = Codec(spider)
     values = {
@@ -69,7 +69,7 @@ def good(urls: Sequence[str]) -> list[bytes]:
 
 
 def spoiled(samples: Sequence[bytes], count: int, rng: random.Random) -> Iterator[bytes]:
-    """Yield *count* entries: *samples* with a few bits or bytes changed, and made-up ones."""
+    """Yield *count* entries: *samples* with a few changed bits or bytes, and invented entries."""
     ways = ["overwrite", "truncate", "splice", "insert", "remove"] + ["make up"] * 2 + ["flip"] * 3
     for _ in range(count):
         way, data, other = rng.choice(ways), bytearray(rng.choice(samples)), rng.choice(samples)
@@ -91,7 +91,7 @@ def spoiled(samples: Sequence[bytes], count: int, rng: random.Random) -> Iterato
 
 
 def _made_up(data: bytearray, rng: random.Random) -> bytes:
-    """Return an entry with the fields of a good one, some of them replaced by anything."""
+    """Return an entry with the fields of a good one, some of them replaced at random."""
     fields = msgpack.unpackb(bytes(data[1:]), strict_map_key=False, unicode_errors="surrogatepass")
     for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.5:
@@ -102,7 +102,7 @@ def _made_up(data: bytearray, rng: random.Random) -> bytes:
 
 
 def anything(rng: random.Random, depth: int) -> Any:
-    """Return a value that msgpack packs, nested up to *depth*."""
+    """Return a random value that msgpack can pack, nested up to *depth*."""
     scalars: list[Callable[[], Any]] = [
         lambda: None,
         lambda: rng.random() < 0.5,
@@ -122,7 +122,7 @@ def anything(rng: random.Random, depth: int) -> Any:
 
 
 def store(crawl: FaultCrawl, payloads: Sequence[bytes]) -> None:
-    """Put *payloads* into the backlog, as anybody with access to Redis can."""
+    """Put *payloads* into the backlog, as any program with access to Redis can."""
     identity = Identity(
         "scrapy.utils.request.RequestFingerprinter", "tree_project.spiders.spider.ProjectSpider", "{}",
         partition_by="slot",
@@ -133,7 +133,7 @@ def store(crawl: FaultCrawl, payloads: Sequence[bytes]) -> None:
             batch = payloads[first : first + BATCH]
             stranger.exchange(*(put(n, payload=p) for n, p in enumerate(batch, first)), seeding=1)
         stranger.leave()
-        # LiveFrontier.close() would delete the crawl, which has to remain.
+        # LiveFrontier.close() would delete the crawl, which must remain.
         snapshot = live.dump()
     with connect_url(crawl.redis_url) as client:
         for name, value in snapshot.items():
@@ -148,9 +148,9 @@ def dead_letters(crawl: FaultCrawl) -> Counter[str]:
 
 
 def errors(worker: Worker) -> list[str]:
-    """Return the beginnings of the ERROR and CRITICAL lines, and of the tracebacks, in the log.
+    """Return the beginnings of ERROR and CRITICAL lines and of tracebacks in the log.
 
-    Without those of tldextract: Scrapy's CookiesMiddleware has it fetch a list, if there is a network.
+    Errors of tldextract are excluded: Scrapy's CookiesMiddleware lets it fetch a list if there is a network.
     """
     records = re.split(r"^(?=\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[)", worker.text, flags=re.MULTILINE)
     bad = [

@@ -1,4 +1,4 @@
-"""kill -9 of a call before one of the commands that it sends to Redis."""
+"""Kills a call with kill -9 before one of its Redis commands."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import redis.asyncio.connection
 import redis.connection
 
 MOST = 200
-"""Commands that no command of ours sends."""
+"""More commands than any command of scrapy_dq sends."""
 
 
 def killed_before(number: int, call: Callable[[], object]) -> bool:
-    """Make *call* in a child that is killed before it sends command *number*; tell whether it was."""
+    """Make *call* in a child that is killed before command number *number*; tell whether it was killed."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,4 @@
-"""One connection through the proxy: how it treats commands, replies and time."""
+"""One connection through the proxy: its handling of commands, replies and time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPTS = ("EVAL", "EVALSHA", "FCALL")
 
 
 class Fault:
-    """A planned fault: it affects the first command that matches, once."""
+    """A planned fault that affects the first matching command, once."""
 
     def __init__(
         self, effect: Literal["cut", "hold"], command: str | None, containing: bytes | tuple[bytes, ...]
@@ -34,11 +34,11 @@ class Fault:
 
     @property
     def fired(self) -> bool:
-        """Whether it has happened: the reply is dropped, or the command is held."""
+        """Whether it has happened: the reply is dropped or the command is held."""
         return self._fired.is_set()
 
     def wait(self, timeout_s: float = 10.0) -> None:
-        """Wait until it has happened; TimeoutError after *timeout_s*."""
+        """Wait until it has happened; raise TimeoutError after *timeout_s*."""
         if not self._fired.wait(timeout_s):
             raise TimeoutError(f"no command was hit by: {self.effect} {self._command or 'any'}")
 
@@ -54,14 +54,14 @@ class Fault:
         return named and any(each in message for each in self._containing)
 
     def fire(self, release: Callable[[], object] | None = None) -> None:
-        """Note that it has happened."""
+        """Record that it has happened."""
         self._release = release
         self._fired.set()
 
 
 @dataclass
 class Behaviour:
-    """The state that all connections of a proxy share; used only in the proxy's loop."""
+    """The shared state of a proxy's connections; only the proxy's loop uses it."""
 
     delay_s: float = 0.0
     loss: float = 0.0
@@ -88,7 +88,7 @@ class Behaviour:
         return None
 
     def served(self, message: bytes) -> bytes:
-        """Return the command that Redis gets: one that answers `script_error` in place of any script."""
+        """Return the command for Redis: with `script_error`, one that answers this instead of any script."""
         if not self.script_error or command_name(message) not in SCRIPTS:
             return message
         words = (b"EVAL", b"return redis.error_reply(ARGV[1])", b"0", self.script_error.encode())
@@ -96,25 +96,25 @@ class Behaviour:
 
 
 class Link:
-    """One client's connection, and its own connection to Redis."""
+    """A client's connection and its own connection to Redis."""
 
     def __init__(self, client: Streams, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
         self._commands, writer = client
         self._to_client = DelayLine(writer, behaviour)
         self._to_redis: DelayLine | None = None
-        # The fault of each command whose reply has not come yet, oldest first.
+        # The faults of commands without a reply so far, oldest first.
         self._fates: deque[Fault | None] = deque()
         self.holding = False
 
     async def run(self, connect: Callable[[], Awaitable[Streams]]) -> None:
-        """Forward bytes until both sides have closed; OSError if one of them was interrupted."""
+        """Forward bytes until both sides have closed; raise OSError if one was interrupted."""
         replies, writer = await connect()
         self._to_redis = DelayLine(writer, self._behaviour)
         await asyncio.gather(self._carry_commands(self._to_redis), self._carry_replies(replies))
 
     def abort(self) -> None:
-        """Cut both connections; what is under way is lost."""
+        """Cut both connections; bytes under way are lost."""
         self._to_client.abort()
         if self._to_redis:
             self._to_redis.abort()
@@ -171,12 +171,12 @@ class DelayLine:
         self._waiting: deque[tuple[float, bytes | None]] = deque()
 
     def send(self, data: bytes) -> None:
-        """Write *data* after the delay of this moment."""
+        """Write *data* after the present delay."""
         if data:
             self._put(data)
 
     def close(self) -> None:
-        """Close the connection once all pieces are written."""
+        """Close the connection after all pieces are written."""
         self._put(None)
 
     def abort(self) -> None:

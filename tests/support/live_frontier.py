@@ -1,4 +1,4 @@
-"""A frontier on a real Redis, called without await, and workers whose every exchange a test makes by hand."""
+"""A frontier on a real Redis, called without await, and workers whose exchanges a test makes by hand."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ IDENTITY = Identity("fingerprinter", "spider", "{}")
 PROGRAM = Identity(
     "", "", "", keep_seen=None, partition_by="", limits=None, order_given=False, seen_given=False
 )
-"""A program without a spider, as a Queue."""
+"""A program without a spider, such as a Queue."""
 NO_TERMS = Terms()
 
 
 def limited(delay_s: float = 0.0, concurrency: int = 0, **own: tuple[float | None, int | None]) -> Identity:
-    """Return a crawl with limits; *own* are those of partitions."""
+    """Return the identity of a crawl with limits; *own* are limits of single partitions."""
     return replace(IDENTITY, limits=Limits(delay_s, concurrency, own))
 
 
@@ -59,20 +59,20 @@ PARTITIONINGS: dict[str, Callable[[int], bytes]] = {
     "slots": lambda n: b"slot %d" % (n % 3),
     "own": lambda n: b"slot %06d" % n,
 }
-"""Where entry number *n* waits: nowhere in particular, all in one slot, in three of them, each in its own."""
+"""The partition of entry number *n*: none, the same one for all, one of three, or its own."""
 partitioning = PARTITIONINGS["none"]
-"""The layout that `put` uses; the fixture of this name replaces it."""
+"""The function that `put` uses; the fixture of this name replaces it."""
 
 
 def partition_of(n: int) -> bytes:
-    """Return where `put` lets entry number *n* wait."""
+    """Return the partition that `put` gives to entry number *n*."""
     return partitioning(n)
 
 
 def by_partition(numbers: Collection[int]) -> dict[bytes, list[int]]:
-    """Return *numbers* of entries, in their order, by the partition in which `put` lets each wait.
+    """Return *numbers* of entries, in their order, by the partition that `put` gives to each.
 
-    Without partitions that is the strict order of all; with some, what is strict is the order within each.
+    Without partitions, this is the strict order of all entries; with partitions, only the order within each.
     """
     found: dict[bytes, list[int]] = {}
     for n in numbers:
@@ -98,7 +98,7 @@ def put(
     not_before_s: float = 0.0,
     reason: str = "",
 ) -> Put:
-    """Return a put of entry number *n*; by default nothing equals it."""
+    """Return a put of entry number *n*; by default, no other put equals it."""
     return Put(
         entry_id(n),
         admission,
@@ -114,7 +114,7 @@ def put(
 
 
 def puts(partition: bytes, count: int, begin: int = 0) -> list[Move]:
-    """Return puts of *count* entries in one partition, numbered from *begin* on."""
+    """Return puts of *count* entries in one partition, numbered from *begin*."""
     return [put(n, partition=partition) for n in range(begin, begin + count)]
 
 
@@ -141,7 +141,7 @@ def fail(n: int, reason: str = "not downloaded", *, never_sent: bool = False) ->
 def again(
     n: int, priority: int = 0, *, as_number: int = 0, payload: bytes = b"payload", due_in: float = 0.0
 ) -> Again:
-    """Return the move with which entry number *n* is to be served once more, as *as_number* (0: n + 100)."""
+    """Return the move that serves entry number *n* again, as *as_number* (0: n + 100)."""
     return Again(
         entry_id(n),
         entry_id(as_number or n + 100),
@@ -153,7 +153,7 @@ def again(
 
 
 def sent(n: int, ago: float | None = 0.0, partition: bytes | None = None) -> Sent:
-    """Return the note that entry number *n* was sent *ago* seconds ago; None: it never will be."""
+    """Return the note that entry number *n* was sent *ago* seconds ago; None: it is never sent."""
     of = partition_of(n) if partition is None else partition
     return Sent(of, entry_id(n), None if ago is None else time.monotonic() - ago)
 
@@ -163,17 +163,17 @@ def block(partition: bytes, seconds: float) -> Block:
 
 
 def numbers(receipt: Receipt) -> list[int]:
-    """Return the numbers of the entries leased by *receipt*, in its order."""
+    """Return the numbers of the entries in *receipt*'s leases, in order."""
     return [int(lease.entry_id) for lease in receipt.leases]
 
 
 def partitions(receipt: Receipt) -> list[bytes]:
-    """Return the partitions of the leases of *receipt*, in its order."""
+    """Return the partitions of *receipt*'s leases, in order."""
     return [lease.partition for lease in receipt.leases]
 
 
 def waits(receipt: Receipt) -> dict[int, float | None]:
-    """Return, by number, how long each lease of *receipt* has to wait, to 10 s; None: not at all."""
+    """Return by number the wait of each lease of *receipt*, rounded to 10 s; None: no wait."""
     now = time.monotonic()
     return {
         int(lease.entry_id): None if lease.send_at is None else round(lease.send_at - now, -1)
@@ -182,7 +182,7 @@ def waits(receipt: Receipt) -> dict[int, float | None]:
 
 
 class LiveFrontier:
-    """One crawl on a real Redis; `call` runs a method of its `Frontier` to the end."""
+    """One crawl on a real Redis; `call` runs a method of its `Frontier` and returns the result."""
 
     def __init__(
         self,
@@ -194,17 +194,17 @@ class LiveFrontier:
     ) -> None:
         self.crawl, self.order, self.seen = crawl, order, seen
         self.ahead_ms = 0
-        """The longest time ahead of which leases were requested."""
+        """The longest time by which a worker has leased ahead."""
         self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
         self.frontier = Frontier(self._client, crawl, order, seen, start_keys)
         self.frontier.keep_failed = stored.KEEP_FAILED
         self.redis = redis.Redis.from_url(url)
-        """To read the keys without the frontier."""
+        """A client that reads keys without the frontier."""
 
     def run(self, work: Awaitable[Any]) -> Any:
-        """Await *work*, which uses `frontier`, to its end, and return its result."""
+        """Await *work*, which uses `frontier`, and return its result."""
         return self._loop.run_until_complete(work)
 
     def asked(self, method: str, *args: Any, **named: Any) -> Any:
@@ -220,12 +220,12 @@ class LiveFrontier:
         answer = self.run(self.asked(method, *args, **named))
         if isinstance(answer, Joined):
             self._limits_replaced |= answer.limits_before is not None
-        elif method == "rejoin":  # of a later run than the one that Redis was rolled back to: its limits hold
+        elif method == "rejoin":  # from a later run than the rolled-back one: the later run's limits hold
             self._limits_replaced |= before != self._limits_set()
         return answer
 
     def _limits_set(self) -> bytes | None:
-        with suppress(redis.ResponseError):  # somebody else has replaced it
+        with suppress(redis.ResponseError):  # another program has replaced the key
             return self.redis.hget(self.key("meta"), "limits_set")
         return None
 
@@ -238,7 +238,7 @@ class LiveFrontier:
         return answer and astuple(answer)
 
     def limit(self, partition: bytes, **changed: Any) -> tuple[float, int, float] | None:
-        """Change the limits of a partition, as a person does; a block that is left is rounded to 10 s."""
+        """Change a partition's limits as a user does; the rest of a block is rounded to 10 s."""
         answer = self.call("limit", partition, **changed)
         self.state()
         return answer and (*answer[:2], round(answer[2], -1))
@@ -259,7 +259,7 @@ class LiveFrontier:
         return keys.prefix(self.frontier.name) + name
 
     def state(self) -> stored.State:
-        # Settings that replace limits do not change partitions: each is corrected at its turn.
+        # Settings that replace limits do not change partitions: each is corrected in its turn.
         return stored.stored_state(
             self.redis, self.crawl, self.order, self.ahead_ms, strict=not self._limits_replaced
         )
@@ -271,7 +271,7 @@ class LiveFrontier:
         stored.roll_back(self.redis, self.crawl, snapshot)
 
     def key_names(self) -> set[str]:
-        """Return the crawl's keys, without their prefix; while it exists, without its history."""
+        """Return the crawl's keys without their prefix, and without the history while the crawl exists."""
         prefix = self.key("")
         found = {key.decode().removeprefix(prefix) for key in stored.crawl_keys(self.redis, self.crawl)}
         return found - set(HISTORY) if "meta" in found else found
@@ -285,14 +285,14 @@ class LiveFrontier:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Leave all keys as they are."""
+        """Disconnect, and leave all keys unchanged."""
         self.redis.close()
         self._loop.run_until_complete(self._client.aclose())
         self._loop.close()
 
 
 def let_idle(live: LiveFrontier, name: str, consumer: str = "crawl") -> None:
-    """Let the pending messages of a stream look as if *consumer* had read them an hour ago."""
+    """Let a stream's pending messages look as if *consumer* had read them an hour ago."""
     group = f"scrapy_dq:{live.key('')[:-1]}"
     if live.redis.exists(name) and live.redis.xinfo_groups(name):
         for each in live.redis.xpending_range(name, group, "-", "+", 1000):
@@ -301,12 +301,12 @@ def let_idle(live: LiveFrontier, name: str, consumer: str = "crawl") -> None:
 
 
 class HandWorker:
-    """A worker with the state of one process; it sends only what a test requests."""
+    """A worker with the state of one process; it sends only the calls that a test makes."""
 
     def __init__(
         self, live: LiveFrontier, worker_id: str, crawl: Identity = IDENTITY, host: str = ""
     ) -> None:
-        """*host*: where it runs; by default, no other worker runs there."""
+        """*host*: the worker's host; by default, no other worker has the same one."""
         self.live = live
         self.worker_id = worker_id
         self.joined = live.call("join", worker_id, {"host": host or worker_id}, uuid4().hex, crawl)
@@ -318,7 +318,7 @@ class HandWorker:
     def exchange(
         self, *moves: Move, want: int = 0, seeding: int = 0, terms: Terms = NO_TERMS, **other: Any
     ) -> Receipt:
-        """Make the next exchange; *other* fields of `Exchange` replace the right ones."""
+        """Make the next exchange; *other* replaces fields of `Exchange`."""
         self.live.ahead_ms = max(self.live.ahead_ms, round(terms.ahead_s * 1000))
         now = time.monotonic()
         self.last = Exchange(
@@ -333,18 +333,18 @@ class HandWorker:
         return receipt
 
     def take(self, count: int, terms: Terms = NO_TERMS) -> list[int]:
-        """Lease *count* entries, or all there are, in as many exchanges as its share requires."""
+        """Lease *count* entries, or as many as exist, in as many exchanges as its share requires."""
         taken: list[int] = []
         while len(taken) < count and (got := numbers(self.exchange(want=count - len(taken), terms=terms))):
             taken += got
         return taken
 
     def note(self, *notes: Sent | Block, want: int = 0) -> Receipt:
-        """Make an exchange with *notes* and no move."""
+        """Make an exchange with *notes* and no moves."""
         return self.exchange(want=want, terms=Terms(notes=notes))
 
     def send(self, exchange: Exchange) -> Receipt:
-        """Send the bytes of an exchange (again), and ignore the answer."""
+        """Send the bytes of an exchange (again) without taking over the answer."""
         return self.live.call("exchange", exchange)
 
     def rejoin(
@@ -356,7 +356,7 @@ class HandWorker:
         run: int | None = None,
         seeding: int = 1,
     ) -> Rejoined:
-        """Rejoin as *new_id*, keeping the entries numbered *held*, or all that it believes to hold."""
+        """Rejoin as *new_id* with the entries numbered *held*, or all that it believes to hold."""
         ids = sorted(self.held) if held is None else [entry_id(n) for n in held]
         reply = self.live.call(
             "rejoin",
@@ -394,4 +394,4 @@ FOREIGN: dict[str, Callable[[LiveFrontier, str], Any]] = {
     "hash": lambda live, name: live.redis.hset(live.key(name), "not ours", "not ours"),
     "zset": lambda live, name: live.redis.zadd(live.key(name), {"not ours": 1.5}),
 }
-"""By type: writes a key of the crawl, as somebody else may."""
+"""Functions by type that write a key of the crawl, as another program may."""

@@ -1,4 +1,4 @@
-"""A crawl of several shards, each a `LiveFrontier`, and what lies in each."""
+"""A crawl of several shards, each a `LiveFrontier`, and the contents of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTS = [b"%s.example" % name for name in (b"books", b"news", b"shop", b"wiki", 
 
 
 class Other(LiveFrontier):
-    """Another shard than home."""
+    """A shard other than home."""
 
     def __init__(self, url: str, home: HandWorker, shard: int) -> None:
         super().__init__(url, home.live.crawl, home.live.order, home.live.seen)
@@ -33,7 +33,7 @@ class Other(LiveFrontier):
 
 
 def fill(workers: list[HandWorker]) -> None:
-    """Put an entry of each host into its shard; all shards get some."""
+    """Put an entry of each host into its shard, so that all shards have some."""
     for number, host in enumerate(HOSTS):
         worker = workers[shard_of(host, b"", SHARDS)]
         worker.exchange(put(number, partition=host, payload=b"%d" % number), terms=Terms(finish_at=-1))

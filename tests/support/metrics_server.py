@@ -1,4 +1,4 @@
-"""A `scrapy dq metrics` process that serves, and what it says."""
+"""A process of `scrapy dq metrics` that serves, and its answers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class MetricsServer(WebPage):
         super().__init__(folder, redis_url, *words, token=token)
 
     def scrape(self) -> Samples:
-        """Return what Prometheus would read."""
+        """Return the samples that Prometheus would read."""
         status, headers, text = self.ask("/metrics")
         assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
         return Samples(text)
 
 
 class Samples:
-    """An exposition, parsed."""
+    """A parsed exposition."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -40,7 +40,7 @@ class Samples:
                 self.series[key] = sample.value
 
     def of(self, crawl: str) -> Mapping[str, float]:
-        """Return the series of a crawl, by name and its other label: `dq_requests waiting`."""
+        """Return a crawl's series by name and the other label: `dq_requests waiting`."""
         return {
             " ".join([name, *(value for label, value in sorted(labels) if label != "crawl")]): number
             for (name, labels), number in self.series.items()
@@ -48,7 +48,7 @@ class Samples:
         }
 
     def value(self, name: str) -> float | None:
-        """Return the value of a metric that is not of a crawl."""
+        """Return the value of a metric without a crawl."""
         return self.series.get((name, frozenset()))
 
     @property

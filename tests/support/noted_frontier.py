@@ -1,4 +1,4 @@
-"""A whole crawl, step by step, with the stored state noted after each transition; and truncated AOFs."""
+"""A whole crawl, step by step, with a record of the state after each transition; and truncated AOFs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PAYLOAD = b"payload" * 30
 
 
 class NotedFrontier(LiveFrontier):
-    """Notes the stored state whenever a call has changed it."""
+    """Records the stored state whenever a call has changed it."""
 
     def __init__(self, url: str, crawl: str) -> None:
         super().__init__(url, crawl)
         self.states: list[State] = [self.state()]
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        """Make the call, then note."""
+        """Make the call, then record the state."""
         reply = super().call(method, *args, **named)
         state = self.state()
         if state != self.states[-1]:
@@ -59,7 +59,7 @@ def live_through_all(live: LiveFrontier) -> None:
 
 
 def _crawl(worker: HandWorker, count: int) -> int:
-    """Lease up to *count* entries, then put their children and ack them, in one exchange; return how many."""
+    """Lease up to *count* entries; put their children and ack them in one exchange; return their number."""
     taken = worker.take(count)
     children = (FAN_OUT * n + i for n in taken for i in range(1, FAN_OUT + 1))
     puts = [
@@ -72,7 +72,7 @@ def _crawl(worker: HandWorker, count: int) -> int:
 
 
 def aof_of(folder: Path) -> Path:
-    """Return the file of a data folder to which Redis appends: one of its own since Redis 7."""
+    """Return the file of a data folder to which Redis appends. Since Redis 7, this is a separate file."""
     return next(iter(folder.glob("appendonlydir/*.incr.aof")), folder / "appendonly.aof")
 
 

@@ -1,6 +1,6 @@
-"""A site whose connections are odd: slow to be set up, behind TLS, or broken; in threads of the test.
+"""A site whose connections are slow to set up, behind TLS, or broken, in threads of the test.
 
-`/p/0` links to `/p/1`, …; a proxy's CONNECT is answered as if the site were the proxy, too.
+`/p/0` links to `/p/1`, …; the site also answers a proxy's CONNECT as if it were the proxy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOST = "127.0.2.1"
 
 
 class Seen(NamedTuple):
-    """A request: when it arrived (as the kernel reports), and how many were unanswered then, including it."""
+    """A request: its arrival by the kernel's clock, and the number of unanswered requests with this one."""
 
     at_s: float
     path: str
@@ -32,11 +32,11 @@ class Seen(NamedTuple):
 class OddSite:
     """
     Args:
-        pages: how many there are.
-        tls: presents a certificate; None: http.
-        slow_s: how long every other connection, from the first on, is left alone before TLS's handshake.
-        latency_s: how long an answer takes.
-        breaks: a connection is kept open, and breaks at its second request; else one answer closes it.
+        pages: number of pages.
+        tls: the context with the site's certificate; None: http.
+        slow_s: TLS's handshake waits this long on every other connection, beginning with the first.
+        latency_s: duration of an answer.
+        breaks: keep a connection open and break it at the second request; otherwise an answer closes it.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class OddSite:
 
     @property
     def start_url(self) -> str:
-        """The page that links to all others."""
+        """The page with links to all others."""
         return f"http{'s' if self._tls else ''}://{self.address}/p/0"
 
     @property
     def gaps(self) -> list[float]:
-        """The times between one request and the next."""
+        """The times between consecutive requests."""
         times = sorted(seen.at_s for seen in self.log)
         return [b - a for a, b in pairwise(times)]
 
@@ -88,7 +88,7 @@ class OddSite:
         for number in count():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # the end of the test
+            except OSError:  # the test has ended
                 return
             Thread(target=self._serve, args=(connection, number), daemon=True).start()
 
@@ -119,7 +119,7 @@ class OddSite:
                     if not self._breaks:
                         return
                     answered += 1
-        except OSError:  # the client has gone
+        except OSError:  # the client is gone
             pass
 
     def _answer(self, path: str) -> bytes:
@@ -151,7 +151,7 @@ class Line:
                 return
 
     def read_head(self) -> bytes:
-        """Return a request's head; nothing if the client closes before."""
+        """Return a request's head; empty if the client closes earlier."""
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             data = self._read()
@@ -175,7 +175,7 @@ class Line:
                 return self._tls.read(65536)
             except ssl.SSLWantReadError:
                 self._receive()
-            except ssl.SSLError:  # closed without notice
+            except ssl.SSLError:  # the client closed without notice
                 return b""
 
     def _receive(self) -> None:

@@ -1,4 +1,4 @@
-"""The outages of Redis in a worker's log, and a check that the log has no errors."""
+"""The outages of Redis in a worker's log, and a check for a log without errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from support.waiting import wait_until
 from support.worker import Worker
 
-# The part that all warnings of an outage share: the text before it describes the problem.
+# The common part of all warnings of an outage; the text before it describes the problem.
 WARNING = "The crawl continues with the requests that this worker holds"
 NO_ANSWER = "Redis does not answer"
 
 
 class Outage(NamedTuple):
-    """One outage as a worker has logged it."""
+    """One outage in a worker's log."""
 
     warning: str
     lasted_s: float
@@ -31,7 +31,7 @@ def outages(worker: Worker) -> list[Outage]:
     """Return the outages in the order of the log.
 
     Raises:
-        AssertionError: one was reported twice, or has no end, or an end has no beginning.
+        AssertionError: an outage was reported twice, or has no end, or an end has no beginning.
     """
     told: list[Outage] = []
     warning = ""
@@ -49,18 +49,18 @@ def outages(worker: Worker) -> list[Outage]:
 
 
 def ended(worker: Worker) -> int:
-    """Return how many ends of outages the log reports so far."""
+    """Return the number of ended outages in the log so far."""
     return worker.text.count("Redis is back after")
 
 
 def wait_for_ends(workers: Sequence[Worker], count: int = 1, timeout_s: float = 10.0) -> None:
-    """Wait until each log reports *count* ends of outages."""
+    """Wait until each log reports *count* ended outages."""
     for worker in workers:
         wait_until(lambda w=worker: ended(w) >= count, "the end of the outage is told", timeout_s)
 
 
 def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) -> list[Outage]:
-    """Assert that each worker's log reports *count* outages, one by one, and holds no error; return all."""
+    """Assert that each worker's log reports *count* outages, in turn, and no error; return all outages."""
     every: list[Outage] = []
     for worker in workers:
         told = outages(worker)
@@ -72,7 +72,7 @@ def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) ->
 
 
 def assert_quiet(worker: Worker) -> None:
-    """Assert that no error and no traceback is in the log, and no worker was declared dead."""
+    """Assert that the log has no error, no traceback and no worker that was declared dead."""
     assert not lines(worker, "ERROR", "CRITICAL")
     assert "Traceback" not in worker.text
     assert " is dead (" not in worker.text

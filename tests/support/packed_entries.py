@@ -1,4 +1,4 @@
-"""Entries that are packed by hand, and why they do not decode."""
+"""Entries packed by hand, and their reasons for not decoding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def extension(code: int, plain: Any) -> ExtType:
 
 
 def reason(payload: Any, codec: Codec) -> str:
-    """Return why *payload* does not decode."""
+    """Return the reason why *payload* does not decode."""
     with pytest.raises(CannotDecode) as caught:
         codec.decode(payload)
     text = str(caught.value)

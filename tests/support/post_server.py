@@ -1,4 +1,4 @@
-"""A web server that takes what is posted to it: a webhook, a receiver of spans."""
+"""A web server that accepts posts: a webhook, or a receiver of spans."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 class PostServer:
-    """Keeps what is posted. Below /drip it never ends its answer, below /moved it redirects."""
+    """Keeps accepted posts. Below /drip its answer never ends, and below /moved it redirects."""
 
     def __init__(self, refused: int = 0) -> None:
-        """*refused*: how many of the first posts it answers with status 500."""
+        """*refused*: number of first posts that it answers with status 500."""
         self.posted: list[tuple[str, bytes]] = []
-        """Path and body of each that was taken."""
+        """Path and body of each accepted post."""
         self.got = 0
         """Number of GETs."""
         self._refused = refused
@@ -29,7 +29,7 @@ class PostServer:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.path.startswith("/drip"):
-                    with suppress(OSError):  # until its client has gone
+                    with suppress(OSError):  # until its client is gone
                         while not of._ended.wait(0.2):
                             self.wfile.write(b"H")
                 elif self.path.startswith("/moved"):
@@ -55,7 +55,7 @@ class PostServer:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Stop it, and end its answers."""
+        """Stop the server and end its answers."""
         self._ended.set()
         self._server.shutdown()
         self._server.server_close()

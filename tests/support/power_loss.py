@@ -1,4 +1,4 @@
-"""A redis-server on a machine that loses its power: what it has not fsynced is gone."""
+"""A redis-server on a machine that loses power: data without an fsync is gone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class PoweredRedis:
-    """A Redis with an AOF, everysec, whose fsyncs are recorded, and blocked while the gate is shut."""
+    """A Redis with an AOF, everysec, that records its fsyncs and blocks them while the gate is shut."""
 
     def __init__(self, start_redis: Callable[..., RedisServer], kind: Kind, folder: Path) -> None:
-        """Skip the test if this machine cannot preload anything into a server."""
+        """Skip the test if this machine cannot preload a library into a server."""
         compiler = shutil.which("cc")
         if compiler is None or not sys.platform.startswith("linux"):
             pytest.skip("needs Linux and a C compiler")
@@ -36,7 +36,7 @@ class PoweredRedis:
         return self.server.url
 
     def shut_gate(self) -> None:
-        """Let no fsync end any more."""
+        """Let no fsync end until the gate opens."""
         self._gate.touch()
 
     def open_gate(self) -> None:
@@ -47,7 +47,7 @@ class PoweredRedis:
             return dict(client.info())
 
     def lose_power(self) -> None:
-        """End the server, truncate each file to what is certainly on the disk, and start it."""
+        """End the server, truncate each file to the data that is certainly on disk, and start it."""
         self.server.kill()
         synced: dict[int, int] = {}
         for line in self._notes.read_text().splitlines():
@@ -58,10 +58,10 @@ class PoweredRedis:
         self.roll_back(self.server.snapshot())
 
     def roll_back(self, snapshot: Path) -> None:
-        """See `RedisServer.roll_back`; what the snapshot holds is on the disk."""
+        """See `RedisServer.roll_back`; the snapshot's data is on the disk."""
         self.server.kill()
         self._gate.unlink(missing_ok=True)
-        self._notes.unlink()  # another file may get the inode of one of these
+        self._notes.unlink()  # other files may get the inodes of these files
         self.server.roll_back(snapshot)
         with self._notes.open("a") as notes:
             for path in _files(snapshot):

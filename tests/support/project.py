@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "TELNETCONSOLE_ENABLED": False,
 }
 
-# Of the package with the spiders, which each process that knows the project loads.
+# Code in the package of the spiders, which each process with the project loads.
 SET_CONSTANTS = """\
 from pkgutil import resolve_name
 
@@ -57,7 +57,7 @@ PLAIN = {
 
 
 class Event(NamedTuple):
-    """A line of the record: `start`, `item` or `done`, or what a test's own spider records."""
+    """A line of the record: `start`, `item` or `done`, or an event of a test's own spider."""
 
     event: str
     pid: int
@@ -71,11 +71,10 @@ class Project:
         folder: new or empty.
         start_urls: where the spider starts: usually `[site.start_url]`.
         redis_url: REDIS_URL; None leaves the setting out.
-        settings: more settings, or others instead of SETTINGS; None as a value removes one. CONSTANTS: see
-            `set_constants`.
-        spider: the source of the module with the spider class, in place of SPIDER.
-        name: the spider's name, hence the crawl's; random by default.
-        fork_server: starts the workers, but for those with an environment or a sitecustomize of their own.
+        settings: override or extend SETTINGS; None removes one. CONSTANTS: see `set_constants`.
+        spider: the source of the module with the spider class, instead of SPIDER.
+        name: the name of the spider and of its crawl; random by default.
+        fork_server: starts the workers, unless they have their own environment or a sitecustomize.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Project:
         (spiders / "spider.py").write_text(spider)
 
     def set_constants(self, constants: Mapping[str, Any]) -> None:
-        """Set constants of the product, by their dotted names, in all processes that start later."""
+        """Set constants of the product, by dotted name, in all processes that start later."""
         text = SET_CONSTANTS.format(constants=dict(constants)) if constants else ""
         (self.folder / "tree_project" / "spiders" / "__init__.py").write_text(text)
 
@@ -125,7 +124,7 @@ class Project:
         args: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Worker:
-        """Start `scrapy crawl`; *settings* become `-s`, *args* `-a`, *environ* adds to the environment."""
+        """Start `scrapy crawl`; *settings* become `-s`, *args* become `-a`, *environ* adds variables."""
         given = {
             key: json.dumps(value) if isinstance(value, dict) else value
             for key, value in (settings or {}).items()
@@ -134,30 +133,30 @@ class Project:
         options += [part for key, value in (args or {}).items() for part in ("-a", f"{key}={value}")]
         command = self.command("crawl", self.name, *options)
         log = self.folder / f"worker-{len(self.workers)}.log"
-        anew = environ or (self.folder / "sitecustomize.py").exists()  # both are read as Python starts
+        anew = environ or (self.folder / "sitecustomize.py").exists()  # Python reads both at its start
         fork_server = None if anew else self._fork_server
         worker = Worker(command, self.folder, log, self.environ() | dict(environ or {}), fork_server)
         self.workers.append(worker)
         return worker
 
     def start_workers(self, count: int, **options: Any) -> list[Worker]:
-        """Start *count* workers at once; *options* as for `start_worker`."""
+        """Start *count* workers at once; for *options* see `start_worker`."""
         return [self.start_worker(**options) for _ in range(count)]
 
     def run_worker(self, *, timeout_s: float = 60.0, **options: Any) -> Worker:
-        """Start a worker and wait for its end; TimeoutError with its log after *timeout_s*."""
+        """Start a worker and wait for its end; raise TimeoutError with its log after *timeout_s*."""
         worker = self.start_worker(**options)
         worker.wait(timeout_s)
         return worker
 
     def run_to_end(self, **options: Any) -> Worker:
-        """Run a worker, which must close as finished; *options* as for `run_worker`."""
+        """Run a worker that must close with `finished`; for *options* see `run_worker`."""
         worker = self.run_worker(**options)
         assert worker.close_reason == "finished", worker.text
         return worker
 
     def wait(self, timeout_s: float = 60.0) -> list[str | None]:
-        """Wait for all workers ever started here, within one deadline; return their close reasons."""
+        """Wait until all workers of this project end, within one deadline; return their close reasons."""
         return wait_all(self.workers, timeout_s)
 
     def close(self) -> None:
@@ -171,27 +170,27 @@ class Project:
         return [sys.executable, "-m", "scrapy", *words]
 
     def environ(self) -> dict[str, str]:
-        """Return the environment of a worker, in which it finds this folder, `support` and `scrapy_dq`."""
+        """Return a worker's environment, in which it finds this folder, `support` and `scrapy_dq`."""
         path = [str(self.folder), str(TESTS)]
-        # Where this process has it from: the checkout, or the installed wheel under tox.
+        # Use the same package as this process: the checkout, or the installed wheel under tox.
         package = importlib.util.find_spec("scrapy_dq")
         if package and package.submodule_search_locations:
             path.append(str(Path(package.submodule_search_locations[0]).parent))
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
-        # A test that rewrites a module within a second, to the same length, would be served the old code.
+        # A test may rewrite a module within a second to the same length, and Python would use the old code.
         environ["PYTHONDONTWRITEBYTECODE"] = "1"
         environ.pop("SCRAPY_SETTINGS_MODULE", None)
         return environ
 
     def events(self) -> list[Event]:
-        """Return the record of all workers, in the order in which it was written."""
+        """Return the record of all workers in the order of writing."""
         if not self.record.exists():
             return []
-        # The end of a line that is being written, across two pages of the file, may not be there yet.
+        # While a line is written across two pages of the file, its end may be missing.
         whole = self.record.read_text().rpartition("\n")[0]
         lines = (line.split(" ", 2) for line in whole.splitlines())
         return [Event(event, int(pid), path) for event, pid, path in lines]
 
     def count(self, event: str = "done", *, pids: Sequence[int] | None = None) -> Counter[str]:
-        """Return how often *event* was recorded for each path, by *pids* only if given."""
+        """Return how often *event* was recorded for each path, or only by *pids*."""
         return Counter(e.path for e in self.events() if e.event == event and (pids is None or e.pid in pids))

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of one Redis: slow, lossy, silent or absent, as configured."""
+"""A TCP proxy for one Redis that can be slow, lossy, silent or absent."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CALL_TIMEOUT_S = 60.0
 
 
 class RedisProxy:
-    """A proxy on a loopback port, in a thread with an event loop of its own.
+    """A proxy on a loopback port, in a thread with its own event loop.
 
-    Every method may be called from any thread, and has taken effect when it returns.
+    Any thread may call any method. A method returns when it has taken effect.
 
     Args:
-        upstream_url: of the Redis behind it; `redis://` or `unix://`, with its password.
-        tls: has the certificate that is presented to clients; None: they are not encrypted.
+        upstream_url: the Redis behind it; `redis://` or `unix://`, with its password.
+        tls: has the certificate for clients; None: no encryption.
     """
 
     def __init__(self, upstream_url: str, tls: ssl.SSLContext | None = None) -> None:
@@ -44,30 +44,30 @@ class RedisProxy:
 
     @property
     def url(self) -> str:
-        """The URL to put into REDIS_URL."""
+        """The URL for REDIS_URL."""
         password = self._upstreams[0].password
         login = "" if password is None else f":{password}@"
         return f"redis{'s' * (self._tls is not None)}://{login}127.0.0.1:{self._port}/0"
 
     @property
     def commands(self) -> Counter[str]:
-        """How many commands of each name have arrived here, connection set-up included."""
+        """Number of received commands by name, including connection set-up."""
         return self._call(self._behaviour.commands.copy)
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """Number of connected clients."""
         return self._call(lambda: sum(not link.holding for link in self._links))
 
     def set_delay(self, each_way_s: float) -> None:
-        """Delay what arrives from now on; a round trip takes twice that. Throughput does not change."""
+        """Delay later bytes; a round trip takes twice this time. Throughput does not change."""
         self._call(lambda: setattr(self._behaviour, "delay_s", each_way_s))
 
     def set_loss(self, probability: float, *, seed: int = 0, spare: Collection[str] = ()) -> None:
-        """Cut replies at random, after Redis has applied their commands.
+        """Cut replies at random after Redis has applied their commands.
 
         Args:
-            spare: commands whose replies are never cut, besides those of connection set-up.
+            spare: commands whose replies are never cut, in addition to connection set-up.
         """
 
         def apply() -> None:
@@ -78,36 +78,36 @@ class RedisProxy:
 
     @property
     def script_calls(self) -> int:
-        """How many calls of scripts and functions have arrived here."""
+        """Number of received calls of scripts and functions."""
         return sum(self.commands[name] for name in SCRIPTS)
 
     def cut_next_reply(
         self, command: str | None = None, *, containing: bytes | tuple[bytes, ...] = b""
     ) -> Fault:
-        """Let the next such command be applied, drop its reply and close the connection.
+        """Let Redis apply the next matching command; drop its reply and close the connection.
 
         Args:
-            command: a name such as `EVALSHA`; None: any but connection set-up.
-            containing: bytes that the command must hold: a worker's id, a script's digest; or one of several.
+            command: a name such as `EVALSHA`; None: any except connection set-up.
+            containing: bytes that the command must contain, such as a worker's id; or any of several.
         """
         return self._add(Fault("cut", command, containing))
 
     def hold_next_command(
         self, command: str | None = None, *, containing: bytes | tuple[bytes, ...] = b""
     ) -> Fault:
-        """Close the connection on the next such command, which reaches Redis at `Fault.release` only."""
+        """Close the connection at the next matching command. It reaches Redis only at `Fault.release`."""
         return self._add(Fault("hold", command, containing))
 
     def refuse_scripts(self, error: str) -> None:
-        """Answer every script with this error, as a service does that restricts them; "" ends it."""
+        """Answer every script with this error, like a service that restricts scripts; "" ends it."""
         self._call(lambda: setattr(self._behaviour, "script_error", error))
 
     def lose(self, *containing: bytes) -> None:
-        """Close each connection at a command with one of these, which Redis never gets; others pass."""
+        """Close each connection at a command with any of these bytes; Redis never gets it. Others pass."""
         self._call(lambda: setattr(self._behaviour, "lost", containing))
 
     def black_hole(self) -> None:
-        """Accept connections and bytes, and answer nothing; whatever is under way is lost."""
+        """Accept connections and bytes and answer nothing; everything under way is lost."""
         self._call(lambda: setattr(self._behaviour, "silent", True))
 
     def refuse(self) -> None:
@@ -115,19 +115,19 @@ class RedisProxy:
         self._run(self._close())
 
     def pass_through(self) -> None:
-        """End `refuse`, `lose` and `black_hole`; the latter's connections are cut: they miss bytes."""
+        """End `refuse`, `lose` and `black_hole`; cut the connections of the latter, which miss bytes."""
         self._run(self._open())
 
     def present(self, tls: ssl.SSLContext) -> None:
-        """Cut every connection, and present another certificate to new ones."""
+        """Cut every connection and present another certificate to new ones."""
         self.refuse()
         self._tls = tls
         self.pass_through()
 
     def lead_to(self, *upstream_urls: str, seed: int = 0) -> None:
-        """Connect new clients to another Redis, as a changed DNS name does; others stay where they are.
+        """Connect new clients to another Redis, as a changed DNS name does; other clients stay.
 
-        Of several, one is drawn for each client.
+        With several URLs, each client gets a random one.
         """
 
         def apply() -> None:
@@ -136,17 +136,17 @@ class RedisProxy:
         self._call(apply)
 
     def drop_connections(self) -> None:
-        """Cut every connection now; accept new ones. A held command stays held."""
+        """Cut every connection now and accept new ones. A held command stays held."""
         self._call(self._drop)
 
     def start(self) -> RedisProxy:
-        """Listen; the Redis behind it may come later."""
+        """Listen; the Redis behind it may start later."""
         self._thread.start()
         self.pass_through()
         return self
 
     def stop(self) -> None:
-        """Cut every connection, drop what is held, end the thread."""
+        """Cut every connection, drop held commands and end the thread."""
         self.refuse()
         self._run(self._end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -163,7 +163,7 @@ class RedisProxy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_TIMEOUT_S)
 
     def _call(self, function: Callable[[], T]) -> T:
-        """Run *function* in the proxy's loop, so that two threads never touch the same state."""
+        """Run *function* in the proxy's loop, so that two threads never use the same state at once."""
 
         async def call() -> T:
             return function()
@@ -202,14 +202,14 @@ class RedisProxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._listener is None or writer.get_extra_info("sslcontext") is not self._tls:
-            writer.transport.abort()  # its handshake began before the connections were cut
+            writer.transport.abort()  # its handshake began before the cut
             return
         link = Link((reader, writer), self._behaviour)
         self._links.add(link)
         try:
             await link.run(self._connect)
         except OSError:
-            pass  # one side has closed; the other sees the same as without a proxy
+            pass  # one side has closed; the other one sees the same as without a proxy
         finally:
             self._links.discard(link)
             link.abort()

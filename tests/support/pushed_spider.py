@@ -1,4 +1,4 @@
-"""A spider that requests are pushed to, in a module that a spider loader finds."""
+"""A spider for pushed requests, in a module that a spider loader finds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scrapy import Spider
 
 
 class PushedSpider(Spider):
-    """The spider of the crawl that a test pushes to."""
+    """The spider of the crawl into which a test pushes."""
 
     name = "pushed"
 

@@ -1,4 +1,4 @@
-"""What other processes do with a given Queue; spawned processes import this module by name."""
+"""Functions that other processes run with a given Queue; spawned processes import this module by name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def double_until_none(q: Any, results: Any) -> None:
-    """Put the double of each item of *q* into *results*, and the pid; end without closing anything."""
-    # The process is to end only when this thread has, as any Python program does.
+    """Put the double of each item of *q*, and the pid, into *results*; end without closing the Queue."""
+    # Like any Python program, the process ends only after this thread.
     threading.Thread(target=_double, args=(q, results)).start()
 
 

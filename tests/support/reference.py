@@ -1,4 +1,4 @@
-"""The frontier as its protocol defines it, in plain Python: the reference for the Lua code."""
+"""The reference for the Lua code: the frontier in plain Python, as its protocol defines it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ NO_TERMS = Terms()
 
 
 class ReferenceFrontier(Entries):
-    """One crawl; a method answers what the method of `Frontier` that has its name answers.
+    """One crawl; each method gives the same answer as the `Frontier` method of its name.
 
-    The moments of puts, notes and leases are those of a process whose monotonic clock stands at 0.
+    The times of puts, notes and leases come from a process whose monotonic clock is always 0.
     """
 
     def __init__(self, order: Order, wall_s: float = 0.0) -> None:
@@ -46,17 +46,17 @@ class ReferenceFrontier(Entries):
         self.crawl = Identity("", "", "")
         self.commands = Commands()
         self.seen_for_retry = False
-        """The seen set stays for a retry or for a returning worker, not for the next run."""
+        """The seen set stays for a retry or a returning worker, but not for the next run."""
         self.cleared = False
         self.crawled = ""
-        """The last worker has left the finished run, and its record of admitted puts is deleted."""
+        """The worker that left the finished run last; its record of admitted puts is deleted."""
         self.starts: dict[str, bool] = {}
-        """By name, whether a start() is complete; else one was interrupted."""
+        """By name, whether a start() is complete; otherwise it was interrupted."""
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)
         if not resumed and self.phase == "finished":
-            # The second: a late copy of the first call of a worker that has crawled this run, and has left.
+            # The second case: a late copy of the first call of a worker that has crawled this run and left.
             if (crawl.run_name and crawl.run_name == self.crawl.run_name) or worker_id == self.crawled:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
                 return Joined(
@@ -204,7 +204,7 @@ class ReferenceFrontier(Entries):
         worker = self.members[worker_id]
         broken = self._start_broken(worker)
         if not gone:
-            # Its rejoin may be repeated, if it has made no exchange since.
+            # The worker may repeat its rejoin if it has made no exchange since.
             self.absent[worker_id] = worker.last_seq
             if worker.last_seq == 0 and worker.came_from is not None:
                 self.absent[f"before {worker_id}"] = worker.came_from
@@ -214,7 +214,7 @@ class ReferenceFrontier(Entries):
     def drain(
         self, worker_id: str, epoch: str, run: int, chosen: Collection[bytes], max_attempts: int
     ) -> tuple[int, int, int]:
-        """As `Frontier.drain` when it takes the *chosen* leases; it may choose any."""
+        """Drain the *chosen* leases as `Frontier.drain` does; the frontier may choose any leases."""
         worker = self.members.get(worker_id)
         if self._stale(epoch, run) or not worker or not worker.fenced:
             return 0, 0, 0
@@ -278,7 +278,7 @@ class ReferenceFrontier(Entries):
         return {member: worker.beats for member, worker in self.members.items()}
 
     def flush(self, dead: Collection[str]) -> tuple[set[str], Census]:
-        """As `Frontier.flush`, but returns all the workers that prevent it."""
+        """Act as `Frontier.flush`, but return all workers that prevent the flush."""
         if living := set(self.members) - set(dead):
             return living, Census()
         gone = self.census()
@@ -311,7 +311,7 @@ class ReferenceFrontier(Entries):
         return self.commands.hold
 
     def elsewhere(self) -> set[bytes]:
-        """Return the ids of all that is neither done nor kept for a retry."""
+        """Return the ids of all entries that are neither done nor kept for a retry."""
         return (
             set(self.backlog)
             | set(self.declined)
@@ -320,7 +320,7 @@ class ReferenceFrontier(Entries):
         )
 
     def retry(self, chosen: Collection[bytes]) -> None:
-        """Move what failed, or what is a dead letter, back to its place; all of *chosen* are of one kind."""
+        """Move failed requests or dead letters, all of one kind, back to their places."""
         for entry_id in chosen:
             if self.dead.pop(entry_id, None) and self.decliners.pop(entry_id, None):
                 self.unserved -= 1
@@ -331,7 +331,7 @@ class ReferenceFrontier(Entries):
             entry.attempts, entry.suspect = 0, False
             self._come_back(entry_id, entry)
         if chosen:
-            if self.phase == "finished":  # a hold lasts until the run is finished
+            if self.phase == "finished":  # a hold ends with the run
                 self.commands = replace(self.commands, hold=Hold.NONE)
             self._open()
             self.turn += 1
@@ -339,7 +339,7 @@ class ReferenceFrontier(Entries):
         self.classify_touched(0)
 
     def serving(self) -> list[bytes]:
-        """Return the ids of the backlog, first to be leased first."""
+        """Return the ids of the backlog in the order of leasing."""
         return sorted(self.backlog, key=lambda entry_id: self.backlog[entry_id].place)
 
     def census(self, seeding: int = 0, incomplete: int = 0) -> Census:
@@ -368,10 +368,10 @@ class ReferenceFrontier(Entries):
         self.tokens = {by: self.tokens[by] if keep else set() for by, keep in kept.items()}
         self.delayed: dict[bytes, tuple[int, Put]] = {}
         self.accused: dict[bytes, str] = {}
-        """By entry, the worker from which it was taken last."""
+        """For each entry, the worker from which it was last taken."""
         if not keep_admitted:
             self.absent: dict[str, int] = {}
-            """Workers that were declared dead, and may come back."""
+            """Workers that were declared dead and may come back."""
             self.decliners: dict[bytes, Declined] = {}
         clock, spent = self.clock if keep_seen else 0, self.spent if keep_admitted else {}
         self.clear_partitions()

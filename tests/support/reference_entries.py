@@ -1,4 +1,4 @@
-"""What becomes of each entry, in plain Python: the part of the reference frontier that puts and settles."""
+"""The fate of each entry in plain Python: the part of the reference frontier that puts and settles."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Fail, Move, Put,
 from support.reference_partitions import Declined, Entry, Partitions, Worker, units
 
 KEEP_FAILED = 5
-"""How many failed requests the frontiers of these tests keep."""
+"""Number of failed requests that the frontiers of these tests keep."""
 
 
 class Entries(Partitions):
-    """The entries of a run: what waits, is delayed or declined, has failed, or is a dead letter."""
+    """The entries of a run that wait, are delayed or declined, have failed, or are dead letters."""
 
     delayed: dict[bytes, tuple[int, Put]]
     decliners: dict[bytes, Declined]
@@ -20,19 +20,19 @@ class Entries(Partitions):
         super().__init__()
         self.order = order
         self.wall_s = wall_s
-        """Since 1970, by a clock that is never changed."""
+        """Seconds since 1970, by a clock that is never changed."""
         self.turn = 0
         self.due_first: list[bytes] = []
-        """Ids of delayed entries. Within a unit of time only the frontier knows their order."""
+        """Ids of delayed entries. Only the frontier knows their order within a unit of time."""
         self.tokens: dict[Admission, set[bytes]] = {by: set() for by in Admission}
 
     def _count_from_zero(self) -> None:
         self.done = self.count_of_failed = self.never_sent = self.unserved = 0
         self.dead: dict[bytes, tuple[str, int, bytes]] = {}
         self.failed: list[tuple[bytes, str, str, str, bytes]] = []
-        """The newest that failed, and are kept."""
+        """The newest failed requests, which are kept."""
         self.ended: dict[bytes, Entry] = {}
-        """What failed, or is a dead letter: a retry brings it back."""
+        """Failed requests and dead letters, for a retry."""
 
     def _put(self, put: Put) -> bool:
         if put.token in self.tokens[put.admission]:
@@ -51,7 +51,7 @@ class Entries(Partitions):
         return True
 
     def would_be_twice(self, put: Put) -> bool:
-        """Tell whether *put* is somewhere though its token was forgotten: a set of entries holds it once."""
+        """Tell whether *put*'s entry exists but its token is forgotten: a set of entries has it only once."""
         leased = any(put.entry_id in worker.leases for worker in self.members.values())
         somewhere = leased or any(
             put.entry_id in place
@@ -122,7 +122,7 @@ class Entries(Partitions):
         self.touched.add(entry.partition)
 
     def _abandon(self) -> bool:
-        """Bury the entries that every worker has declined; False: some worker has not."""
+        """Bury the entries that every worker has declined; return False if some worker has not."""
         last = max((number for number, _ in self.declined.values()), default=0)
         if any(worker.offered < last for worker in self.members.values()):
             return False
@@ -155,6 +155,6 @@ class Entries(Partitions):
 
 
 def _put_of(move: Again, partition: bytes) -> Put:
-    """Return the put that would make of it what *move* does: it falls due like any other."""
+    """Return a put that makes the same entry as *move*, which falls due like any other."""
     by = move.next_id, Admission.ID, move.next_id
     return Put(*by, move.priority, move.start, move.payload, partition=partition)

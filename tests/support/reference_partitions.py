@@ -1,6 +1,6 @@
-"""Which partition is served when, in plain Python: the part of the reference frontier that implements limits.
+"""The turns of partitions in plain Python: the part of the reference frontier that implements limits.
 
-Times are whole units of a clock that stands still until a test moves it.
+Times are whole units of a clock that moves only when a test moves it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from scrapy_dq.frontier.model import Limits, Terms
 
 UNIT_S = 1_000.0
-"""Seconds of a unit; the duration of a test is negligible compared to it."""
+"""Seconds of a unit; a test's duration is negligible compared to it."""
 SERVED = ("rotation", "suspects")
 LOOKS = 500
-"""Most partitions of one exchange that are looked at, and have nothing to lease."""
+"""Maximum number of partitions without a lease that one exchange examines."""
 OwnLimits = tuple[int | None, int | None, int | None]
 
 
@@ -26,32 +26,32 @@ def units(seconds: float | None) -> int | None:
 
 @dataclass
 class Entry:
-    """A stored request; the entries of a partition are served in the order of their places."""
+    """A stored request; a partition's entries are served in the order of their places."""
 
     place: tuple[int, ...]
     payload: bytes
     partition: bytes = b""
     attempts: int = 0
     suspect: bool = False
-    """Its worker died with it: it waits, and runs, in quarantine."""
+    """Its worker died with it: it waits in the quarantine and runs as a suspect."""
     back: bool = False
     """It was leased before."""
 
 
 @dataclass
 class Declined:
-    """Why an entry is not in the backlog: the code of some workers cannot serve it."""
+    """The reason why an entry is not in the backlog: the code of some workers cannot serve it."""
 
     worker_id: str
-    """The first of them, by its id at that time."""
+    """The first of these workers, by its id at that time."""
     fingerprint: bytes
     workers: list[str] = field(default_factory=list)
-    """By their `Worker.lasting_id`."""
+    """These workers, by their `Worker.lasting_id`."""
 
 
 @dataclass
 class Worker:
-    """A registered worker, and the answer that a repeat of its last exchange gets."""
+    """A registered worker, and the answer to a repeat of its last exchange."""
 
     identity: dict[str, Any]
     last_seq: int = 0
@@ -61,25 +61,25 @@ class Worker:
     leases: dict[bytes, Entry] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
     granted: tuple[tuple[bytes, int | None], ...] = ()
-    """With the time of sending."""
+    """Its leases with their times of sending."""
     done: int = 0
     starts: str = ""
     came_from: int | None = None
-    """The last exchange under the id from which it rejoined; -1: id unknown; None: it did not."""
+    """The last exchange under the id before its rejoin; -1: that id is unknown; None: no rejoin."""
 
     lasting_id: str = ""
-    """A rejoin keeps it."""
+    """An id that a rejoin does not change."""
     offered: int = 0
-    """The number up to which it was offered what others have declined."""
+    """The number of the last declined entry that it was offered."""
 
     @property
     def suspects(self) -> list[bytes]:
-        """The one suspect that it may hold."""
+        """Its suspects; it may hold only one."""
         return [entry_id for entry_id, entry in self.leases.items() if entry.suspect]
 
 
 class Partitions:
-    """The entries that wait, by partition, and which of each may be leased."""
+    """The waiting entries by partition, and which of them may be leased."""
 
     def __init__(self) -> None:
         self.limited, self.delay, self.concurrency, self.budget = False, 0, 0, 0
@@ -91,12 +91,12 @@ class Partitions:
         self.clock = self.turn_of_rotation = 0
         self.backlog: dict[bytes, Entry] = {}
         self.declined: dict[bytes, tuple[int, Entry]] = {}
-        """With their numbers, the lowest first."""
+        """Declined entries with their numbers, the lowest first."""
         self.members: dict[str, Worker] = {}
         self.standing: dict[bytes, tuple[str, int]] = {}
-        """Of each partition that is not empty: rotation, suspects (both with turn), resting, saturated."""
+        """For each partition that is not empty: rotation or suspects, with turn; resting; or saturated."""
         self.spent: dict[bytes, int] = {}
-        """Of partitions, in this run, while they have a budget."""
+        """For each partition, its count in this run while it has a budget."""
         self.unsent: dict[bytes, bytes] = {}
         self.earliest: dict[bytes, int] = {}
         self.blocked: dict[bytes, int] = {}
@@ -127,8 +127,8 @@ class Partitions:
         block_s: float | None,
         budget: int | None = None,
     ) -> tuple[int, int, int, int, int]:
-        """As `limit`, with the answer in units."""
-        if (delay_s, concurrency, block_s, budget) == (None, None, None, None):  # only shown
+        """Act as `limit`, and return the answer in units."""
+        if (delay_s, concurrency, block_s, budget) == (None, None, None, None):  # only show the limits
             return self._in_force(partition)
         self.limited |= (delay_s, concurrency, budget) != (None, None, None)
         before = self.own.pop(partition, (None, None, None))
@@ -165,20 +165,20 @@ class Partitions:
         return self.spent.get(partition, 0)
 
     def count_spent(self, partition: bytes) -> None:
-        """Note that a request is done, or has failed."""
+        """Count a request that is done or has failed."""
         if self._limits_of(partition)[2]:
             self.spent[partition] = self.spent.get(partition, 0) + 1
 
     def _free_saturated(self) -> None:
-        # They are examined first, and put back.
+        # These partitions are examined first and put back.
         for partition, (name, _) in self.standing.items():
             if name == "saturated":
                 self.standing[partition] = ("rotation", 0)
 
-    # What is reported of partitions
+    # Reports about partitions
 
     def sent(self, partition: bytes, entry_id: bytes, age: int | None) -> None:
-        """Note that a lease was sent *age* ago; None: it will never be."""
+        """Record that a lease was sent *age* ago; None: it is never sent."""
         if self.unsent.get(partition) == entry_id:
             del self.unsent[partition]
             wait = 0 if age is None else self._limits_of(partition)[0] - age
@@ -207,13 +207,13 @@ class Partitions:
         self.touched = set()
 
     def wake(self, ahead: int) -> None:
-        """Touch the partitions whose rest is over, *ahead* of the time."""
+        """Touch the partitions whose rest ends within *ahead*."""
         for partition, (name, time) in self.standing.items():
             if name == "resting" and time <= self.clock + ahead:
                 self.touched.add(partition)
 
     def next_due(self, times: list[int]) -> int | None:
-        """Return how long it is until the first rest ends, or the first of *times* comes."""
+        """Return the time until the first rest ends or the first of *times* comes."""
         times += [time for name, time in self.standing.values() if name == "resting"]
         return max(0, min(times) - self.clock) if times else None
 
@@ -248,9 +248,9 @@ class Partitions:
     # Leasing
 
     def lease(self, me: Worker, want: int, ahead: int, terms: Terms) -> None:
-        """Grant up to *want* leases: a few of each partition, round after round while there are some.
+        """Grant up to *want* leases: a few of each partition per round, as long as there are some.
 
-        For each partition that has nothing to lease, or not yet, another one is looked at.
+        For each partition without a lease, or without one yet, another partition is examined.
         """
         here, me.granted = terms.here, ()
         taken: Counter[bytes] = Counter()
@@ -275,10 +275,10 @@ class Partitions:
         self._offer(me, want, ahead, terms, taken)
 
     def _offer(self, me: Worker, want: int, ahead: int, terms: Terms, taken: Counter[bytes]) -> int:
-        """Grant what other workers have declined; each is offered to a worker once.
+        """Grant entries that other workers have declined; a worker is offered each one once.
 
         Args:
-            taken: by partition, how many were granted in this exchange.
+            taken: number of grants in this exchange, by partition.
         """
         before = taken.total()
         for entry_id, (number, entry) in list(self.declined.items()) if want > 0 else ():
@@ -307,7 +307,7 @@ class Partitions:
         return taken.total() - before
 
     def _in_turn(self, me: Worker, count: int, terms: Terms) -> list[bytes]:
-        """Return the partitions to be looked at: those of which *me* has nothing, then the others."""
+        """Return the partitions to examine: first partitions without leases of *me*, then the others."""
         turns = {n: sorted((t, p) for p, (name, t) in self.standing.items() if name == n) for n in SERVED}
         heads = turns["rotation"][:count]
         if not me.suspects:
@@ -342,10 +342,10 @@ class Partitions:
         return len(got)
 
     def _best(self, me: Worker, partition: bytes, count: int) -> list[bytes]:
-        """Return the first *count* entries of a partition; with those that *me* has, not two suspects."""
+        """Return a partition's first *count* entries; with *me*'s leases, at most one is a suspect."""
         best: list[bytes] = []
         passed = bool(me.suspects)
-        # What was put as a dead letter has the place of the one put before it; retried, it comes after that.
+        # A put that is a dead letter has the place of the put before it, and after a retry it comes second.
         turn = {i: (entry.place, entry.back, entry.suspect, i) for i, entry in self.backlog.items()}
         for entry_id in sorted(self.backlog, key=turn.__getitem__):
             entry = self.backlog[entry_id]

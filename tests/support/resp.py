@@ -1,4 +1,4 @@
-"""Find where one RESP message ends and the next begins."""
+"""Finds the boundaries between RESP messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Framer:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._at = 0  # where the next value of the message begins
-        self._missing = 1  # values the message still lacks; an array of n adds n in its own place
+        self._at = 0  # the beginning of the message's next value
+        self._missing = 1  # number of values that the message still lacks; an array of n adds n
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take *data* and return the messages that it completes."""
+        """Take *data*; return the messages that are now complete."""
         self._buffer += data
         messages = []
         while self._pass_value():
@@ -41,7 +41,7 @@ class Framer:
                 self._missing += max(size, 0)
             else:
                 self._missing += 2 * max(size, 0)
-        # An attribute (|) precedes a value and is not one itself.
+        # An attribute (|) precedes a value and does not count as one.
         self._missing -= kind != b"|"
         self._at = after
         return True

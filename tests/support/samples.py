@@ -1,4 +1,4 @@
-"""Samples as lua/lib/samples.lua writes them."""
+"""Samples in the format of lua/lib/samples.lua."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crawl that starts under scrapy-redis, is adopted, and ends under scrapy_dq."""
+"""A crawl starts under scrapy-redis, is adopted, and ends under scrapy_dq."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SCRAPY_REDIS = {
     "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
     "SCHEDULER_PERSIST": "True",
 }
-"""As `-s`: settings with which a project is crawled by scrapy-redis."""
+"""Settings for `-s` with which scrapy-redis crawls a project."""
 
 
 class MeshSpider(TreeSpider):
-    """Follows every link, and, except on the root, two more: to a neighbour and to a much earlier page."""
+    """Follows every link and, except on the root, two more: to a neighbour and to a much earlier page."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Do as TreeSpider does, and more."""
+        """Yield the requests of TreeSpider and more."""
         yield from super().parse(response)
         number = int(page_path(response).rpartition("/")[2])
         yield response.follow(f"/p/{max(1, number // 2)}", self.parse)
@@ -35,7 +35,7 @@ class MeshSpider(TreeSpider):
 
 
 def interrupt(project: Project, site: TreeSite, settings: Mapping[str, Any], part: float) -> None:
-    """Crawl with *settings* until *part* of the site is done, and stop it as Ctrl-C does."""
+    """Crawl with *settings* until *part* of the site is done; then stop as with Ctrl-C."""
     worker = project.start_worker(settings=settings)
     goal = int(len(site.paths) * part)
     wait_until(lambda: len(project.count("done")) >= goal or not worker.running, f"{goal} pages", 30)
@@ -45,7 +45,7 @@ def interrupt(project: Project, site: TreeSite, settings: Mapping[str, Any], par
 
 
 def run_dq(project: Project, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run `scrapy dq *words` in the project, to its end."""
+    """Run `scrapy dq *words` in the project to its end."""
     return subprocess.run(
         project.command("dq", *words),
         cwd=project.folder,
@@ -58,7 +58,7 @@ def run_dq(project: Project, *words: str, timeout_s: float = 60.0) -> subprocess
 
 
 class Ended(NamedTuple):
-    """What a command has printed, and its exit status."""
+    """A command's output and exit status."""
 
     stdout: str
     stderr: str
@@ -83,7 +83,7 @@ print(json.dumps(found))
 
 
 def run_dq_each(project: Project, commands: Sequence[Sequence[str]]) -> list[Ended]:
-    """Run `scrapy dq` with each of *commands*, in one process: to start it takes a second."""
+    """Run `scrapy dq` with each of *commands* in one process, because each start takes a second."""
     words = json.dumps([["dq", *command] for command in commands])
     done = subprocess.run(
         [sys.executable, "-c", _RUN_EACH, words],

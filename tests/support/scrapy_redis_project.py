@@ -1,7 +1,7 @@
-"""A project as users of scrapy-redis have it: three spiders, a pipeline, and a program that takes the items.
+"""A project as scrapy-redis users have it: three spiders, a pipeline, and a program that takes the items.
 
-The same shape as the example project of scrapy-redis. `root` is the one thing that differs between both
-packages: what the import paths begin with.
+It has the same shape as scrapy-redis's example project. Only `root`, the beginning of the import paths,
+differs between the two packages.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ for _ in range(limit):
 
 
 class ScrapyRedisProject:
-    """The project in *folder*, with the import paths of *root*: "scrapy_redis" or "scrapy_dq"."""
+    """The project in *folder* with import paths from *root*: "scrapy_redis" or "scrapy_dq"."""
 
     def __init__(self, folder: Path, root: str, redis_url: str, start_url: str) -> None:
         self.folder = folder
@@ -134,6 +134,6 @@ class ScrapyRedisProject:
         return Worker(command, self.folder, self.folder / f"{spider}.log", self._any.environ())
 
     def process_items(self, key: str, limit: int) -> Worker:
-        """Start the program that takes items out of Redis; its log holds what it took."""
+        """Start the program that takes items from Redis; its log has these items."""
         command = [sys.executable, "process_items.py", key, str(limit)]
         return Worker(command, self.folder, self.folder / "items.log", self._any.environ())

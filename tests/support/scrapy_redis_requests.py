@@ -1,4 +1,4 @@
-"""Requests as scrapy-redis stores them, and the orders in which its queues serve them."""
+"""Requests in scrapy-redis's format, and the orders in which its queues serve them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def pages(count: int, **more: Any) -> list[Request]:
 
 
 def member(**changes: Any) -> bytes:
-    """Return a pickled request as scrapy-redis stores it, with something else in it."""
+    """Return a pickled request in scrapy-redis's format, with *changes*."""
     values = Request(f"{HOST}/changed", meta={"depth": 1}).to_dict() | changes
     return pickle.dumps(values, protocol=-1)

@@ -26,16 +26,16 @@ RIGHTS = {
     ),
     REPLICA: "+psync +replconf +ping",
 }
-"""Of each user, as docs/deploying.md has them."""
+"""The rights of each user in docs/deploying.md."""
 _USERS = {**RIGHTS, BESIDE: RIGHTS[SENTINEL]}
 """The first sentinel has its own user: see `split`."""
 
 
 class Sentinels:
-    """Redis servers, of which one is the master, and three sentinels.
+    """Redis servers, one of them the master, and three sentinels.
 
     Args:
-        down_after_ms: how long a master does not answer before it is taken for dead.
+        down_after_ms: a master that does not answer for this time is considered dead.
         password: of the servers; *sentinel_password*: of the sentinels.
     """
 
@@ -50,7 +50,7 @@ class Sentinels:
     ) -> None:
         self._stack = ExitStack()
         self._password, self._sentinel_password = password, sentinel_password
-        # Sentinels and replicas have users of their own, so that a server can be separated from them.
+        # Sentinels and replicas have their own users, so that a server can be cut off from them.
         users = [
             word
             for name, rights in _USERS.items()
@@ -92,7 +92,7 @@ class Sentinels:
 
     @property
     def url(self) -> str:
-        """The URL to put into REDIS_URL."""
+        """The URL for REDIS_URL."""
         login = "" if self._password is None else f":{quote(self._password, safe='')}@"
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         query = "" if self._sentinel_password is None else f"?sentinel_password={self._sentinel_password}"
@@ -106,7 +106,7 @@ class Sentinels:
 
     @property
     def master(self) -> RedisServer:
-        """The server that most sentinels take for the master."""
+        """The server that most sentinels consider the master."""
         named = []
         for port in self.ports:
             with self.sentinel(port) as client:
@@ -115,19 +115,19 @@ class Sentinels:
         return next(server for server in self.servers if server.port == most)
 
     def separate(self, server: RedisServer) -> None:
-        """Cut *server* off from the sentinels and from its replicas; other clients still reach it."""
+        """Cut *server* off from the sentinels and its replicas; other clients still reach it."""
         self._shut_out(server, SENTINEL, REPLICA, BESIDE)
 
     def split(self) -> None:
-        """Cut the network in two: the master and the first sentinel, and all others. Clients reach both."""
+        """Separate the master and the first sentinel from all others. Clients reach both sides."""
         old = self.master
         with self.sentinel(self.ports[0]) as client:
-            client.execute_command("ACL", "SETUSER", "default", "-publish")  # the others tell it nothing
+            client.execute_command("ACL", "SETUSER", "default", "-publish")  # the others send it no messages
         for server in self.servers:
             self._shut_out(server, *((SENTINEL, REPLICA) if server is old else (BESIDE,)))
 
     def heal(self, old: RedisServer) -> None:
-        """End `split`: *old* becomes a replica. The sentinels would make it one some ten seconds later."""
+        """End `split`: *old* becomes a replica. The sentinels would do this about ten seconds later."""
         new = self.master
         with self.sentinel(self.ports[0]) as client:
             client.execute_command("ACL", "SETUSER", "default", "+publish")
@@ -147,7 +147,7 @@ class Sentinels:
                 client.execute_command("CLIENT", "KILL", "USER", name)
 
     def wait_for_another_master(self, old: RedisServer) -> RedisServer:
-        """Wait until another server than *old* is the master."""
+        """Wait until a server other than *old* is the master."""
         wait_until(lambda: self.master is not old, "a replica is promoted", 30)
         return self.master
 

@@ -1,4 +1,4 @@
-"""A crawl of several shards with one worker, driven by hand."""
+"""A crawl of several shards with one worker that a test drives by hand."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from support.stored import roll_back, stored_state
 T = TypeVar("T")
 HOSTS = [b"%02d.example" % n for n in range(25)]
 MOST = 6
-"""Shards that a crawl may have."""
+"""Maximum number of shards of such a crawl."""
 
 
 class Crawl:
-    """A crawl of several shards with one worker, which puts where a worker would."""
+    """A crawl of several shards with one worker that puts entries where a real worker would."""
 
     def __init__(self, url: str, name: str, seen: Seen, partitioned: bool, order: Order = Order.FIFO) -> None:
         self.url, self.name, self.seen, self.partitioned = url, name, seen, partitioned
@@ -41,7 +41,7 @@ class Crawl:
         self._stack = ExitStack()
 
     def join(self, shards: int) -> None:
-        """Have a worker join, in all shards."""
+        """Let a worker join in all shards."""
         crawl = replace(IDENTITY, shards=shards, partition_by="slot" if self.partitioned else "none")
         home = LiveFrontier(self.url, self.name, self.order, self.seen)
         self._stack.callback(home.disconnect)
@@ -98,10 +98,10 @@ class Crawl:
         return asyncio.run(run())
 
     def move(self, shards: int, url: str = "", order: Order | None = None, seen: Seen | None = None) -> Moved:
-        """Move the crawl, at rest, into so many shards; *url*: into another Redis."""
+        """Move the crawl, while no worker runs, into *shards* shards; *url*: into another Redis."""
 
         async def nobody(*_: Any) -> None:
-            """Leave it to the freezing to find a worker."""
+            """Do nothing: the freezing finds a worker."""
 
         async def run() -> Moved:
             async with redis.asyncio.Redis.from_url(self.url) as here, redis.asyncio.Redis.from_url(
@@ -124,7 +124,7 @@ class Crawl:
         return asyncio.run(run())
 
     def entries(self) -> Counter[tuple[str, bytes]]:
-        """Return where each entry is, without its shard."""
+        """Return the place of each entry without its shard."""
         found: Counter[tuple[str, bytes]] = Counter()
         for number in range(MOST):
             prefix = keys.prefix(Shard(self.name, number))
@@ -140,7 +140,7 @@ class Crawl:
         return found
 
     def check(self, shards: int) -> None:
-        """See that entries are where workers look for them, that counts are right, and nothing is left."""
+        """Assert that entries are where workers look for them, counts are right, and nothing is left over."""
         for number in range(MOST):
             shard = Shard(self.name, number)
             if number >= shards:
@@ -163,7 +163,7 @@ class Crawl:
 
 
 def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
-    """Fill a crawl with all that there is; return partition and token of each put."""
+    """Fill a crawl with every kind of entry; return partition and token of each put."""
     crawl.join(shards)
     known = [crawl.put(admission=Admission.SEEN) for _ in range(120)]
     crawl.settle(fail, 4)
@@ -173,12 +173,12 @@ def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
     known += [crawl.put(due_in=900.0) for _ in range(20)]
     for worker in crawl.workers:
         crawl.exchange(worker, want=3)
-    crawl.leave()  # they return
+    crawl.leave()  # its leases return
     return known
 
 
 def known_again(crawl: Crawl, known: list[tuple[bytes, bytes]]) -> int:
-    """Put all once more that was put, and return how many of them are new."""
+    """Repeat all puts; return the number of new entries."""
     admitted = 0
     for partition, token in known:
         worker = crawl.worker_of(partition, token)
@@ -191,7 +191,7 @@ def known_again(crawl: Crawl, known: list[tuple[bytes, bytes]]) -> int:
 
 
 def sums(crawl: Crawl, shards: int) -> list[int]:
-    """Return what waits, was done, has failed, and is delayed, over all shards."""
+    """Return the counts of waiting, done, failed and delayed entries over all shards."""
     metas = (crawl.redis.hget(keys.meta(Shard(crawl.name, n)), "counts").split() for n in range(shards))
     counts = [[int(each[at]) for at in (1, 3, 4, 9)] for each in metas]
     return [sum(each) for each in zip(*counts, strict=True)]

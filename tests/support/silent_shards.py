@@ -1,4 +1,4 @@
-"""A crawl whose shards are on the nodes of a Redis Cluster, one of which may be silent."""
+"""A crawl with shards on the nodes of a Redis Cluster. One node may be silent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SILENT = 1
 
 
 class Spread:
-    """A crawl whose shards are on three nodes, with a worker."""
+    """A crawl with shards on three nodes, and a worker."""
 
     def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
         def nodes(crawl: str) -> list[RedisServer]:

@@ -1,4 +1,4 @@
-"""The handle of a web site in a process of its own: what `TreeSite` and `DomainSite` have in common."""
+"""The handle of a web site in its own process: the common part of `TreeSite` and `DomainSite`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class SiteProcess:
-    """The handle of a site in a process of its own, which ends with this one.
+    """The handle of a site in its own process, which ends with this one.
 
     Args:
         server: the module that the process runs; it calls `support.site_server.serve`.
-        options: what that module reads from its command line, as JSON.
-        host: the address at which the site is asked by default.
+        options: that module's options on its command line, as JSON.
+        host: the default address for requests to the site.
     """
 
     def __init__(self, server: str, options: Mapping[str, Any], host: str) -> None:
@@ -34,7 +34,7 @@ class SiteProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; a RuntimeError if it does not run."""
+        """The process id; raises RuntimeError if the process does not run."""
         if self._process is None:
             raise RuntimeError("this site is not running")
         return self._process.pid
@@ -44,15 +44,15 @@ class SiteProcess:
         return f"http://{host or self._host}:{self.port}{target}"
 
     def reset(self) -> None:
-        """Forget what was asked for so far."""
+        """Forget all earlier requests."""
         self.get("/__reset")
 
     def get(self, target: str, host: str = "") -> bytes:
-        """Fetch *target* at *host* and return the body, whatever its status."""
+        """Fetch *target* at *host*; return the body, whatever the status."""
         return self.fetch(target, host)[2]
 
     def fetch(self, target: str, host: str = "") -> tuple[int, HTTPMessage, bytes]:
-        """Fetch *target* at *host* and return status, headers and body."""
+        """Fetch *target* at *host*; return status, headers and body."""
         connection = HTTPConnection(host or self._host, self.port, timeout=120)
         try:
             connection.request("GET", target)

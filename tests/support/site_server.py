@@ -1,4 +1,4 @@
-"""HTTP for the test sites' processes: a site decides its answers, this sends them when they are due."""
+"""HTTP for the test sites' processes: a site chooses its answers, and this module sends them when due."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Answer(NamedTuple):
     headers: Sequence[tuple[str, str]] = ()
     content_type: str = "text/html"
     ended: Callable[[], object] | None = None
-    """Called once: when it is sent, or when its client has disconnected."""
+    """Called once: when the answer is sent, or when its client has disconnected."""
 
 
 class Site(Protocol):
-    """What a server process serves."""
+    """The interface of a site for this server."""
 
     port: int
 
     def answer(self, host: str, target: str, at_s: float) -> Answer:
-        """Decide the response to a request for *target* (path and query) at *host* (without port).
+        """Choose the answer to a request for *target* (path and query) at *host* (without port).
 
         Args:
-            at_s: when it arrived, on the clock of `time.monotonic()`: by the kernel, which had it before this
-                process came round to it.
+            at_s: its arrival on the clock of `time.monotonic()`. The kernel reports it, because this process
+                may read it later.
         """
 
 
 class Connection(asyncio.Protocol):
-    """HTTP/1.1 with keep-alive, one response at a time; any method gets what GET does."""
+    """HTTP/1.1 with keep-alive, one response at a time; any method gets the same as GET."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._address = transport.get_extra_info("sockname")[0]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the response that is due. Source: asyncio.Protocol"""
+        """Forget the planned response. Source: asyncio.Protocol"""
         due, self._due = self._due, None
         if due:
             answer, timer = due
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
                 answer.ended()
 
     def data_received(self, data: bytes) -> None:
-        """Collect until a request is complete. Source: asyncio.Protocol"""
+        """Collect bytes until a request is complete. Source: asyncio.Protocol"""
         self._received += data
         self._arrived_s = StampedSocket.arrived_s
         self._next()
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(site: Site, addresses: Sequence[str]) -> None:
-    """Serve *site* on one port of all *addresses* until standard input closes, as it does with the parent."""
+    """Serve *site* on one port of all *addresses* until standard input closes, also if the parent dies."""
     loop = asyncio.get_running_loop()
     StampedSocket.set_clock()
     for address in addresses:

@@ -1,4 +1,4 @@
-"""A file system of a few megabytes, to be filled by a test."""
+"""A file system of a few megabytes that a test can fill."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FILLER = "filler"
 
 
 class SmallDisk:
-    """A tmpfs that is mounted at *folder*."""
+    """A tmpfs mounted at *folder*."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def fill(self) -> None:
-        """Write until nothing more fits in."""
+        """Write until the disk is full."""
         with suppress(OSError), (self.folder / FILLER).open("wb", buffering=0) as filler:
             while filler.write(b"\0" * 4096):
                 pass
@@ -33,7 +33,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
-    """Mount a tmpfs of *size* at *folder*, for its owner only; at the end kill its users, and unmount.
+    """Mount a tmpfs of *size* at *folder* for its owner only; at the end kill its users and unmount it.
 
     Raises:
         PermissionError: this process may not mount.
@@ -49,7 +49,7 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(folder)
     finally:
-        # A server whose workers were killed still runs in here, and would keep the disk busy.
+        # A server still runs here if its workers were killed. It would keep the disk busy.
         with suppress(OSError, ValueError):
             pid = int((folder / "redis.pid").read_text())
             if os.path.realpath(f"/proc/{pid}/cwd") == str(folder.resolve()):

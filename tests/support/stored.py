@@ -1,4 +1,4 @@
-"""The stored state of one crawl, read key by key, without Lua."""
+"""The stored state of one crawl, read key by key without Lua."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.stored_partitions import TURNING, check_partitions, limits_in, spen
 
 BIAS = 2**52
 PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name and key.name != "never"}
-"""Whoever reads the state finds that the key `never` does not exist: it is an unknown one."""
+"""The key `never` must not exist, so reading the state treats it as unknown."""
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
@@ -28,9 +28,9 @@ WORKER_FIELDS = {
     b"since", b"done", b"starts", b"joined", b"registered",
 }  # fmt: skip
 HISTORY = ("samples", "minutes", "journal")
-"""Keys on which nothing depends; they stay when a run is finished."""
+"""Keys without effect on anything else; they stay when a run is finished."""
 AHEAD_MS = 2_000
-"""No worker leases longer ahead of the time."""
+"""Maximum time by which workers lease ahead."""
 
 Dump = dict[bytes, bytes]
 State = dict[str, Any]
@@ -39,12 +39,12 @@ Place = tuple[int, int]
 
 
 def crawl_keys(client: redis.Redis, crawl: str | keys.Shard) -> list[bytes]:
-    """Return the keys of *crawl*, found among all keys."""
+    """Return the keys of *crawl*, chosen from all keys of the database."""
     return _of_crawl(client.keys("*"), crawl)
 
 
 def dump(client: redis.Redis, crawl: str | keys.Shard) -> Dump:
-    """Return all keys of *crawl* as DUMP writes them: what a roll-back needs, and what shows a change."""
+    """Return all keys of *crawl* in DUMP's format, for a roll-back or to detect a change."""
 
     def queue(pipe: Any, names: list[bytes]) -> None:
         for name in names:
@@ -54,7 +54,7 @@ def dump(client: redis.Redis, crawl: str | keys.Shard) -> Dump:
 
 
 def roll_back(client: redis.Redis, crawl: str | keys.Shard, snapshot: Dump) -> None:
-    """Restore the keys of *crawl* from *snapshot*: a Redis that was rolled back."""
+    """Restore the keys of *crawl* from *snapshot*, as if Redis was rolled back."""
 
     def queue(pipe: Any, names: list[bytes]) -> None:
         for name in names:
@@ -73,12 +73,12 @@ def stored_state(
     strict: bool = True,
     forgotten: Callable[[bytes], bool] = lambda payload: False,
 ) -> State:
-    """Read all that is stored, as `reference_state` puts it; times in ms by the clock of the frontier.
+    """Read the whole stored state in the form of `reference_state`; times in ms by the frontier's clock.
 
     Args:
-        ahead_ms: the longest that anybody leases before the time.
-        strict: every partition stands where it belongs; else some may be in the rotation, or rest, that
-            are found to be saturated when their turn comes.
+        ahead_ms: maximum time by which a worker leases ahead.
+        strict: every partition must be in its right place; otherwise some in the rotation or at rest may turn
+            out to be saturated in their turn.
         forgotten: tells whether a user has cleared the page of a payload. If a replay log then stores the
             request again while a worker holds it, its next attempt waits twice.
     Raises:
@@ -140,7 +140,7 @@ def stored_state(
     assert counts["in_flight"] == len(leased)
     assert (counts["delayed"], counts["members"]) == (len(delayed), len(members))
     seen = plain["seen"]
-    # The directory of a compact one stays when everything is forgotten.
+    # A compact set keeps its directory when everything is forgotten.
     assert (counts["seen"] > 0) == (
         int(seen[b"count"]) > 0 if isinstance(seen, dict) and seen else bool(seen)
     )
@@ -194,7 +194,7 @@ def stored_state(
 
 
 def waiting_places(client: redis.Redis, crawl: str | keys.Shard) -> dict[bytes, list[Place]]:
-    """Return by partition the places of what waits, without suspects."""
+    """Return the places of waiting entries by partition, without suspects."""
     places: dict[bytes, list[Place]] = defaultdict(list)
     prefix = keys.prefix(crawl).encode()
     for key in crawl_keys(client, crawl):
@@ -273,10 +273,10 @@ def _of_crawl(names: list[bytes], crawl: str | keys.Shard) -> list[bytes]:
 def _at_one_moment(
     client: redis.Redis, crawl: str | keys.Shard, queue: Callable[[Any, list[bytes]], None]
 ) -> tuple[list[bytes], list[Any]]:
-    """Let *queue* write commands for all keys of *crawl*; return the keys, and the replies.
+    """Let *queue* write commands for all keys of *crawl*; return the keys and the replies.
 
-    A worker that is at work makes and removes keys between the list of them and the transaction: what was
-    read then is inconsistent, so the transaction lists them again, and is repeated if they differ.
+    Between the listing of keys and the transaction, a worker may make and remove keys, and the replies would
+    be inconsistent. So the transaction lists the keys again and is repeated if they differ.
     """
     names = crawl_keys(client, crawl)
     while True:
@@ -290,9 +290,9 @@ def _at_one_moment(
 
 
 def _read(client: redis.Redis, crawl: str | keys.Shard) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the value of each plain key, and, by family, of each key that contains an id."""
+    """Return the value of each plain key, and of each key with an id by its family."""
     prefix = keys.prefix(crawl)
-    # It is chosen when a crawl begins, before anything is seen.
+    # The kind is chosen when a crawl begins, before anything is seen.
     kind = client.hget(prefix + "meta", "seen_kind")
 
     def queue(pipe: Any, found: list[bytes]) -> None:
@@ -325,7 +325,7 @@ def _read(client: redis.Redis, crawl: str | keys.Shard) -> tuple[dict[str, Any],
 
 
 def _seen(seen: Any, discarded: dict[bytes, bytes], buckets: dict[str, Any]) -> Any:
-    """Return what was seen; of a compact one, what is stored of it."""
+    """Return the seen set, or for a compact one its stored numbers."""
     generations = {name.partition(":")[0] for name in buckets} - {each.decode() for each in discarded}
     if not isinstance(seen, dict):
         assert not generations, "buckets that nobody will delete"
@@ -341,7 +341,7 @@ def _rank8(rank: int) -> bytes:
 
 
 def place_in(stored: bytes) -> Place:
-    """Return the place that the 16 bytes at the beginning of *stored* say."""
+    """Return the place in the first 16 bytes of *stored*."""
     return int.from_bytes(stored[:8], "big") - BIAS, int.from_bytes(stored[8:16], "big")
 
 
@@ -351,7 +351,7 @@ def _delayed(member: bytes, due: float) -> tuple[bytes, tuple[float, bytes, byte
 
 
 def starts_in(meta: dict[bytes, bytes]) -> dict[str, bool]:
-    """Return the names of the start() methods that are noted, and whether each is done."""
+    """Return the names of the recorded start() methods, and whether each is done."""
     stored = msgpack.unpackb(meta[b"starts"]) if b"starts" in meta else {}
     return {name: was == "done" for name, was in stored.items()}
 

@@ -1,4 +1,4 @@
-"""The counts of a crawl, which stand together in fields of its meta key."""
+"""The counts of a crawl, which are stored together in fields of its meta key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ COUNTS = (
 )  # fmt: skip
 TOLD = ("words", "stops", "forgets", "limit_changes")
 LIMITING = ("delay_ms", "concurrency", "budget", "budget_period")
-"""The last two only if there is a budget for all, or it is of a day."""
+"""The last two exist only if there is a budget for all partitions, or it is a daily one."""
 TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}
 
 
 def apart(meta: Mapping[bytes, bytes]) -> dict[str, int]:
-    """Return each of the counts that stand together in *meta*; a missing one is 0."""
+    """Return each of the counts that are stored together in *meta*; a missing one is 0."""
     found = dict.fromkeys((*COUNTS, *TOLD, *LIMITING), 0)
     for field, names in TOGETHER.items():
         numbers = meta.get(field.encode(), b"").split()
@@ -33,14 +33,14 @@ def count(client: redis.Redis, crawl: str, name: str) -> int:
 
 
 def change_count(client: redis.Redis, crawl: str, name: str, change: Callable[[int], int]) -> None:
-    """Write another count into a stored crawl: it was corrupted, or time has passed."""
+    """Write another count into a stored crawl, as after a corruption or a passage of time."""
     found = apart(client.hgetall(keys.meta(crawl)))
     found[name] = change(found[name])
     client.hset(keys.meta(crawl), "counts", " ".join(str(found[each]) for each in COUNTS))
 
 
 def finish(client: redis.Redis, crawl: str) -> None:
-    """Delete all that waits, is delayed or in flight, and write that the run is finished."""
+    """Delete all waiting, delayed and leased entries, and mark the run as finished."""
     prefix = keys.prefix(crawl)
     for pattern in ("backlog:*", "in-flight:*"):
         client.delete(*client.scan_iter(f"{prefix}{pattern}"), prefix + "bands")

@@ -1,4 +1,4 @@
-"""Compares what is stored of the partitions of a crawl with where its entries are."""
+"""Compares the stored data of a crawl's partitions with the places of its entries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from support.stored_counts import apart
 
 TURNING = ("rotation", "suspects")
-"""The ZSETs of partitions that may be served, by turn."""
+"""The ZSETs of partitions that may be served in turn."""
 STANDINGS = (*TURNING, "resting", "saturated")
-"""A partition with something waiting is in one of these."""
+"""A partition with waiting entries is in one of these."""
 
 
 def check_partitions(
@@ -22,11 +22,11 @@ def check_partitions(
     ahead_ms: int,
     strict: bool,
 ) -> None:
-    """Compare what is stored of partitions with where the entries are.
+    """Compare the stored data of partitions with the places of the entries.
 
     Args:
-        ordinary: partitions where something waits that is not a suspect.
-        nonempty: those where anything waits.
+        ordinary: partitions with waiting entries that are not suspects.
+        nonempty: partitions with any waiting entries.
         leased: the partition of every entry in flight.
     """
     meta, unsent, busy = plain["meta"], plain["unsent"], Counter(leased.values())
@@ -48,14 +48,14 @@ def check_partitions(
         most = concurrency if most is None else most
         budget = counts["budget"] if budget is None else budget
         spent = spent_in(plain).get(p, 0)
-        used = spent + busy[p] + busy[b"\2" + p]  # the latter: done, and waits for other shards
+        used = spent + busy[p] + busy[b"\2" + p]  # the last: done, and waiting for other shards
         saturated = limited and (p in unsent or 0 < most <= busy[p] or 0 < budget <= used)
         if name == "saturated":
             assert saturated, f"{p!r} is stuck"
         elif strict and (name, score) != ("rotation", 0):
-            # 0: it was saturated when limits were changed, and is examined next.
+            # With 0, it was saturated at a change of limits and is examined next.
             assert not saturated or (name == "resting" and counts["budget_period"] == 2)
-        if name == "resting":  # maybe until the next day
+        if name == "resting":  # perhaps until the next day
             assert score == earliest.get(p) or 0 < budget <= spent
         elif name != "saturated" and score:
             assert earliest.get(p, 0) <= soon
@@ -63,7 +63,7 @@ def check_partitions(
 
 
 def spent_in(plain: dict[str, Any]) -> dict[bytes, int]:
-    """Return how much of its budget each partition has spent, while it had one, in this run or day."""
+    """Return how much each partition has spent of its budget in this run or day."""
     meta = plain["meta"]
     now = int(meta.get(b"spent_on" if apart(meta)["budget_period"] == 2 else b"run", 0))
     spent = {partition: list(map(int, text.split())) for partition, text in plain["spent"].items()}
@@ -73,7 +73,7 @@ def spent_in(plain: dict[str, Any]) -> dict[bytes, int]:
 def limits_in(
     plain: dict[str, Any],
 ) -> tuple[bool, int, int, dict[bytes, tuple[int | None, int | None, int | None]]]:
-    """Return whether there were limits in this run, delay (ms) and concurrency, and those of partitions."""
+    """Return whether this run had limits, the delay (ms) and concurrency, and the partitions' own limits."""
     meta, own = plain["meta"], {}
     for partition, text in plain["limits"].items():
         match = re.fullmatch(rb"(\d*):(\d*)(?::(\d+))?", text)

@@ -1,4 +1,4 @@
-"""Requests as a crawl stores them."""
+"""Requests in the form that a crawl stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command in a pseudo-terminal, as a person runs it."""
+"""A command in a pseudo-terminal, as if a user ran it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import patience
 
 
 class Terminal:
-    """Runs *command* with all three standard streams on a terminal of its own; what it writes is `text`."""
+    """Runs *command* with all standard streams on its own terminal; `text` is its output."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Terminal:
         return self._process.pid
 
     def wait_for(self, text: str, timeout_s: float = 15.0) -> None:
-        """Read until *text* has been written from here on.
+        """Read until *text* appears in the later output.
 
         Raises:
-            TimeoutError: it was not; the message holds what was.
+            TimeoutError: it did not appear; the message has the output.
         """
         begin, until = len(self.text), time.monotonic() + patience(timeout_s)
         while text not in self.text[begin:]:
@@ -56,30 +56,30 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def ended(self, timeout_s: float = 15.0) -> int:
-        """Wait for the end of the command and return its exit status."""
+        """Wait for the command's end; return its exit status."""
         until = time.monotonic() + patience(timeout_s)
         while time.monotonic() < until and self._read(until):
             pass
         return self._process.wait(max(0.1, until - time.monotonic()))
 
     def close(self) -> None:
-        """End the command, if it has not ended."""
+        """End the command if it still runs."""
         self._process.kill()
         self._process.wait(60)
         os.close(self._ours)
 
     def _read(self, until: float) -> bool:
-        """Take in some of what is written; False: nothing will follow."""
+        """Read some of the output; return False if there will be no more."""
         if not select.select([self._ours], [], [], max(0.0, until - time.monotonic()))[0]:
             return True
         try:
             found = os.read(self._ours, 65536)
-        except OSError:  # how a terminal ends that no other process has open
+        except OSError:  # a terminal ends this way when no other process has it open
             return False
         self.text += found.decode("utf-8", "replace")
         return bool(found)
 
 
 def _take_terminal() -> None:
-    # So that what is typed as Ctrl-C is a SIGINT to it.
+    # Then a typed Ctrl-C sends SIGINT to this process.
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

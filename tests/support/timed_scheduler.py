@@ -1,4 +1,4 @@
-"""A scheduler that records the duration of its longest calls, for which Scrapy's loop waited."""
+"""A scheduler that records its longest calls, during which Scrapy's loop waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _timed(name: str) -> Callable[..., Any]:
 
 
 class TimedScheduler(Scheduler):
-    """Records, as it closes, `longest-<method>` with milliseconds for each of METHODS."""
+    """Records `longest-<method>` in milliseconds for each of METHODS when it closes."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -51,7 +51,7 @@ class TimedScheduler(Scheduler):
 
 
 def longest_call_ms(project: Project, workers: int) -> int:
-    """Return the longest call in milliseconds; every one of *workers* has recorded all of METHODS."""
+    """Return the longest call in milliseconds; each of *workers* must have recorded all METHODS."""
     told = [int(e.path) for e in project.events() if e.event.startswith("longest-")]
     assert len(told) == workers * len(METHODS)
     return max(told)

@@ -1,4 +1,4 @@
-"""Scripts that are stopped at one of their writes, and a crawl that goes on after it: nothing may be lost."""
+"""Scripts that stop at one of their writes, and the rest of the crawl, which must lose nothing."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ redis = {{
 }}
 """
 FEW_TOKENS = ("local LOAD, MOST_SPLITS = 200", "local LOAD, MOST_SPLITS = 0.001")
-"""With this, a compact `seen` splits its buckets at once."""
+"""With this change, a compact `seen` splits its buckets at once."""
 FIRST = scripts.lua_files()["keys"]
-"""Each script begins with this file."""
+"""The file with which each script begins."""
 
 
 class Stopper:
-    """Has one script stopped at one of its writes; if that is denied, so are all others of that command."""
+    """Stops one script at one of its writes; if a command is denied, all its later calls also fail."""
 
     def __init__(self, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
         self._live, self._monkeypatch, self._words = live, monkeypatch, words
         self._mark = f"stopped {live.crawl}"
 
     def stop(self, transition: str, at: int, call: Callable[[], Any]) -> tuple[bool, Any]:
-        """Make *call*; return whether there was a write number *at*, and the answer, None: an error."""
+        """Make *call*; return whether there was a write number *at*, and the answer, or None for an error."""
         shadow = SHADOW.format(
             writes=", ".join(f"{name} = true" for name in WRITES), stop_at=at, stopped=self._mark,
             words=self._words, denied=str(self._words == DENIED).lower(),
@@ -80,7 +80,7 @@ class Stopper:
             try:
                 answer = call()
             except (FrontierError, redis.RedisError) as error:
-                if self._words not in str(error):  # else it is the error that has stopped it
+                if self._words not in str(error):  # otherwise this error has stopped the script
                     raise
                 answer = None
         self._live.frontier._denied = False
@@ -105,7 +105,7 @@ def crawl_on(
     done: Collection[int] = (),
     terms: Terms = NO_TERMS,
 ) -> set[bytes]:
-    """Crawl to the end, as workers do: nothing is lost, or reported as gone; return the payloads."""
+    """Crawl to the end as workers do; assert that nothing is lost or reported gone; return the payloads."""
     served, payloads = {*done, *(int(i) for i in worker.held if i.isdigit())}, set[bytes]()
     for turn in range(100):
         for member in live.members() - {worker.worker_id}:
@@ -129,13 +129,13 @@ def crawl_on(
     census = receipt.census
     assert (census.waiting, census.in_flight, census.delayed, census.gone) == (0, 0, 0, 0)
     assert served >= set(expected)
-    if live.frontier._seen is not Seen.COMPACT:  # it may count less than it has
+    if live.frontier._seen is not Seen.COMPACT:  # its count may be too low
         live.state()
     return payloads
 
 
 def repeat(worker: HandWorker, moves: Collection[Any] = ()) -> Receipt:
-    """Send the same bytes again, as a worker does, and learn the answer, or register again."""
+    """Send the same bytes again, as a worker does, and use the answer, or rejoin."""
     receipt = worker.send(worker.last)
     if receipt.applied:
         worker.seq += 1
@@ -153,7 +153,7 @@ def slot(n: int) -> bytes:
 
 
 def filled(live: LiveFrontier, identity: Any = IDENTITY) -> tuple[HandWorker, list[int]]:
-    """Return a worker of a crawl of 12 entries that holds five."""
+    """Return a worker that holds five entries of a crawl of twelve, and these entries' numbers."""
     worker = HandWorker(live, "worker", identity)
     worker.exchange(*(put(n, n % 2, partition=slot(n)) for n in range(12)))
     return worker, taken(live, worker, 5)

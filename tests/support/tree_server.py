@@ -1,4 +1,4 @@
-"""The process behind `TreeSite`: `python -m support.tree_server '{"pages": 9}'` prints its port, serves."""
+"""The process of `TreeSite`: `python -m support.tree_server '{"pages": 9}'` prints its port and serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.site_server import Answer, serve
 from support.tree_site import Hit, Tree
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples are spread evenly, modulo 1."""
+"""Its multiples modulo 1 are spread evenly."""
 
 
 class TreePages:
@@ -24,14 +24,14 @@ class TreePages:
         self.port = 0
         self._latency_s = tree.latency_s
         self._quick = tree.pages
-        """How many different targets are asked for before the site is slow."""
+        """Number of different targets after which the site is slow."""
         self._slow_s = 0.0
         self._started = time.monotonic()
         self._hits: Counter[str] = Counter()
         self._log: list[Hit] = []
 
     def answer(self, host: str, target: str, at_s: float) -> Answer:
-        """Count a request and decide its response."""
+        """Count a request and choose its answer."""
         if target.startswith("/__"):
             return self._report(target)
         self._hits[target] += 1

@@ -1,4 +1,4 @@
-"""The spider that the temporary projects run, and the record of what it has done."""
+"""The spider of the temporary projects, and its record of events."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ from scrapy.http import HtmlResponse, TextResponse
 from support.tree_spider import GatheredSpider, Record, TreeSpider, page_path
 from tree_project.settings import *
 """
-"""The imports with which the module of a test's own spider begins."""
+"""The imports at the beginning of the module of a test's own spider."""
 
 GO = "go"
 
 
 class Record:
-    """Appends lines `event pid path` to the file RECORD_PATH; a kill -9 loses none that was written.
+    """Appends lines `event pid path` to the file RECORD_PATH; a kill -9 loses no written line.
 
-    Many processes share the file: one write() per line with O_APPEND neither mixes nor overwrites.
+    Many processes share the file: one write() per line with O_APPEND neither mixes nor overwrites lines.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._fd = os.open(crawler.settings["RECORD_PATH"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def __call__(self, event: str, path: str) -> None:
-        """Write one line; *path* holds no space."""
+        """Write one line; *path* must contain no space."""
         os.write(self._fd, f"{event} {os.getpid()} {path}\n".encode())
 
 
 class TreeSpider(scrapy.Spider):
     """Follow every link of a tree site from START_URLS; record `start`, `done` and, in `ItemRecord`, `item`.
 
-    A test's own spider derives from this one and may override anything.
+    A test's own spider derives from this class and may override anything.
     """
 
     record: Record
     RECEIVERS: dict[str, Any] = {}  # noqa: RUF012 - a test's own spider replaces it
-    """By the name of a method, the signal that it receives."""
+    """The signal for each receiving method, by the method's name."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> TreeSpider:
@@ -78,7 +78,7 @@ class TreeSpider(scrapy.Spider):
             yield scrapy.Request(url, dont_filter=True)
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Record the page, follow its links, yield one item."""
+        """Record the page, follow its links and yield one item."""
         path = page_path(response)
         self.record("start", path)
         if isinstance(response, TextResponse):
@@ -87,15 +87,15 @@ class TreeSpider(scrapy.Spider):
         self.record("done", path)
 
     def leaf(self, response: Response) -> Any:
-        """Record the page, and follow nothing: a callback for spiders of tests."""
+        """Record the page without following links; spiders of tests use this callback."""
         self.record("done", page_path(response))
 
 
 class GatheredSpider(TreeSpider):
-    """Waits in start() until the file `go` is there, so that each worker takes part in the crawl."""
+    """Waits in start() until the file `go` exists, so that each worker takes part in the crawl."""
 
     async def start(self) -> AsyncIterator[Any]:
-        """Wait, then yield the seeds."""
+        """Wait, then yield the start requests."""
         await self.until_told()
         async for output in self.seeds():
             yield output
@@ -106,30 +106,30 @@ class GatheredSpider(TreeSpider):
             await asyncio.sleep(0.01)
 
     async def seeds(self) -> AsyncIterator[Any]:
-        """Yield what TreeSpider does."""
+        """Yield the start requests of TreeSpider."""
         async for request in super().start():
             yield request
 
 
 class ItemRecord:
-    """The item pipeline of the temporary projects: records `item` once an item came through."""
+    """The item pipeline of the temporary projects, which records `item` for each item."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._record = Record(crawler)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> ItemRecord:
-        """Build it. Source: scrapy/middleware.py"""
+        """Make the pipeline. Source: scrapy/middleware.py"""
         return cls(crawler)
 
     def process_item(self, item: Any, spider: Any = None) -> Any:
-        """Record an item that came from a page; Scrapy 2.13 passes the spider, later ones need not."""
+        """Record an item of a page. Scrapy 2.13 passes the spider; later versions may not."""
         self._record("item", item["path"])
         return item
 
 
 def page_path(response: Response) -> str:
-    """Return path and query of the page, as the site counts them."""
+    """Return the page's path and query, as the site counts them."""
     url = urlsplit(response.url)
     return f"{url.path}?{url.query}" if url.query else url.path
 
@@ -138,18 +138,18 @@ def spider_of(body: str, bases: str = "TreeSpider", before: str = "") -> str:
     """Return the module of a project whose spider is a TreeSpider with this body.
 
     Args:
-        body: of the class; what stands in the first column after it belongs to the module.
-        before: what has to stand before the class, besides HEAD.
+        body: of the class; lines after it without indentation belong to the module.
+        before: code before the class, in addition to HEAD.
     """
     return f"{HEAD}{before}\n\nclass ProjectSpider({bases}):\n    name = SPIDER_NAME\n{body}"
 
 
 FED = spider_of("", "RedisSpider, TreeSpider", "from scrapy_dq import RedisSpider\n")
-"""A TreeSpider that is fed."""
+"""A TreeSpider that reads start keys."""
 
 
 def spider_source(cls: type[TreeSpider]) -> str:
-    """Return the module of a project whose spider is *cls*, a class that can be imported."""
+    """Return the module of a project whose spider is *cls*, an importable class."""
     return (
         f"from {cls.__module__} import {cls.__name__}\n"
         f"from tree_project.settings import SPIDER_NAME\n\n\n"

@@ -1,4 +1,4 @@
-"""A spider with requests of which four in ten cannot be stored: the worker that made one crawls it."""
+"""A spider whose requests cannot be stored in four of ten cases: their own worker crawls them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KINDS: dict[int, tuple[Callable[[TreeSpider], dict[str, Any]], str]] = {
     5: (lambda spider: {"meta": {"lock": threading.Lock()}}, "lock' is not stored"),
     7: (lambda spider: {"body": b"x" * BODY_BYTES}, "bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576"),
 }
-"""Number of a page modulo EVERY: the arguments of its request, and what the warning says about it."""
+"""Number of a page modulo EVERY: the arguments of its request, and a part of the warning about it."""
 
 
 class UnstorableSpider(TreeSpider):
     """Follows the links to the pages of KINDS with requests that cannot be stored."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Do as TreeSpider does."""
+        """Yield the requests of TreeSpider with these changes."""
         for result in super().parse(response):
             if isinstance(result, scrapy.Request) and (kind := kind_of(result.url)):
                 result = result.replace(**kind[0](self))
@@ -35,5 +35,5 @@ class UnstorableSpider(TreeSpider):
 
 
 def kind_of(path: str) -> tuple[Callable[[TreeSpider], dict[str, Any]], str] | None:
-    """Return the entry of KINDS of a page, if its request cannot be stored."""
+    """Return a page's entry of KINDS, or None if its request can be stored."""
     return KINDS.get(int(path.rpartition("/")[2]) % EVERY)

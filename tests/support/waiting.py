@@ -1,4 +1,4 @@
-"""Waits for a condition, always with a deadline."""
+"""Waits for conditions, always with a deadline."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ T = TypeVar("T")
 
 POLL_S = 0.01
 SLACK = 12
-"""A wait ends when its condition is true: its deadline says how late a failure may be reported, for a
-machine with nothing else to do. A Stopwatch proves that something was quick."""
+"""A wait ends when its condition is true. Its deadline only limits how late a failure is reported on an
+otherwise idle machine. A Stopwatch can prove that something was quick."""
 LONGEST_S = 240.0
-"""Below the `faulthandler_timeout` of pyproject.toml."""
-# Below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing connection takes a
-# port while the server that owns it is down between two starts.
+"""This is below the `faulthandler_timeout` of pyproject.toml."""
+# These ports are below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing
+# connection takes a server's port while the server restarts.
 PORTS = range(20_000, 30_000)
 
 
 def patience(timeout_s: float) -> float:
-    """Return how long to wait really, so that a busy machine breaks no test."""
+    """Return the actual time to wait, so that a busy machine breaks no test."""
     return max(timeout_s, min(SLACK * timeout_s, LONGEST_S))
 
 
 class Stopwatch:
     """Measures from its creation, without the time in which a process waited for a processor or a disk.
 
-    So a bound holds as it is written on a machine with little to do, and breaks on no other. Where the kernel
-    does not tell (Linux since 4.20 does: /proc/pressure), nothing is measured, and no bound breaks.
+    So a bound applies exactly on an idle machine and holds on a busy one. If the kernel does not report
+    stalls (Linux since 4.20 does: /proc/pressure), nothing is measured and every bound holds.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """How much time has passed."""
+        """Time passed so far, without stalls."""
         return max(0.0, time.monotonic() - self._began - self.stalled_s)
 
     @property
     def stalled_s(self) -> float:
-        """How much time is excluded: to be added to a bound that is compared with another clock."""
+        """Excluded time; add it to a bound that another clock measures."""
         return max(now - then for now, then in zip(_stalled_s(), self._stalled, strict=True))
 
 
@@ -55,12 +55,12 @@ def _stalled_s() -> tuple[float, ...]:
         texts = [Path("/proc/pressure", kind).read_text() for kind in ("cpu", "io")]
     except OSError:
         return (time.monotonic(),)
-    # "some avg10=0.00 avg60=0.00 avg300=0.00 total=<microseconds>", and the same of "full".
+    # "some avg10=0.00 avg60=0.00 avg300=0.00 total=<microseconds>", and a similar line with "full".
     return tuple(int(text.split("total=", 1)[1].split()[0]) / 1e6 for text in texts)
 
 
 def wait_until(probe: Callable[[], T], what: str, timeout_s: float = 10.0) -> T:
-    """Poll *probe* until it is truthy and return that value.
+    """Poll *probe* until it is truthy; return that value.
 
     Raises:
         TimeoutError: it was not within *timeout_s*, with patience; the message says *what*.
@@ -76,7 +76,7 @@ def wait_until(probe: Callable[[], T], what: str, timeout_s: float = 10.0) -> T:
 
 @contextmanager
 def repeated(work: Callable[[], object], every_s: float) -> Iterator[list[object]]:
-    """Do *work* in a thread again and again until the end of the block; yield the list of its results."""
+    """Repeat *work* in a thread until the end of the block; yield the list of its results."""
     stop = threading.Event()
     found: list[object] = []
 
@@ -94,7 +94,7 @@ def repeated(work: Callable[[], object], every_s: float) -> Iterator[list[object
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a TCP port that nothing listens on; another program may still take it first."""
+    """Return a TCP port that nothing listens on; another program may still take it."""
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -107,7 +107,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 class Clock:
-    """A clock that stands where a test puts it."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

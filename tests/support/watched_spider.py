@@ -1,4 +1,4 @@
-"""A spider whose process records forbidden effects of entries, and a middleware that blocks other sites."""
+"""A spider that records forbidden effects of entries in its process; a middleware that blocks other sites."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scrapy.http import Response
 from support.tree_spider import TreeSpider
 
 CANARY = "canary"
-"""In the name of every module and file that no worker may touch."""
+"""Part of the name of every module and file that no worker may touch."""
 ALIVE = "canary-that-the-spider-itself-opens"
 
-# The last two: Scrapy's CookiesMiddleware may fetch the list of public suffixes when it first needs it.
+# The last two are here because Scrapy's CookiesMiddleware may fetch the list of public suffixes.
 EXPECTED_HOSTS = ("127.0.0.1", "localhost", "publicsuffix.org", "raw.githubusercontent.com")
-# Each audit event, and which of its arguments show that an entry caused it.
+# Each audit event, with the arguments that show that an entry caused it.
 WATCHED = {
     "import": lambda args: CANARY in str(args[0]),
     "open": lambda args: CANARY in str(args[0]),
@@ -31,11 +31,11 @@ WATCHED = {
 
 
 class WatchedSpider(TreeSpider):
-    """Records `audit` for each event of WATCHED, and proves at its start that this works."""
+    """Records `audit` for each event of WATCHED, and checks at its start that this works."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> WatchedSpider:
-        """Begin to watch: a hook of this kind stays until the process ends."""
+        """Begin to watch; such a hook stays until the process ends."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         assert isinstance(spider, WatchedSpider)
 
@@ -54,9 +54,9 @@ class WatchedSpider(TreeSpider):
 
 
 class LocalSiteOnly:
-    """Downloader middleware, the first one: answers 404 itself to all that would leave the site.
+    """A downloader middleware that answers 404 to all requests which would leave the site.
 
-    First, since CookiesMiddleware may fetch the list of public suffixes for a host that it does not know.
+    It is the first one, because CookiesMiddleware may fetch the list of public suffixes for an unknown host.
     """
 
     def __init__(self, site: str) -> None:
@@ -64,12 +64,12 @@ class LocalSiteOnly:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> LocalSiteOnly:
-        """Build it. Source: scrapy/middleware.py"""
+        """Make the middleware. Source: scrapy/middleware.py"""
         return cls(crawler.settings["START_URLS"][0].removesuffix("p/0"))
 
     def process_request(self, request: Request, spider: Any = None) -> Response | None:
-        """Let requests to the site pass, unless they use a proxy, and requests for files."""
-        # No entry for a file should get here; the spider's audit records it if one does.
+        """Let requests to the site pass unless they use a proxy, and requests for files."""
+        # No entry for a file should get here; otherwise the spider's audit records it.
         if request.url.startswith((self._site, "file:")) and not request.meta.get("proxy"):
             return None
         return Response(request.url, status=404)

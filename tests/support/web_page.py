@@ -1,4 +1,4 @@
-"""A `scrapy dq web` process, and what a browser asks of it."""
+"""A process of `scrapy dq web`, and a browser's requests to it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ UNPACED = (
 
 
 def refused(folder: Path, redis_url: str, command: str, *words: str, without: str = "") -> tuple[int, str]:
-    """Return the exit status of `scrapy dq COMMAND`, which does not begin, and the one line that says why.
+    """Return the exit status of a `scrapy dq COMMAND` that must refuse to begin, and its single error line.
 
     Args:
-        without: a package that is not installed.
+        without: the name of a package that seems not to be installed.
     """
     environ = dict(os.environ)
     if without:
@@ -46,7 +46,7 @@ def refused(folder: Path, redis_url: str, command: str, *words: str, without: st
 
 
 class WebPage:
-    """The page of a Redis, on a free port; its errors are in `log`."""
+    """The web page of a Redis on a free port; its errors are in `log`."""
 
     COMMAND: tuple[str, ...] = ("web", "--crawl", "first")
 
@@ -55,8 +55,8 @@ class WebPage:
     ) -> None:
         """
         Args:
-            unpaced: it looks at Redis without a pause. On a busy machine each look seems to take Redis's
-                time, of which it takes a fiftieth: a look of 2 s is paid by 98 s without one.
+            unpaced: it reads Redis without pauses. Normally it uses only a fiftieth of Redis's time. On a
+                busy machine a read seems long: after 2 s it would pause for 98 s.
         """
         self.log = folder / "web.log"
         self.token = token
@@ -88,34 +88,34 @@ class WebPage:
         self.process.stdout.close()
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """End it with a signal, and return its exit status."""
+        """End the process with a signal; return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(patience(10))
 
     def ask(
         self, path: str, method: str = "GET", body: Any = None, **headers: str
     ) -> tuple[int, dict[str, str], str]:
-        """Return status, headers and text of an answer; of the headers sent, _ stands for -."""
+        """Return status, headers and text of an answer; in names of sent headers, _ stands for -."""
         with closing(self.connection()) as connection:
             connection.request(method, path, body, self._headers(headers))
             answer = connection.getresponse()
             return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode()
 
     def data(self, kind: str, crawl: str = "", entry_id: str = "") -> dict[str, Any]:
-        """Return one look."""
+        """Return one reading of the page's data."""
         asked = urlencode({"kind": kind, "crawl": crawl, "id": entry_id})
         status, _, text = self.ask(f"/data?{asked}")
         assert status == 200, text
         return dict(json.loads(text))
 
     def do(self, order: Any, **headers: str) -> tuple[int, dict[str, Any]]:
-        """Send an order, as the page does."""
+        """Send an order as the page does."""
         own = {"Content_Type": "application/json", "Origin": self.origin, "Sec_Fetch_Site": "same-origin"}
         status, _, text = self.ask("/do", "POST", json.dumps(order), **own | headers)
         return status, json.loads(text)
 
     def looks(self, kind: str, crawl: str = "") -> Iterator[dict[str, Any]]:
-        """Yield each look, as an open page gets it."""
+        """Yield each reading of the page's data that an open page gets."""
         while True:
             yield self.data(kind, crawl)
             time.sleep(0.05)
@@ -130,7 +130,7 @@ class WebPage:
 
 
 async def ask_app(app: Any, path: str, query: str = "", token: str = "", root: str = "") -> tuple[int, str]:
-    """Return status and text of what an app that is mounted below *root* answers."""
+    """Return status and text of an answer from an app that is mounted below *root*."""
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
     sent: list[dict[str, Any]] = []
 
@@ -147,7 +147,7 @@ async def ask_app(app: Any, path: str, query: str = "", token: str = "", root: s
 
 
 def texts_of(found: Any) -> Sequence[str]:
-    """Return all texts in a JSON value, names included."""
+    """Return all texts in a JSON value, including names."""
     if isinstance(found, str):
         return [found]
     if isinstance(found, dict):
@@ -156,7 +156,7 @@ def texts_of(found: Any) -> Sequence[str]:
 
 
 def look(page: WebPage, kind: str, crawl: str = "") -> Any:
-    """Return what a look has found; asked again, as the page does, until there is one."""
+    """Return a reading of the page's data; ask again, as the page does, until there is one."""
     until = time.monotonic() + patience(30)
     while True:
         found = page.data(kind, crawl)

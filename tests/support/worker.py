@@ -20,10 +20,10 @@ LOG_TAIL = 4000
 
 
 class Worker:
-    """A running or ended worker; its output, standard error included, goes to the file *log*.
+    """A running or ended worker; its output, including standard error, goes to the file *log*.
 
     Args:
-        command: with the interpreter; *fork_server*, if there is one, starts `scrapy` and what follows it.
+        command: with the interpreter; a *fork_server* starts `scrapy` with its arguments.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Worker:
                 words = command[command.index("scrapy") + 1 :]
                 self._process = fork_server.start(words, folder, log, environ)
                 return
-            # A session of its own: Ctrl-C in the terminal is for pytest, which then stops the workers.
+            # A separate session: Ctrl-C in the terminal reaches only pytest, which then stops the workers.
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -54,12 +54,12 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process id, also after the end."""
+        """The process id, even after the end."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process lives; a suspended one does."""
+        """Whether the process lives; a suspended one also does."""
         return self._process.poll() is None
 
     @property
@@ -80,15 +80,15 @@ class Worker:
         if not dumped:
             return {}
         dump = re.split(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[", dump, maxsplit=1, flags=re.MULTILINE)[0]
-        # The worker's log contains a dict as pprint has written it.
+        # The worker's log contains a dict in pprint's form.
         stats: dict[str, Any] = eval(dump, {"__builtins__": {}, "datetime": datetime})
         return stats
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """Wait for the end and return the exit code, negative for a signal.
+        """Wait for the end; return the exit code, negative for a signal.
 
         Raises:
-            TimeoutError: it still ran, and was killed; the message is the end of its log.
+            TimeoutError: it still ran and was killed; the message is the end of its log.
         """
         timeout_s = patience(max(timeout_s, 0))
         try:
@@ -99,7 +99,7 @@ class Worker:
             raise TimeoutError(f"worker {self.pid} ran for more than {timeout_s:.0f} s:\n{tail}") from None
 
     def wait_for_log(self, text: str, timeout_s: float = 20.0) -> None:
-        """Wait until the log holds *text*; TimeoutError if the worker ended without it, or too late."""
+        """Wait until the log has *text*; raise TimeoutError if the worker ends without it, or is too late."""
 
         def logged_or_ended() -> bool:
             ended = not self.running
@@ -110,12 +110,12 @@ class Worker:
             raise TimeoutError(f"worker {self.pid} ended and never logged {text!r}:\n{self.text[-LOG_TAIL:]}")
 
     def kill(self) -> None:
-        """End the process at once, as the kernel would (SIGKILL), and wait for it."""
+        """Kill the process with SIGKILL and wait for its end."""
         self._process.kill()
         self._process.wait(60)
 
     def terminate(self) -> None:
-        """Send SIGTERM; a second one makes Scrapy stop without grace. Does not wait."""
+        """Send SIGTERM without waiting; a second one makes Scrapy stop without grace."""
         self._process.terminate()
 
     def suspend(self) -> None:
@@ -124,7 +124,7 @@ class Worker:
 
     @property
     def suspended(self) -> bool:
-        """Whether it is frozen by now."""
+        """Whether it is already frozen."""
         try:
             return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         except psutil.NoSuchProcess:
@@ -136,7 +136,7 @@ class Worker:
 
 
 def wait_all(workers: Sequence[Worker], timeout_s: float = 60.0) -> list[str | None]:
-    """Wait for all *workers* within one deadline and return their close reasons."""
+    """Wait for all *workers* within one deadline; return their close reasons."""
     deadline = time.monotonic() + patience(timeout_s)
     for worker in workers:
         worker.wait((deadline - time.monotonic()) / SLACK)

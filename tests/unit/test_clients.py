@@ -24,8 +24,10 @@ def options_of(client: redis.Redis) -> dict[str, Any]:
     return options
 
 
-def test_get_redis_takes_a_url_or_what_redis_py_takes(redis_server: RedisServer, crawl_name: str) -> None:
-    """As scrapy-redis's does, so that its example consumer needs another import alone."""
+def test_get_redis_takes_a_url_or_the_arguments_of_redis_py(
+    redis_server: RedisServer, crawl_name: str
+) -> None:
+    """It works like scrapy-redis's get_redis(), so that its example consumer needs only another import."""
     port = int(redis_server.url.split(":")[-1].split("/")[0])
     with get_redis(url=redis_server.url, decode_responses=True) as by_url:
         by_url.rpush(crawl_name, "item")
@@ -36,18 +38,18 @@ def test_get_redis_takes_a_url_or_what_redis_py_takes(redis_server: RedisServer,
 
 
 @pytest.mark.parametrize("cls", [OwnRedis, f"{__name__}.OwnRedis"])
-def test_get_redis_makes_the_class_that_is_named(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`redis_cls`, as a class or by its path."""
+def test_get_redis_makes_a_client_of_the_given_class(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`redis_cls` is a class or its path."""
     monkeypatch.setattr(scrapy_dq.backend.clients, "load_object", lambda path: OwnRedis)
     assert type(get_redis(redis_cls=cls)) is OwnRedis
     assert type(get_redis(url="redis://a", redis_cls=cls)) is OwnRedis
     assert type(get_redis_from_settings({"REDIS_HOST": "a", "REDIS_PARAMS": {"redis_cls": cls}})) is OwnRedis
 
 
-def test_a_plain_client_repeats_nothing_by_itself(
+def test_a_plain_client_repeats_no_command_on_its_own(
     redis_server: RedisServer, start_proxy: StartProxy, crawl_name: str
 ) -> None:
-    """A repeated LPOP would lose an item; who wants it can ask for it."""
+    """A repeated LPOP would lose an item; a program can ask for repeats."""
     proxy = start_proxy(redis_server.url)
     port = int(proxy.url.split(":")[-1].split("/")[0])
     for client in (
@@ -69,7 +71,7 @@ def test_a_plain_client_repeats_nothing_by_itself(
 
 
 def test_a_consumer_may_wait_longer_than_a_worker() -> None:
-    """BLPOP with a time-out of some seconds must not be cut by that of the socket."""
+    """The socket's time-out must not cut a BLPOP with a time-out of some seconds."""
     assert options_of(get_redis())["socket_timeout"] is None
     assert options_of(get_redis(socket_timeout=3))["socket_timeout"] == 3
     settings = {"REDIS_HOST": "a"}
@@ -79,7 +81,7 @@ def test_a_consumer_may_wait_longer_than_a_worker() -> None:
 
 
 def test_the_settings_of_a_project_are_read_as_scrapy_redis_does() -> None:
-    """Host, port, database, password, encoding, decoding; from Scrapy's Settings or a dict."""
+    """Host, port, database, password, encoding and decoding, from Scrapy's Settings or a dict."""
     settings = {
         "REDIS_HOST": "a", "REDIS_PORT": "7", "REDIS_DB": 2, "REDIS_ENCODING": "latin-1",
         "REDIS_DECODE_RESPONSES": "True", "REDIS_PARAMS": {"password": "x", "db": 9},
@@ -93,7 +95,7 @@ def test_the_settings_of_a_project_are_read_as_scrapy_redis_does() -> None:
         assert options["decode_responses"] is False
 
 
-def test_the_embedded_redis_is_not_given_away() -> None:
-    """It lives only as long as a worker does; the error says what to do."""
+def test_get_redis_refuses_to_use_the_embedded_redis() -> None:
+    """It lives only as long as a worker; the error names the remedy."""
     with pytest.raises(ConfigError, match=r"REDIS_URL.*docs/embedded\.md"):
         get_redis_from_settings(Settings())

@@ -56,7 +56,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("url", GOOD)
-def test_a_url_names_nodes_and_what_each_needs(url: str) -> None:
+def test_a_url_names_nodes_and_the_options_of_each(url: str) -> None:
     check_url("REDIS_URL", url)
     assert split_cluster_url(url) == GOOD[url]
 
@@ -79,12 +79,12 @@ def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
         (redis.ConnectionError("MOVED 1 a.com:7"), None),
     ],
 )
-def test_the_node_that_moved_names(error: Exception, node: tuple[str, int] | None) -> None:
+def test_the_node_in_a_moved_error_is_read(error: Exception, node: tuple[str, int] | None) -> None:
     assert moved_to(error) == node
 
 
-def test_a_route_leads_to_the_node_that_was_named_as_long_as_it_answers() -> None:
-    """Else to the nodes of the URL, in turn; what another connection finds late changes nothing."""
+def test_a_route_leads_to_the_named_node_while_it_answers() -> None:
+    """If it fails, the route tries the nodes of the URL in turn; a late failure elsewhere changes nothing."""
     route = Route((("a", 1), ("b", 2)))
     assert route.address == ("a", 1)
     route.named(("c", 3))
@@ -111,8 +111,10 @@ def test_a_route_leads_to_the_node_that_was_named_as_long_as_it_answers() -> Non
         (redis.exceptions.AskError("1 c:3"), ("a", 1)),
     ],
 )
-def test_an_error_leads_to_another_node_or_not(error: Exception, leads_to: tuple[str, int]) -> None:
-    """Of a node that does not serve the connection is closed; what a node refuses, another one would, too."""
+def test_only_an_error_of_a_node_that_does_not_serve_leads_to_another_node(
+    error: Exception, leads_to: tuple[str, int]
+) -> None:
+    """If a node does not serve, its connection is closed; other refusals would be the same elsewhere."""
     connection = _Follows()
     connection._route = Route((("a", 1), ("b", 2)))
     connection.host, connection.port = connection._route.address
@@ -120,10 +122,10 @@ def test_an_error_leads_to_another_node_or_not(error: Exception, leads_to: tuple
     assert connection._route.address == leads_to
 
 
-def test_a_cluster_that_is_failing_over_is_waited_for(
+def test_a_client_waits_for_a_cluster_that_is_failing_over(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node answers CLUSTERDOWN as long as no node has the slots of another one."""
+    """A node answers CLUSTERDOWN as long as no node has another node's slots."""
     server = start_redis(args=["--cluster-enabled", "yes"])
     monkeypatch.setattr(module, "START_PATIENCE_S", patience(60.0))
     caplog.set_level("INFO")
@@ -151,14 +153,14 @@ def test_a_hash_tag_leads_to_the_slot_of_a_key(key: str | bytes) -> None:
 
 
 @pytest.mark.parametrize("key", ["a}b", "{}x", "x{}y{z}"])
-def test_a_key_to_whose_slot_no_hash_tag_leads(key: str) -> None:
-    """Redis hashes all of it, and a tag ends at its first brace."""
+def test_a_key_without_a_possible_hash_tag_raises(key: str) -> None:
+    """Redis hashes the whole key, and a tag ends at its first brace."""
     with pytest.raises(ValueError, match="no hash tag"):
         tag_of(key)
 
 
 def test_all_clients_of_a_crawl_find_its_node(cluster: Cluster) -> None:
-    """From any node, also a replica; those of one connection share what they have found."""
+    """They start from any node, even a replica; the clients of one connection share what they found."""
     for crawl in ("one", "two", "three", "four"):
         config = Config(crawl, redis_url=cluster.url)
         with client_for_commands(config, Path()) as (client, target, *_):
@@ -180,7 +182,7 @@ def test_commands_ask_the_next_node_if_the_first_one_is_gone(cluster: Cluster) -
 
 
 def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
-    """Also by commands that are no scripts: each node names the one that has the keys."""
+    """Commands that are no scripts also find them: each node names the node that has the keys."""
     with connect_url(cluster.url) as client:
         for crawl in ("one", "two", "three", "four"):
             assert kept(client, crawl, "failed") == []
@@ -191,7 +193,7 @@ def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
 def test_an_observer_finds_all_masters(
     cluster: Cluster, may_know: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If it may not ask for them, it is told so, and has those crawls that the first one has."""
+    """Without that right, a message reports it, and the observer sees only the crawls of the first node."""
     user = f"observer-{may_know}"
     for server in cluster.servers:
         rights = acl_of("observer").split() if may_know else ["+@read"]
@@ -223,7 +225,7 @@ async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:
 
 
 def test_items_are_written_to_one_slot(cluster: Cluster) -> None:
-    """With their mark; one for another slot is refused: its batch would be sent from node to node."""
+    """Their mark is there as well. An item for another slot is refused: its batch would change nodes."""
     asyncio.run(_write(cluster))
     with connect_url(cluster.url) as client:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Request <-> bytes: what comes back equals what went in, and what would not is refused at once."""
+"""Request <-> bytes: a decoded request equals the original; any other request is refused at once."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def requests(draw: st.DrawFn) -> Request:
     attributes = draw(st.fixed_dictionaries({}, optional=ATTRIBUTES))
     try:
         request = cls(draw(URLS), **attributes, **draw(BODIES[cls]))
-        Request(request.url)  # w3lib before 2.5 makes http://::1/ of [::1], and nothing of that
+        Request(request.url)  # w3lib before 2.5 turns [::1] into http://::1/, and fails on that
     except ValueError:  # such as "Invalid IPv6 URL"
         return cls(URL, **attributes)
     return request
@@ -113,7 +113,7 @@ def requests(draw: st.DrawFn) -> Request:
 
 @given(requests())
 def test_every_request_comes_back_as_it_was(request: Request) -> None:
-    """Class, URL, body, headers and all other attributes are equal, in their types and in order, too."""
+    """Class, URL, body, headers and all other attributes are equal, including types and order."""
     again = SHARED.decode(SHARED.encode(request))
     assert type(again) is type(request)
     assert same(described(again, SPIDER), described(request, SPIDER))
@@ -121,8 +121,8 @@ def test_every_request_comes_back_as_it_was(request: Request) -> None:
         assert again.to_dict(spider=SPIDER) == request.to_dict(spider=SPIDER)
 
 
-def test_what_a_constructor_would_change_comes_back_as_it_was(codec: Codec) -> None:
-    """A header that was taken off, and a method that is not in capitals."""
+def test_attributes_that_a_constructor_would_change_come_back_unchanged(codec: Codec) -> None:
+    """A deleted default header stays deleted, and a lower-case method stays lower-case."""
     request = JsonRequest(URL, data=1)
     del request.headers["Accept"]
     request.method = "get"
@@ -131,7 +131,7 @@ def test_what_a_constructor_would_change_comes_back_as_it_was(codec: Codec) -> N
 
 
 def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpider) -> None:
-    """Defaults are left out: 10 million entries are kept in memory."""
+    """Defaults are left out: Redis may keep 10 million entries in memory."""
     assert len(codec.encode(Request(URL))) == len(URL) + 4
     request = Request(URL, callback=spider.parse_book, meta={"depth": 3}, headers={"Referer": "x"})
     assert len(codec.encode(request)) < len(URL) + 45
@@ -154,7 +154,7 @@ def test_a_url_is_not_made_safe_twice(cls: Any, url: str, encoding: str, codec: 
 
 @pytest.mark.parametrize("verbatim", [True, False, 1])
 def test_a_verbatim_url_comes_back_verbatim(verbatim: Any, codec: Codec) -> None:
-    """meta["verbatim_url"] itself is kept, and means what it meant."""
+    """meta["verbatim_url"] is kept with its meaning."""
     request = Request("http://example.com/a b/ä?x=[]", meta={"a": 1, "verbatim_url": verbatim, "b": 2})
     again = codec.decode(codec.encode(request))
     assert again.url == request.url
@@ -186,7 +186,7 @@ def test_a_crawl_spiders_requests_are_stored(codec: Codec) -> None:
 
 
 def test_a_sitemap_spiders_requests_are_stored() -> None:
-    """Its own callback is Scrapy's, and is allowed."""
+    """Its callback is Scrapy's own, and is allowed."""
     spider = Sitemaps()
     codec = Codec(spider)
     request = Request(URL, callback=spider._parse_sitemap)
@@ -194,7 +194,7 @@ def test_a_sitemap_spiders_requests_are_stored() -> None:
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "FILE:/etc/passwd", "ftp://example.com/", "data:,x"])
-def test_a_url_of_another_scheme_is_refused_by_the_settings_name(url: str, codec: Codec) -> None:
+def test_a_url_of_another_scheme_is_refused_with_the_name_of_the_setting(url: str, codec: Codec) -> None:
     """The message names the scheme and DQ_URL_SCHEMES."""
     request = Request(URL)
     request._url = url
@@ -204,8 +204,8 @@ def test_a_url_of_another_scheme_is_refused_by_the_settings_name(url: str, codec
         codec.encode(request)
 
 
-def test_the_schemes_are_a_setting(spider: BookSpider) -> None:
-    """What is allowed goes both ways; capitals do not matter."""
+def test_the_allowed_schemes_can_be_set(spider: BookSpider) -> None:
+    """An allowed scheme can be stored and read; capitals do not matter."""
     codec = Codec(spider, schemes=["FTP", "data"])
     assert codec.decode(codec.encode(Request("ftp://example.com/"))).url == "ftp://example.com/"
     with pytest.raises(CannotEncode):
@@ -213,7 +213,7 @@ def test_the_schemes_are_a_setting(spider: BookSpider) -> None:
 
 
 def test_an_entry_that_is_too_large_is_refused_with_both_figures(spider: BookSpider) -> None:
-    """The message names DQ_MAX_ENTRY_BYTES; the same bound holds on the way back."""
+    """The message names DQ_MAX_ENTRY_BYTES; decoding has the same bound."""
     small, large = Codec(spider, max_bytes=2048), Codec(spider)
     with pytest.raises(CannotEncode, match=r"^3,\d{3} bytes are more than DQ_MAX_ENTRY_BYTES = 2,048"):
         small.encode(Request(URL, body=b"x" * 3000))
@@ -237,7 +237,7 @@ def test_an_entry_that_is_too_large_is_refused_with_both_figures(spider: BookSpi
     ],
 )
 def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: Any, codec: Codec) -> None:
-    """Both ends make the same checks."""
+    """Encoding and decoding make the same checks."""
     request = Request(URL)
     if attribute == "headers":
         dict.update(request.headers, value)
@@ -249,10 +249,10 @@ def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: An
 
 @pytest.mark.parametrize("serializer", [None, Serializer(msgpack)])
 @pytest.mark.parametrize("encoding", ["charmap", "punycode", "hex", "no-such-encoding"])
-def test_no_encoding_of_a_page_keeps_its_links_in_one_worker(
+def test_links_of_a_page_in_any_encoding_are_stored(
     encoding: str, serializer: Serializer | None, spider: BookSpider
 ) -> None:
-    """A web site names its encoding, and `response.follow` copies it; the URL is encoded already."""
+    """A web site chooses its encoding, and `response.follow` copies it; the URL is encoded already."""
     codec = Codec(spider, serializer=serializer)
     request = Request("http://example.com/?q=%C3%A9", body=b"\xe9")
     request._encoding = encoding
@@ -260,8 +260,8 @@ def test_no_encoding_of_a_page_keeps_its_links_in_one_worker(
     assert (again.url, again.body, again.encoding) == (request.url, request.body, "utf-8")
 
 
-def test_the_reason_says_where_in_the_request_the_trouble_is(codec: Codec) -> None:
-    """A person finds the value by it."""
+def test_the_reason_names_the_place_of_the_value_in_the_request(codec: Codec) -> None:
+    """The user can find the value from it."""
     request = Request(URL, cb_kwargs={"books": [{"file": 1}, {"file": open}]})
     with pytest.raises(
         CannotEncode, match=r"^cb_kwargs\['books'\]\[1\]\['file'\]: a 'builtins\.builtin_function"
@@ -316,25 +316,25 @@ NEAR = "https://example.com/shop/a?b=1"
         ({}, {"Referer": [NEAR, NEAR]}, {"headers": {b"Referer": [NEAR.encode()] * 2}}),
     ],
 )
-def test_what_nearly_all_have_takes_few_bytes(
+def test_depth_and_a_same_site_referer_take_few_bytes(
     meta: dict[str, Any], headers: dict[str, Any], short: dict[str, Any], codec: Codec, spider: BookSpider
 ) -> None:
-    """`depth` and a Referer of the same site, if they come last, as Scrapy sets them: all keeps its order."""
+    """These are `depth` and a same-site Referer, if they come last, as Scrapy sets them: the order stays."""
     request = Request(NEAR, meta=meta, headers=headers)
     assert codec.encode(request) == entry(url=NEAR, **short)
     again = codec.decode(entry(url=NEAR, **short))
     assert same(described(again, spider), described(request, spider))
-    assert request.meta == meta  # the request that was stored is as it was
+    assert request.meta == meta  # the stored request is unchanged
 
 
 @pytest.mark.parametrize("depth", [2**64, -(2**63) - 1])
 def test_a_depth_that_msgpack_has_no_int_for_comes_back(depth: int, codec: Codec) -> None:
-    """It is written as wide ints are, not in the short form: the reader would not accept it as an int."""
+    """It is written as other wide ints, because a reader would not accept it as an int in the short form."""
     assert codec.decode(codec.encode(Request(NEAR, meta={"depth": depth}))).meta == {"depth": depth}
 
 
 def test_the_layout_of_format_1_is_frozen(codec: Codec, spider: BookSpider) -> None:
-    """Old and new hosts share a crawl: these bytes decode for ever."""
+    """Old and new hosts share a crawl: all later versions must decode these bytes."""
     payload = entry(
         callback="parse_book",
         errback="",

@@ -1,4 +1,4 @@
-"""Callbacks <-> names: methods of the spider, and of objects that it has; any other is refused."""
+"""Callbacks <-> names: methods of the spider, and of its objects; all others are refused."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def codec(spider: BookSpider) -> Codec:
     return Codec(spider)
 
 
-def test_a_method_that_an_attribute_hides_is_the_classes_method(spider: BookSpider, codec: Codec) -> None:
-    """Attributes of the spider object play no part, on either side."""
+def test_an_attribute_that_hides_a_method_is_ignored(spider: BookSpider, codec: Codec) -> None:
+    """Encoding and decoding both ignore attributes of the spider object."""
     request = Request(URL, callback=spider.parse_book)
     payload = codec.encode(request)
     spider.parse_book = print  # type: ignore[method-assign, assignment]
@@ -36,7 +36,7 @@ def test_a_method_that_an_attribute_hides_is_the_classes_method(spider: BookSpid
 
 
 class Page:
-    """An object with callbacks, which a spider has."""
+    """An object with callbacks, in an attribute of a spider."""
 
     def parse(self, response: Response) -> Any: ...
 
@@ -70,7 +70,7 @@ class PagesSpider(BookSpider):
 def test_a_method_of_an_object_that_the_spider_has_is_stored_by_the_attributes_name(
     name: str, serializer: Serializer | None
 ) -> None:
-    """As with a JOBDIR; another worker calls its own spider's object."""
+    """A JOBDIR does the same; another worker calls its own spider's object."""
     here, there = PagesSpider(), PagesSpider()
     payload = Codec(here, serializer=serializer).encode(Request(URL, getattr(here, name), errback=here.fail))
     again = Codec(there, serializer=serializer).decode(payload)
@@ -78,7 +78,7 @@ def test_a_method_of_an_object_that_the_spider_has_is_stored_by_the_attributes_n
 
 
 def test_a_method_that_the_spider_gets_later_is_stored_by_the_attributes_name() -> None:
-    """`start()` may make the object."""
+    """`start()` may create the object."""
     spider = PagesSpider()
     codec = Codec(spider)
     spider.late = Page().parse  # type: ignore[attr-defined]
@@ -89,8 +89,8 @@ def test_a_method_that_the_spider_gets_later_is_stored_by_the_attributes_name() 
 
 
 @pytest.mark.parametrize("serializer", [None, Serializer(json)])
-def test_a_method_of_an_object_that_no_attribute_leads_to_is_refused(serializer: Serializer | None) -> None:
-    """Another object's, one that the name of a method hides, a hook, and what a library's class defines."""
+def test_a_method_that_no_attribute_of_the_spider_reaches_is_refused(serializer: Serializer | None) -> None:
+    """Another object's method, a method behind a method's name, a hook, and a method of a library's class."""
     spider = PagesSpider()
     codec = Codec(spider, serializer=serializer)
     hidden, hook = spider.parse_book, spider.closed
@@ -120,7 +120,7 @@ class Unhashable:
     SPIDER.__call__, SPIDER.log,
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["callback", "errback"])
-def test_a_callback_that_no_name_leads_to_is_refused(refused: Any, kind: str) -> None:
-    """What encodes must also decode. The reason says which, and whose."""
+def test_a_callback_that_cannot_be_found_by_name_is_refused(refused: Any, kind: str) -> None:
+    """Every encoded callback must decode. The error names the attribute and the callback."""
     with pytest.raises(CannotEncode, match=f"^{kind}: .* is not a method of the spider 'books'"):
         SHARED.encode(Request(URL, **{kind: refused}))

@@ -1,4 +1,4 @@
-"""Untrusted bytes that name classes: nothing runs, nothing is imported, and one exception is raised."""
+"""Untrusted bytes that name classes: nothing runs, nothing is imported, and only CannotDecode is raised."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def factory(*args: Any) -> None:
 
 @pytest.fixture
 def codec() -> Iterator[Codec]:
-    """Yield a codec, and see that nothing of this module was run in the meantime."""
+    """Yield a codec, and check that no code of this module has run."""
     touched.clear()
     yield Codec(BookSpider())
     assert not touched
@@ -157,7 +157,7 @@ def test_only_imported_subclasses_of_request_are_built(name: Any, codec: Codec) 
 
 @pytest.fixture
 def unimported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the name of a module that could be imported."""
+    """Yield the name of a module that Python could import."""
     source = "import scrapy, typing\nclass Mine(scrapy.Request): ...\nclass P(typing.NamedTuple):\n  x: int\n"
     (tmp_path / "codec_unimported.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -166,7 +166,7 @@ def unimported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 
 def test_a_request_class_is_not_imported(unimported: str, codec: Codec) -> None:
-    """Of a module that this worker has not imported; once it has, the class is found."""
+    """A worker that has imported its module finds the class; another worker does not."""
     payload = pack({0: f"{unimported}.Mine", 1: URL})
     assert "not an imported subclass of Request" in reason(payload, codec)
     assert unimported not in sys.modules
@@ -175,7 +175,7 @@ def test_a_request_class_is_not_imported(unimported: str, codec: Codec) -> None:
 
 
 def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
-    """Not even one in a package of the project."""
+    """Not even a class in a package of the project is imported."""
     codec = Codec(BookSpider(), spider_modules=[unimported])
     payload = pack({1: URL, META: {"x": extension(OBJECT, [f"{unimported}:P", [1]])}})
     assert "no imported module 'codec_unimported'" in reason(payload, codec)
@@ -185,7 +185,7 @@ def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
 
 
 def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in sys.modules, but an attribute would run it; so would a module's __getattr__."""
+    """It is in sys.modules, but reading an attribute would run it, as a module's __getattr__ would run."""
     path = tmp_path / "codec_lazy.py"
     path.write_text("raise SystemExit('it was run')\n")
     spec = importlib.util.spec_from_file_location("codec_lazy", path)
@@ -227,7 +227,7 @@ def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: p
 )
 @pytest.mark.parametrize("state", [{}, None])
 def test_only_the_projects_data_classes_are_rebuilt(name: Any, state: Any, codec: Codec) -> None:
-    """Functions, other classes, others' packages and what a module merely imports are refused."""
+    """Functions, other classes, other packages and names that a module only imports are refused."""
     assert reason(pack({1: URL, META: {"x": extension(OBJECT, [name, state])}}), codec)
 
 
@@ -247,7 +247,7 @@ def test_only_the_projects_data_classes_are_rebuilt(name: Any, state: Any, codec
 def test_a_state_that_does_not_fit_the_class_is_refused(
     name: str, good: Any, bad: list[Any], codec: Codec
 ) -> None:
-    """Exactly its fields, and no code of the class to make up for it."""
+    """The state has exactly the fields of the class; no code of the class fills in others."""
     assert codec.decode(pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", good])}})).meta[
         "x"
     ]
@@ -264,10 +264,10 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
         ("ClosingItem", {"title": 1}),
     ],
 )
-def test_a_class_whose_methods_python_calls_implicitly_has_to_be_listed(
+def test_a_class_whose_methods_python_calls_implicitly_must_be_listed(
     name: str, state: dict[str, Any], codec: Codec
 ) -> None:
-    """Also of an entry that is refused: what was made of it is thrown away, and that calls __del__."""
+    """This includes a refused entry: its rebuilt objects are deleted, which calls __del__."""
     payload = pack(
         {1: URL, META: {"x": extension(SET, [1, extension(OBJECT, [f"{__name__}:{name}", state])])}}
     )
@@ -285,8 +285,8 @@ def test_a_class_whose_methods_python_calls_implicitly_has_to_be_listed(
     touched.clear()
 
 
-def test_what_a_dataclass_generates_looks_at_the_fields_alone(codec: Codec) -> None:
-    """It may be a key, or a member of a set."""
+def test_a_frozen_dataclass_comes_back_as_a_member_of_a_set(codec: Codec) -> None:
+    """The value may be a key, or a member of a set."""
     value = {Frozen(1), Frozen(2)}
     assert codec.decode(codec.encode(Request(URL, meta={"x": value}))).meta["x"] == value
 
@@ -306,7 +306,7 @@ def test_a_pickle_is_not_loaded(protocol: int, codec: Codec) -> None:
 
 
 def samples() -> list[bytes]:
-    """Return good entries that hold something of everything, also instances of the project's classes."""
+    """Return valid entries that contain every kind of value, including instances of the project's classes."""
     price = Price.__new__(Price)
     price.amount = 1
     meta = {(1, "k"): [price, Color.RED, Point(1), BookItem(title="t")]}
@@ -314,7 +314,7 @@ def samples() -> list[bytes]:
 
 
 def test_a_truncated_entry_is_refused(codec: Codec) -> None:
-    """At every byte; and so is one with something behind its end."""
+    """It may end at any byte; an entry with extra bytes is also refused."""
     for sample in samples():
         for length in range(len(sample)):
             reason(sample[:length], codec)
@@ -325,7 +325,7 @@ def test_a_truncated_entry_is_refused(codec: Codec) -> None:
 @pytest.mark.parametrize("levels", [60, 70, 500, 5000])
 @pytest.mark.parametrize("code", [TUPLE, SET, OBJECT])
 def test_deeply_nested_extensions_are_refused(levels: int, code: int, codec: Codec) -> None:
-    """Extensions within extensions would take 40 kB of C stack each, were they unpacked inside each other."""
+    """If nested extensions were unpacked inside each other, each would take 40 kB of C stack."""
     data = b"\xc0"
     for _ in range(levels):
         if code == OBJECT:
@@ -340,7 +340,7 @@ def test_deeply_nested_extensions_are_refused(levels: int, code: int, codec: Cod
         assert reason(payload, Codec(BookSpider(), max_bytes=10**8))
 
 
-def test_no_spoiled_entry_raises_anything_else(codec: Codec) -> None:
+def test_a_corrupted_entry_raises_only_cannot_decode(codec: Codec) -> None:
     """20,000 corrupted entries: each decodes to a Request or raises CannotDecode."""
     decoded = 0
     for payload in spoiled(samples(), 20_000, random.Random(20)):
@@ -352,7 +352,7 @@ def test_no_spoiled_entry_raises_anything_else(codec: Codec) -> None:
 
 @dataclass
 class Busy:
-    """An instance of it in place of data would have these called."""
+    """An instance in place of data, which would have its methods called."""
 
     path: str
 
@@ -378,15 +378,15 @@ class Busy:
 
 @pytest.mark.parametrize("cls", ["Price", "BookItem", "Color", "Point"])
 def test_the_state_of_an_instance_is_data(codec: Codec, cls: str) -> None:
-    """Not an instance itself, whose methods would be called."""
+    """An instance in its place would have its methods called."""
     busy = extension(5, [f"{Busy.__module__}:Busy", {"path": "x"}])
     value = extension(5, [f"{Busy.__module__}:{cls}", busy])
     assert "Busy" in reason(pack({1: URL, META: {"x": value}}), codec) or cls == "Point"
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_what_a_json_request_copies_is_data(codec: Codec, wrapped: bool) -> None:
-    """Its constructor copies dumps_kwargs in depth."""
+def test_dumps_kwargs_of_a_json_request_are_plain_data(codec: Codec, wrapped: bool) -> None:
+    """Its constructor makes deep copies of dumps_kwargs."""
     busy: Any = extension(5, [f"{Busy.__module__}:Busy", {"path": "x"}])
     name = f"{JsonRequest.__module__}.{JsonRequest.__qualname__}"
     kwargs = {"x": [{"default": busy}]} if wrapped else busy

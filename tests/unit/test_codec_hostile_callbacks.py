@@ -1,4 +1,4 @@
-"""Untrusted names of callbacks: they lead to callbacks of the spider alone."""
+"""Untrusted names of callbacks lead only to callbacks of the spider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unit.test_codec_hostile import BookSpider, touched
 
 @pytest.fixture
 def codec() -> Iterator[Codec]:
-    """Yield a codec, and see that nothing of this module was run in the meantime."""
+    """Yield a codec, and check that no code of this module has run."""
     touched.clear()
     yield Codec(BookSpider())
     assert not touched
@@ -45,8 +45,8 @@ def codec() -> Iterator[Codec]:
         ["parse_book"],
     ],
 )
-def test_a_callback_resolves_to_nothing_but_a_callback(name: Any, codec: Codec) -> None:
-    """No dunder, no hook of Scrapy's, no property, no attribute, no class."""
+def test_a_callback_name_resolves_only_to_a_callback(name: Any, codec: Codec) -> None:
+    """Not to a dunder, a hook of Scrapy's, a property, an attribute or a class."""
     for key in (CALLBACK, CALLBACK + 1):
         why = reason(pack({1: URL, key: name}), codec)
         assert "the spider 'books' has no callback" in why
@@ -75,15 +75,15 @@ class FedSpider(RedisCrawlSpider):
     ],
 )
 def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
-    """Of Scrapy's spiders and ours, overridden or not: it takes arguments of another kind."""
+    """Methods of Scrapy's spiders and ours, overridden or not, take other arguments."""
     codec = Codec(FedSpider())
     for own in ("parse_book", "parse_start_url", "parse"):
         assert codec.decode(pack({1: URL, CALLBACK: own})).callback
     assert "has no callback" in reason(pack({1: URL, CALLBACK: name}), codec)
 
 
-def test_a_method_that_comes_from_python_itself_is_not_a_callback() -> None:
-    """Of a mixin such as threading.Thread; a mixin of any other package may define callbacks."""
+def test_a_method_from_the_standard_library_is_not_a_callback() -> None:
+    """A mixin such as threading.Thread has such methods; mixins of other packages may define callbacks."""
 
     class Encoding(BookSpider, json.JSONEncoder):
         pass

@@ -1,4 +1,4 @@
-"""Untrusted meta that Scrapy or a plugin would act on: what it imports, calls, writes or compares."""
+"""Untrusted meta on which Scrapy or a plugin would act: names to import, call, write or compare."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unit.test_codec_hostile import BookSpider, touched
 
 @pytest.fixture
 def codec() -> Iterator[Codec]:
-    """Yield a codec, and see that nothing of this module was run in the meantime."""
+    """Yield a codec, and check that no code of this module has run."""
     touched.clear()
     yield Codec(BookSpider())
     assert not touched
@@ -41,7 +41,7 @@ META_THAT_RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("meta", META_THAT_RUNS.values(), ids=list(META_THAT_RUNS))
-def test_no_meta_has_scrapy_or_a_plugin_run_what_it_names(codec: Codec, meta: dict[str, Any]) -> None:
+def test_meta_cannot_make_scrapy_or_a_plugin_run_code(codec: Codec, meta: dict[str, Any]) -> None:
     """Scrapy imports and calls a referrer_policy; scrapy-playwright starts a browser with such arguments."""
     why = r"DQ_TYPES lists|has no callback|write a file"
     assert re.search(why, reason(pack({1: URL, META: meta}), codec))
@@ -78,7 +78,9 @@ WRITTEN_AND_REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("written", WRITTEN_AND_REFUSED.values(), ids=list(WRITTEN_AND_REFUSED))
-def test_what_may_not_be_stored_is_not_built_either(codec: Codec, written: dict[str, Any]) -> None:
+def test_a_request_that_may_not_be_stored_is_not_built_from_a_dict(
+    codec: Codec, written: dict[str, Any]
+) -> None:
     """A worker would have crawled it without storing it first."""
     with pytest.raises(CannotDecode):
         codec.build({"url": URL, **written})
@@ -91,13 +93,13 @@ POLICY = "scrapy.spidermiddlewares.referer.NoReferrerPolicy"
     {"referrer_policy": "no-referrer"}, {"referrer_policy": None}, {"download_timeout": 20.5, "depth": 7},
     {"playwright_page_event_handlers": {"dialog": "parse"}}, {"referrer_policy": POLICY},
 ])  # fmt: skip
-def test_meta_that_names_what_is_usual_or_listed_is_stored(meta: dict[str, Any]) -> None:
+def test_meta_with_usual_or_listed_values_is_stored(meta: dict[str, Any]) -> None:
     codec = Codec(BookSpider(), types=[POLICY])
     assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta
 
 
-def test_what_is_usual_of_a_browser_context_is_stored(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And all of it, if DQ_TYPES says so."""
+def test_usual_options_of_a_browser_context_are_stored(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All options are stored if DQ_TYPES lists PageMethod."""
     usual = {"java_script_enabled": False, "proxy": {"server": "http://proxy.example:3128"}}
     meta = {"playwright": True, "playwright_context_kwargs": usual}
     assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta

@@ -1,4 +1,4 @@
-"""Values that come back equal and of their type: instances of the project's classes, and in any container."""
+"""Values come back equal and with the same type: instances of the project's classes, in any container."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ SHARED = Codec(BookSpider(), max_bytes=8_000_000)
 
 
 def types_of(value: Any) -> Any:
-    """Return the types in *value*, all the way down, with the order of dicts and the values of floats."""
+    """Return all types inside *value*, with the order of dicts and the values of floats."""
     kind = type(value)
     if isinstance(value, dict):
         return kind, [(types_of(k), types_of(v)) for k, v in value.items()]
@@ -218,7 +218,7 @@ def types_of(value: Any) -> Any:
 
 @given(VALUES)
 def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
-    """Through all containers, classes and keys of dicts."""
+    """The value may be inside any container or class, or a key of a dict."""
     again = there_and_back(value, SHARED)
     assert again == value
     assert types_of(again) == types_of(value)
@@ -252,14 +252,14 @@ def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
     ids=lambda value: value.name if isinstance(value, enum.Enum) else repr(value),
 )
 def test_an_instance_of_the_projects_classes_comes_back(value: Any, codec: Codec) -> None:
-    """meta={"item": MyItem()} is the commonest pattern there is."""
+    """meta={"item": MyItem()} is the most common pattern."""
     again = there_and_back({"nested": [value]}, codec)["nested"][0]
     assert type(again) is type(value)
     assert again == value
 
 
 def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -> None:
-    """No __init__, no __post_init__, no __setitem__: their arguments would be untrusted."""
+    """No __init__, __post_init__ or __setitem__ runs: their arguments would be untrusted."""
     price = Price(Decimal(1))
     price.checked = False
     assert there_and_back(price, codec).checked is False
@@ -272,7 +272,7 @@ def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -
 
 
 def test_a_subclass_of_a_builtin_type_keeps_its_attributes(codec: Codec) -> None:
-    """A str may have some, like any other object."""
+    """A str may have attributes, like any other object."""
     text = Text("a")
     text.language = ["en"]  # type: ignore[attr-defined]
     again = there_and_back({text: text}, codec)
@@ -284,7 +284,7 @@ def test_a_subclass_of_a_builtin_type_keeps_its_attributes(codec: Codec) -> None
 
 
 def test_a_cached_property_is_computed_again(codec: Codec) -> None:
-    """It is not a field, and nothing is lost without it."""
+    """It is not a field, and Python can compute it again."""
     value = Cached(2)
     assert value.double == 4
     again = there_and_back(value, codec)
@@ -293,7 +293,7 @@ def test_a_cached_property_is_computed_again(codec: Codec) -> None:
 
 
 def test_a_set_is_the_same_bytes_in_every_order() -> None:
-    """Of strings each process has its own: the names of start requests and of children come of the bytes."""
+    """Processes order strings differently, and ids of start requests and children derive from the bytes."""
     codec = Codec(BookSpider())
     one, other = set([0, 8]), set([8, 0])  # noqa: C405 - the order matters
     assert list(one) != list(other)

@@ -1,4 +1,4 @@
-"""PageMethods of scrapy-playwright: carried without results; those that reach further have to be listed."""
+"""PageMethods of scrapy-playwright: stored without results; methods that reach further have to be listed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PageMethod:
 
 @pytest.fixture
 def page_method(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a class as that of scrapy-playwright 0.0.48, in a module of that name."""
+    """Return a class like PageMethod of scrapy-playwright 0.0.48, in a module of that name."""
     module = ModuleType("scrapy_playwright.page")
     exec(PAGE_METHODS, vars(module))
     monkeypatch.setitem(sys.modules, "scrapy_playwright.page", module)
@@ -44,7 +44,7 @@ def page_method(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_page_methods_are_carried_without_their_results(page_method: Any, codec: Codec) -> None:
-    """What scrapy-playwright has found stays in the worker that ran it."""
+    """Results of scrapy-playwright stay in the worker that ran the method."""
     method = page_method("wait_for_selector", "div.quote", timeout=5000)
     method.result = object()
     again = there_and_back([method], codec)[0]
@@ -59,10 +59,10 @@ def test_page_methods_are_carried_without_their_results(page_method: Any, codec:
     [{"method": 1}, {"args": []}, {"kwargs": None}, {"more": 1}],
     ids=" ".join,
 )
-def test_a_page_method_of_another_shape_is_not_read(
+def test_a_page_method_of_another_shape_is_refused(
     changes: dict[str, Any], page_method: Any, codec: Codec
 ) -> None:
-    """Whoever can write to Redis can have stored it."""
+    """A program that can write to Redis may have stored it."""
     state = {"method": "click", "args": ExtType(2, msgpack.packb([])), "kwargs": {}}
 
     def read(state: dict[str, Any]) -> Any:
@@ -84,10 +84,10 @@ def test_a_page_method_of_another_shape_is_not_read(
         (("__class__",), {}),
     ],
 )
-def test_page_methods_that_reach_further_have_to_be_listed(
+def test_page_methods_that_open_files_or_addresses_must_be_listed(
     args: Any, options: Any, page_method: Any, codec: Codec
 ) -> None:
-    """Files, and other addresses; those that are listed are carried like any other class."""
+    """They open files and other addresses; after they are listed, they are stored like any other class."""
     method = page_method(*args, **options)
     assert "DQ_TYPES lists scrapy_playwright.page.PageMethod" in refused(method, codec)
     listing = Codec(BookSpider(), types=["scrapy_playwright.page.PageMethod"])

@@ -1,4 +1,4 @@
-"""Subclasses of Request: what their constructors change or drop is compared, and refused if it differs."""
+"""Subclasses of Request: a request that would come back with other values is refused."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from support.codec_requests import SHARED, URL, BookSpider, TokenRequest, descri
 
 
 class UrlRequest(Request):
-    """A subclass that names a single attribute."""
+    """A subclass that lists a single attribute."""
 
     attributes = ("url",)
 
 
 class ForgetfulRequest(Request):
-    """A subclass that cannot be rebuilt: it does not name what its constructor wants."""
+    """A subclass that cannot be rebuilt, because it does not list an argument of its constructor."""
 
     def __init__(self, url: str, secret: str, **kwargs: Any) -> None:
         super().__init__(url, **kwargs)
 
 
 class WaitingRequest(Request):
-    """A subclass that does not name what it adds, and can be built without it."""
+    """A subclass that does not list its extra attribute, and can be built without it."""
 
     def __init__(self, *args: Any, wait_s: int = 0, **kwargs: Any) -> None:
         self.wait_s = wait_s
@@ -39,7 +39,7 @@ class WaitingRequest(Request):
 
 
 class ShoutingRequest(Request):
-    """A subclass that comes back changed."""
+    """A subclass whose body changes when it is rebuilt."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -56,8 +56,8 @@ def codec(spider: BookSpider) -> Codec:
     return Codec(spider)
 
 
-def test_a_request_class_that_is_found_by_no_name_is_refused(codec: Codec) -> None:
-    """Another worker would not have a class defined in a function."""
+def test_a_request_class_that_cannot_be_found_by_name_is_refused(codec: Codec) -> None:
+    """Another worker could not find a class that was defined in a function."""
 
     class Local(Request):
         pass
@@ -66,8 +66,8 @@ def test_a_request_class_that_is_found_by_no_name_is_refused(codec: Codec) -> No
         codec.encode(Local(URL))
 
 
-def test_of_two_request_classes_with_one_name_the_newer_is_stored(codec: Codec) -> None:
-    """After a module was loaded again; an entry cannot say which it means."""
+def test_only_the_newer_of_two_request_classes_with_one_name_is_stored(codec: Codec) -> None:
+    """This happens if a module is loaded again; an entry cannot name the older class."""
     older, newer = (type("Twice", (Request,), {"__module__": __name__}) for _ in range(2))
     assert type(codec.decode(codec.encode(newer(URL)))) is newer
     with pytest.raises(CannotEncode, match=r"Twice is not a class that another worker can find"):
@@ -75,7 +75,7 @@ def test_of_two_request_classes_with_one_name_the_newer_is_stored(codec: Codec) 
 
 
 def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None:
-    """Its first entry is decoded at once, rather than buried by every worker."""
+    """The encoder decodes its first entry at once; otherwise every worker would bury them."""
     with pytest.raises(CannotEncode, match=r"ForgetfulRequest cannot be rebuilt .* 'secret'"):
         codec.encode(ForgetfulRequest(URL, "x"))
     with pytest.raises(CannotEncode, match=r"ShoutingRequest is rebuilt .* another body"):
@@ -85,8 +85,8 @@ def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None
         assert (type(again), again.url) == (cls, URL)
 
 
-def test_what_a_request_class_does_not_name_is_not_dropped(codec: Codec) -> None:
-    """As those of scrapy-selenium: it would come back with the default, from the first one or a later one."""
+def test_attributes_that_a_request_class_does_not_list_are_not_dropped(codec: Codec) -> None:
+    """The attribute would come back with its default, as in scrapy-selenium, at any request of the class."""
     for _ in range(2):
         assert codec.decode(codec.encode(WaitingRequest(URL))).wait_s == 0  # type: ignore[attr-defined]
         with pytest.raises(CannotEncode, match=r"WaitingRequest is rebuilt with another wait_s"):
@@ -94,9 +94,9 @@ def test_what_a_request_class_does_not_name_is_not_dropped(codec: Codec) -> None
 
 
 class MakingRequest(Request):
-    """Has attributes that its constructor makes, and one that is computed when it is needed."""
+    """Has attributes from its constructor, and an attribute that is computed at its first use."""
 
-    # Scrapy's has slots from some version on.
+    # Scrapy's Request has slots from some version on.
     __slots__ = ("slotted",) if hasattr(Request(URL), "__dict__") else ("__dict__", "slotted")
 
     def __init__(self, *args: Any, slotted: int = 0, **kwargs: Any) -> None:
@@ -109,8 +109,8 @@ class MakingRequest(Request):
         return self.url[:3]
 
 
-def test_what_a_request_class_makes_by_itself_need_not_come_back(codec: Codec) -> None:
-    """An object, a cached property; what it was given in a slot has to."""
+def test_attributes_that_a_request_class_creates_need_not_come_back(codec: Codec) -> None:
+    """An object and a cached property need not; a given value in a slot must."""
     for _ in range(2):
         request = MakingRequest(URL)
         assert request.short
@@ -120,7 +120,7 @@ def test_what_a_request_class_makes_by_itself_need_not_come_back(codec: Codec) -
 
 
 class SigningRequest(Request):
-    """A subclass whose constructor modifies all that it is given, in depth."""
+    """A subclass whose constructor changes all its arguments, even inside them."""
 
     def __init__(self, url: str, **kwargs: Any) -> None:
         for name in ("headers", "meta", "cb_kwargs", "cookies"):
@@ -149,10 +149,10 @@ SERIALIZERS = pytest.mark.parametrize("serializer", [None, Serializer(json), Ser
 
 @SERIALIZERS
 @pytest.mark.parametrize("cls", [SigningRequest, ApiRequest])
-def test_what_a_constructor_changes_comes_back_as_it_was_stored(
+def test_a_request_whose_constructor_changes_it_comes_back_as_stored(
     cls: Any, serializer: Serializer | None, spider: BookSpider
 ) -> None:
-    """A request is rebuilt by its constructor, which changes it a second time."""
+    """The constructor that rebuilds a request changes it a second time."""
     codec = Codec(spider, serializer=serializer)
     request = cls(
         URL,
@@ -173,8 +173,8 @@ def test_what_a_constructor_changes_comes_back_as_it_was_stored(
     assert same(described(request, spider), before)
 
 
-def test_a_constructors_arguments_are_copies_in_a_dict_as_well(codec: Codec) -> None:
-    """A request of scrapy-redis is adopted."""
+def test_a_constructor_gets_copies_of_the_values_of_a_dict(codec: Codec) -> None:
+    """This is the way in which requests of scrapy-redis are adopted."""
     name = f"{__name__}.SigningRequest"
     again = codec.from_dict({"_class": name, "url": URL, "headers": {b"A": [b"1"]}, "meta": {"tags": ["a"]}})
     assert (dict(again.headers), again.meta) == ({b"A": [b"1"]}, {"tags": ["a"]})
@@ -197,10 +197,8 @@ class LimitedRequest(Request):
 
 
 @SERIALIZERS
-def test_each_request_of_a_class_is_checked_not_the_first_alone(
-    serializer: Serializer | None, spider: BookSpider
-) -> None:
-    """A constructor may treat one value in another way than the next."""
+def test_each_request_of_a_class_is_checked(serializer: Serializer | None, spider: BookSpider) -> None:
+    """A constructor may treat another value differently."""
     codec = Codec(spider, serializer=serializer)
     assert type(codec.decode(codec.encode(LimitedRequest(URL, item=math.nan)))) is LimitedRequest
     urgent = LimitedRequest(URL)
@@ -209,7 +207,7 @@ def test_each_request_of_a_class_is_checked_not_the_first_alone(
         codec.encode(urgent)
     with pytest.raises(CannotEncode, match=r"LimitedRequest is rebuilt .* another built"):
         codec.encode(LimitedRequest(URL, built=1))
-    if serializer is None:  # JSON has no sets; one is not copied for the constructor
+    if serializer is None:  # JSON has no sets; a set is not copied for the constructor
         with pytest.raises(CannotEncode, match=r"LimitedRequest is rebuilt .* another codes"):
             codec.encode(LimitedRequest(URL, codes={"a"}))
 
@@ -219,7 +217,7 @@ def test_each_request_of_a_class_is_checked_not_the_first_alone(
     [("meta", {"a": 1}), ("priority", 1), ("method", "POST")],
 )
 def test_an_attribute_of_request_that_a_class_does_not_list_is_not_dropped(name: str, value: Any) -> None:
-    """It would come back with the default."""
+    """The attribute would come back with its default."""
     with pytest.raises(CannotEncode, match=f"UrlRequest is rebuilt with another {name}"):
         SHARED.encode(UrlRequest(URL, **{name: value}))
 
@@ -232,7 +230,7 @@ class Unsure:
 
 
 def test_a_value_that_cannot_be_compared_is_named(codec: Codec) -> None:
-    """As an array of numpy."""
+    """An array of numpy is such a value."""
     with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt with another wait_s"):
         codec.encode(WaitingRequest(URL, wait_s=Unsure()))  # type: ignore[arg-type]
     request = WaitingRequest(URL)
@@ -254,8 +252,8 @@ class SlottedRequest(Request):
         self.extras = [Slotted(number)]
 
 
-def test_what_an_attribute_contains_is_compared(codec: Codec) -> None:
-    """In lists and slots as well."""
+def test_the_contents_of_an_attribute_are_compared(codec: Codec) -> None:
+    """The comparison includes lists and slots."""
     for _ in range(2):
         assert codec.decode(codec.encode(SlottedRequest(URL))).extras[0].number == 0  # type: ignore[attr-defined]
         with pytest.raises(CannotEncode, match="is rebuilt with another extras"):
@@ -263,7 +261,7 @@ def test_what_an_attribute_contains_is_compared(codec: Codec) -> None:
 
 
 def test_a_copy_that_is_stored_does_not_go_through_the_constructor(codec: Codec) -> None:
-    """Parts of some requests are left out before they are stored."""
+    """Some requests lose parts before they are stored."""
     request = ApiRequest(URL, {"render": True}, headers={"Referer": "http://a/" + "x" * 3000})
     request.meta["dq_delay"] = 5
     stored = as_stored(request)

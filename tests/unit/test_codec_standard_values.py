@@ -1,4 +1,4 @@
-"""Values of the standard library, of numpy and of parsers: which come back, and as what."""
+"""Values of the standard library, numpy and parsers: which of them come back, and with which type."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def codec() -> Codec:
     ],
 )
 def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Codec) -> None:
-    """With its UTC offset fixed: the name of a zone is not kept."""
+    """Its UTC offset is kept, but not the name of its zone."""
     for fold in (0, 1):
         moment = datetime(2026, 10, 25, 2, 30, 0, 123456, tzinfo=zone, fold=fold)
         again = there_and_back(moment, codec)
@@ -57,7 +57,7 @@ def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Code
 
 
 def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
-    """A zone without a date says no offset, and is refused rather than dropped."""
+    """A zone without a date has no offset: the value is refused, because the zone would be lost."""
     for value in (time(1, 2, 3, 4, fold=1), time(1, tzinfo=timezone(timedelta(hours=2)))):
         again = there_and_back(value, codec)
         assert (again, again.fold, again.utcoffset()) == (value, value.fold, value.utcoffset())
@@ -68,7 +68,7 @@ def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
     "text", ["1.50", "-0", "1E+4299", "1E-4299", "9" * 4300, "NaN", "sNaN12", "-Infinity"]
 )
 def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
-    """Signs, zeros, exponents and payloads."""
+    """Signs, zeros, exponents and payloads stay."""
     assert str(there_and_back(Decimal(text), codec)) == str(Decimal(text))
 
 
@@ -86,7 +86,7 @@ def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_a_value_of_the_standard_library_comes_back(value: Any, codec: Codec) -> None:
-    """Also in a container, as a key, and from a Queue."""
+    """It may be in a container, a key, or an item of a Queue."""
     again = there_and_back([{"a": (value,)}], codec)[0]["a"][0]
     assert (type(again), again) == (type(value), value)
     for name in ("default_factory", "maxlen", "tm_gmtoff"):
@@ -99,7 +99,7 @@ def test_a_value_of_the_standard_library_comes_back(value: Any, codec: Codec) ->
 
 
 def test_a_worker_without_numpy_gets_the_plain_value(codec: Codec) -> None:
-    """Nothing is imported because an entry names it."""
+    """A name in an entry imports nothing."""
     for name, state in (("float32", 0.5), ("int8", 5), ("str_", "a"), ("bool_", True)):
         assert lifted(f"numpy:{name}", state, codec) == state
     for name, state in (("float32", "a"), ("int8", True), ("ndarray", 1), ("", 1)):
@@ -112,7 +112,7 @@ def test_a_worker_without_numpy_gets_the_plain_value(codec: Codec) -> None:
 
 
 def test_a_string_of_a_parser_becomes_a_str(codec: Codec) -> None:
-    """As BeautifulSoup's: it refers to its whole page."""
+    """A string of BeautifulSoup refers to its whole page."""
     text = type("NavigableString", (str,), {"__module__": "bs4.element"})("a")
     text.parent = open
     again = there_and_back({text: text}, codec)
@@ -120,7 +120,7 @@ def test_a_string_of_a_parser_becomes_a_str(codec: Codec) -> None:
 
 
 def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
-    """But not with re.DEBUG, which would print."""
+    """re.DEBUG is refused, because it would print."""
     for pattern in (re.compile("a.b", re.I | re.S), re.compile(b"a")):
         assert there_and_back(pattern, codec) == pattern
     for state in (["a", int(re.DEBUG)], ["a", "b"], [1, 0], "a"):
@@ -131,8 +131,8 @@ def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
 @pytest.mark.parametrize(
     "name", [*(shape.name for shape in SHAPES), "http:HTTPStatus", "urllib.parse:SplitResult"]
 )
-def test_a_state_of_another_shape_raises_nothing_else(name: str, codec: Codec) -> None:
-    """Neither runs it code: a factory is one of some builtin types."""
+def test_a_state_of_another_shape_raises_only_cannot_decode(name: str, codec: Codec) -> None:
+    """It runs no code either: a default_factory is one of a few builtin types."""
     plain: list[Any] = [None, 1, "", {}, {1: 2}, {"a": "b"}]
     lists: list[Any] = [[], [1], [1, 0], [2**63, 2**63], ["", {}], ["print", {}], [-1, []], ["q", ["a"]]]
     for state in plain + lists:
@@ -147,7 +147,7 @@ def test_a_state_of_another_shape_raises_nothing_else(name: str, codec: Codec) -
     ["subprocess:Popen", "threading:Thread"],
 )
 def test_no_other_class_of_the_standard_library_is_rebuilt(name: str, codec: Codec) -> None:
-    """Only Enums, named tuples, and the classes in SHAPES."""
+    """Only Enums, named tuples and the classes in SHAPES are rebuilt."""
     for state in ({}, [], [1], "", None):
         with pytest.raises(CannotDecode, match="is not stored"):
             lifted(name, state, codec)

@@ -1,4 +1,4 @@
-"""Values that are refused, or stored only if DQ_TYPES lists their class; and how deep a value may be."""
+"""Values that are refused, or stored only if DQ_TYPES lists their class; the depth of values."""
 
 from __future__ import annotations
 
@@ -144,10 +144,10 @@ Markup.__module__ = "msgpack"
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_listed_is_stored(
+def test_values_of_listed_classes_are_stored(
     value: Any, listed: list[str], codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reason why it was not names DQ_TYPES."""
+    """Otherwise the error names DQ_TYPES."""
     monkeypatch.setattr(msgpack, "Markup", Markup, raising=False)
     assert "DQ_TYPES" in refused(value, codec)
     assert type(there_and_back(value, Codec(BookSpider(), types=listed))) is type(value)
@@ -204,8 +204,8 @@ def point_with_more() -> LoosePoint:
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )
-def test_what_would_come_back_changed_is_refused(value: Any, reason: str, codec: Codec) -> None:
-    """Rather kept on this worker than silently another type; as a part and as a key, too."""
+def test_a_value_that_would_come_back_changed_is_refused(value: Any, reason: str, codec: Codec) -> None:
+    """The request rather stays on this worker than changes a type, even if the value is a part or a key."""
     assert reason in refused(value, codec)
     assert reason in refused([{"a": (value,)}], codec)
     if type(value).__hash__ and not isinstance(value, Price):
@@ -244,7 +244,7 @@ class Step(Base):
 
 
 def test_a_plain_class_that_is_listed_is_carried_by_its_attributes(codec: Codec) -> None:
-    """Whatever these are, without running a method of it; unlisted it stays local, with a message."""
+    """It keeps any attributes, and none of its methods run; unlisted, it is refused with a message."""
     Step.made = 0
     step = Step("click", on=("a", 1))
     listing = Codec(BookSpider(), types=[f"{__name__}.Step", f"{__name__}.Step.Inner"])
@@ -276,20 +276,20 @@ class Copied:
         ("pathlib.PurePath", "cannot be stored: its __reduce__"),
     ],
 )
-def test_what_cannot_be_carried_is_not_listed(name: str, reason: str) -> None:
-    """Told as a worker starts, and not by a request that stays local."""
+def test_a_class_that_cannot_be_carried_cannot_be_listed(name: str, reason: str) -> None:
+    """The worker refuses it at its start, not later with a request that stays local."""
     with pytest.raises(BadType, match=reason):
         Codec(BookSpider(), types=[name])
 
 
-def test_what_is_carried_anyway_may_be_listed() -> None:
-    """It changes nothing."""
+def test_a_class_that_is_always_carried_can_be_listed() -> None:
+    """Listing it changes nothing."""
     listing = Codec(BookSpider(), types=["datetime.datetime", "decimal.Decimal"])
     assert there_and_back(Decimal(1), listing) == Decimal(1)
 
 
-def test_the_project_is_the_packages_of_the_spider_modules() -> None:
-    """A spider from elsewhere may use the items of SPIDER_MODULES' packages, not of its neighbours'."""
+def test_the_packages_of_the_spider_modules_are_the_project() -> None:
+    """A spider from elsewhere may use the items of SPIDER_MODULES' packages, but not of other packages."""
     spider = type("Elsewhere", (Spider,), {"name": "e", "__module__": "elsewhere.spiders"})()
     package, _, _ = __name__.partition(".")
     assert type(there_and_back(Point(1), Codec(spider, spider_modules=[f"{package}.spiders"]))) is Point
@@ -297,8 +297,8 @@ def test_the_project_is_the_packages_of_the_spider_modules() -> None:
     assert "DQ_TYPES" in refused(Point(1), Codec(spider))
 
 
-def test_scrapys_classes_do_not_become_the_projects_by_a_plain_spider() -> None:
-    """scrapy.Spider's own module is not a project."""
+def test_a_plain_spider_does_not_make_scrapy_the_project() -> None:
+    """The module of scrapy.Spider is not a project."""
     codec = Codec(Spider("plain"))
     assert "DQ_TYPES" in refused(Item(), codec)
 
@@ -322,8 +322,8 @@ def nested(levels: int, shape: Any) -> Any:
     ],
     ids=["list", "tuple", "dict", "frozenset", "key", "class"],
 )
-def test_what_encodes_at_any_depth_decodes(shape: Any, codec: Codec) -> None:
-    """Both ways count alike; 100 levels are too many for each."""
+def test_a_value_that_can_be_encoded_can_be_decoded_at_any_depth(shape: Any, codec: Codec) -> None:
+    """Encoder and decoder count alike; 100 levels are too many for both."""
     for levels in range(20, 100):
         value = nested(levels, shape)
         try:
@@ -348,12 +348,12 @@ def cycles() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("value", list(cycles()), ids=["list", "dict", "dataclass"])
-def test_what_contains_itself_is_refused(value: Any, codec: Codec) -> None:
-    """By the limit of depth."""
+def test_a_value_that_contains_itself_is_refused(value: Any, codec: Codec) -> None:
+    """It exceeds the limit of depth."""
     assert "contains itself" in refused(value, codec)
 
 
-def test_shared_parts_do_not_explode(codec: Codec) -> None:
+def test_a_value_whose_shared_parts_would_explode_is_refused(codec: Codec) -> None:
     """50 lists, each twice the one before: 2**50 values, refused by DQ_MAX_ENTRY_BYTES without a walk."""
     value: list[Any] = []
     for _ in range(50):
@@ -361,15 +361,15 @@ def test_shared_parts_do_not_explode(codec: Codec) -> None:
     assert "DQ_MAX_ENTRY_BYTES = 1,048,576" in refused(value, codec)
 
 
-def test_the_bound_is_of_one_entry_not_of_all() -> None:
-    """A crawl encodes millions."""
+def test_the_size_limit_applies_to_each_entry() -> None:
+    """A crawl encodes millions of entries."""
     codec = Codec(BookSpider(), max_bytes=1000)
     for _ in range(20):
         assert there_and_back(list(range(100)), codec)
 
 
 def test_a_class_that_its_module_replaced_is_refused(codec: Codec) -> None:
-    """It would come back as its successor."""
+    """It would come back as its replacement."""
     stale = dataclass(type("Cached", (), {"__module__": __name__, "__annotations__": {"a": "int"}}))
     assert "not the class that its module has" in refused(stale(1), codec)
 

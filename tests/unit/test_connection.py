@@ -1,4 +1,4 @@
-"""Clients that never repeat anything by themselves, and the check of what answers."""
+"""Clients that repeat no command on their own, and the check of the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def connection_to(url: str = "", **other: Any) -> Connection:
 
 
 def options_of(**config: Any) -> dict[str, Any]:
-    """Return what every connection of a client is made with."""
+    """Return the options of every connection of a client."""
     options: dict[str, Any] = (
         Connection(Config("crawl", **config), Path()).blocking().connection_pool.connection_kwargs
     )
@@ -63,7 +63,7 @@ PARAMS: dict[str, Any] = {
 def test_a_cut_reply_raises_once_and_its_command_was_sent_once(
     redis_server: RedisServer, start_proxy: StartProxy, crawl_name: str, by: str
 ) -> None:
-    """Neither kind of client repeats a command, whatever REDIS_PARAMS or the URL's query ask for."""
+    """Neither kind of client repeats a command, even if REDIS_PARAMS or the URL's query ask for it."""
     proxy = start_proxy(redis_server.url)
     port = int(proxy.url.split(":")[-1].split("/")[0])
     connection = {
@@ -98,7 +98,7 @@ def test_a_cut_reply_raises_once_and_its_command_was_sent_once(
 
 
 def test_a_silent_redis_raises_after_the_timeout(redis_server: RedisServer, start_proxy: StartProxy) -> None:
-    """It bounds each wait, on the loop and in threads."""
+    """The time-out bounds each wait, on the loop and in threads."""
     proxy = start_proxy(redis_server.url)
     connection = connection_to(proxy.url, redis_params={"socket_timeout": 0.2})
 
@@ -117,7 +117,7 @@ def test_a_silent_redis_raises_after_the_timeout(redis_server: RedisServer, star
 
 
 def test_a_call_of_a_script_is_packed_as_redis_py_does_it() -> None:
-    """In one piece, by hiredis: redis-py's own way makes two of it, in ten times the time."""
+    """hiredis makes one piece of it; redis-py's own code makes two, in ten times the time."""
     client: Any = new_client(redis.asyncio.Redis, "redis://localhost", {})
     ours = client.connection_pool.make_connection()
     call = ("EVALSHA", "a" * 40, 2, "one", b"\xff", 5, b"x" * 10_000)
@@ -127,8 +127,8 @@ def test_a_call_of_a_script_is_packed_as_redis_py_does_it() -> None:
     assert ours.pack_command("CONFIG GET", "a") == redis.asyncio.Connection().pack_command("CONFIG GET", "a")
 
 
-def test_timeouts_and_keepalive_are_set_unless_params_say_otherwise() -> None:
-    """The same for connecting and for each reply, as far as one is given."""
+def test_timeouts_and_keepalive_have_defaults_that_params_override() -> None:
+    """A given time-out is used both for connecting and for each reply."""
     options = options_of(redis_url="redis://host", redis_params={"socket_timeout": 1.5})
     assert (options["socket_timeout"], options["socket_connect_timeout"]) == (1.5, 1.5)
     assert options["socket_keepalive"] is True
@@ -137,11 +137,11 @@ def test_timeouts_and_keepalive_are_set_unless_params_say_otherwise() -> None:
     assert options["socket_keepalive"] is False
 
 
-# Who wins
+# Precedence
 
 
-def test_params_are_honoured() -> None:
-    """User, password, TLS, client name: whatever redis-py takes."""
+def test_redis_params_are_used() -> None:
+    """User, password, TLS, client name, or any other argument of redis-py."""
     options = options_of(redis_host="b", redis_params={"username": "u", "password": "p", "client_name": "n"})
     assert (options["username"], options["password"], options["client_name"]) == ("u", "p", "n")
     tls = Connection(Config("crawl", redis_host="b", redis_params={"ssl": True}), Path()).blocking()
@@ -151,12 +151,12 @@ def test_params_are_honoured() -> None:
 @pytest.mark.parametrize("url", ["redis://a", "redis+sentinel://a/main", "redis+cluster://a"])
 @pytest.mark.parametrize("ssl", [True, False])
 def test_ssl_is_accepted_with_a_url(url: str, ssl: bool) -> None:
-    """In REDIS_PARAMS, as with REDIS_HOST."""
+    """REDIS_PARAMS may have it, as with REDIS_HOST."""
     pool = connection_to(url, redis_params={"ssl": ssl}).blocking().connection_pool
     assert speaks_tls(pool) == ssl
 
 
-# What cannot be used, and what is never shown
+# Unusable settings, and secrets that are never shown
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_ssl_is_accepted_with_a_url(url: str, ssl: bool) -> None:
         {"redis_params": {"host": "host", "port": "one", "password": "s3cr3t"}},
     ],
 )
-def test_what_cannot_be_used_is_found_before_anything_is_sent(config: dict[str, Any]) -> None:
-    """The error names the setting, and nothing of the password, which may stand anywhere in a bad URL."""
+def test_unusable_settings_are_refused_before_anything_is_sent(config: dict[str, Any]) -> None:
+    """The error names the setting, but no part of the password, which may be anywhere in a bad URL."""
     with pytest.raises(ConfigError, match=r"REDIS_URL|REDIS_PARAMS") as refused:
         open_and_close(Connection(Config("crawl", **config), Path()))
     assert "s3cr3t" not in str(refused.value)
@@ -195,7 +195,7 @@ def test_no_redis_is_started_with_arguments_that_cannot_be_used(tmp_path: Path) 
     ["redis://:s3cr3t/x@host", "redis://:s3cr3t\uff1fx@host", "http://:s3cr3t@host", "redis://host:s3cr3t"],
 )
 def test_a_url_that_a_program_cannot_use_is_not_shown(make: Callable[[str], redis.Redis], url: str) -> None:
-    """Neither by the error nor by what it was raised from."""
+    """Neither the error nor its cause shows it."""
     with pytest.raises(ConfigError, match=r"url, or REDIS_URL \(not shown here\): expected") as refused:
         make(url)
     assert "s3cr3t" not in "".join(traceback.format_exception(refused.value, limit=0))
@@ -210,8 +210,8 @@ def test_a_url_that_a_program_cannot_use_is_not_shown(make: Callable[[str], redi
         ("?ssl_check_hostname=True", True),
     ],
 )
-def test_whose_certificate_it_is_is_checked(query: str, checked: bool | None) -> None:
-    """redis-py before 6 takes any that a known authority has signed, for whatever host."""
+def test_the_host_name_of_a_certificate_is_checked(query: str, checked: bool | None) -> None:
+    """redis-py before 6 takes any certificate of a known authority, for any host."""
     url = f"rediss://host:6379/0{query}"
     settings = {"REDIS_URL": url}
     for client in (
@@ -227,7 +227,7 @@ def test_whose_certificate_it_is_is_checked(query: str, checked: bool | None) ->
 def test_a_password_is_in_no_target_log_or_error(
     start_redis: StartRedis, caplog: pytest.LogCaptureFixture, right: bool
 ) -> None:
-    """Neither when it is right nor when it is wrong."""
+    """Neither a right nor a wrong password is shown."""
     caplog.set_level(logging.DEBUG)
     server = start_redis(password=PASSWORD if right else "another")
     url = f"redis://:s3cr3t%2F&%2540@127.0.0.1:{server.port}/0"
@@ -245,10 +245,10 @@ def test_a_password_is_in_no_target_log_or_error(
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_server_that_repeats_what_it_does_not_know_shows_no_password(
+def test_a_server_that_quotes_an_unknown_command_reveals_no_password(
     start_redis: StartRedis, protocol: int
 ) -> None:
-    """Some managed servers, or old ones, know no AUTH (sent with protocol 2) or no HELLO (with 3)."""
+    """Some managed or old servers know no AUTH (sent with protocol 2) or no HELLO (with 3)."""
     server = start_redis(args=["--rename-command", "AUTH", "", "--rename-command", "HELLO", ""])
     url = f"redis://:s3cr3t@127.0.0.1:{server.port}/0"
     command = "HELLO" if protocol == 3 else "AUTH"
@@ -283,34 +283,34 @@ def test_a_login_that_cannot_be_encoded_is_not_shown(
     assert "s3cr3t" not in "".join(traceback.format_exception(error.value))
 
 
-def test_an_unreachable_redis_is_refused_with_the_ways_out() -> None:
-    """What, where, what to do."""
+def test_an_unreachable_redis_is_reported_with_solutions() -> None:
+    """The error names the fault, the place and the remedies."""
     with pytest.raises(FrontierRefused, match=r"127\.0\.0\.1:9/0 cannot be reached") as refused:
         open_and_close(connection_to("redis://127.0.0.1:9"))
     for way in ("REDIS_URL", "REDIS_HOST", "embedded"):
         assert way in str(refused.value)
 
 
-# Which Redis can be trusted with a crawl
+# Servers that may hold a crawl
 
 
 @pytest.mark.parametrize("version", ["2.8.24", "6.0.20", "6"])
 def test_a_redis_older_than_6_2_is_refused(version: str) -> None:
-    """The scripts use what came with 6.2."""
+    """The scripts use features of 6.2."""
     with pytest.raises(FrontierRefused, match=rf"here.*{version}; 6\.2 or newer"):
         check_info(HEALTHY | {"redis_version": version}, "here")
 
 
 @pytest.mark.parametrize("version", ["6.2.0", "8.0.0", "10.1"])
 def test_6_2_and_newer_are_accepted_silently(version: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Compared as numbers; Valkey and managed servers say whatever they like."""
+    """Versions are compared as numbers; Valkey and managed servers may report any newer one."""
     check_info(HEALTHY | {"redis_version": version}, "here")
     assert not caplog.records
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
 def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: str) -> None:
-    """A part of a crawl that vanished would count as done."""
+    """An evicted part of a crawl would count as done."""
     with pytest.raises(FrontierRefused, match=policy) as refused:
         check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
     assert "CONFIG SET maxmemory-policy noeviction" in str(refused.value)
@@ -320,17 +320,17 @@ def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: 
 def test_a_redis_that_evicts_keys_with_a_ttl_is_warned_about(
     policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No key of a crawl has one; to be sure, the policy is named."""
+    """No key of a crawl has a TTL; the warning still names the policy."""
     check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert policy in record.getMessage()
 
 
-def test_a_redis_without_aof_is_warned_about_unless_it_is_the_embedded_one(
+def test_a_missing_aof_is_warned_about_except_in_the_embedded_redis(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With the command that fixes it."""
+    """The warning has the command that fixes it."""
     info = {name: value for name, value in HEALTHY.items() if name != "aof_enabled"}
     check_info(info, "here", embedded=True)
     assert not caplog.records
@@ -340,10 +340,10 @@ def test_a_redis_without_aof_is_warned_about_unless_it_is_the_embedded_one(
     assert "CONFIG SET appendonly yes" in record.getMessage()
 
 
-def test_a_user_without_info_is_let_in_with_a_warning(
+def test_a_user_who_may_not_use_info_gets_a_warning(
     redis_server: RedisServer, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Managed servers may forbid it; then nothing of it is known."""
+    """Managed servers may forbid INFO; then the check knows nothing about the server."""
     with redis_server.client() as admin:
         admin.execute_command("ACL", "SETUSER", crawl_name, "on", ">pw", "~*", "+@all", "-info")
         try:

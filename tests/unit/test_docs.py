@@ -1,4 +1,4 @@
-"""The documentation: generated parts are up to date, links lead somewhere, commands are tested."""
+"""The documentation: generated parts are up to date, links have targets, commands are tested."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def blocks(*languages: str) -> Iterator[tuple[str, str]]:
 
 
 def commands() -> Iterator[str]:
-    """Yield every command line: all of a block of sh, those after a prompt in one of console."""
+    """Yield every command line: all lines of an `sh` block, and lines after a prompt in a `console` block."""
     for _, block in blocks("sh"):
         yield from filter(None, block.splitlines())
     for _, block in blocks("console"):
@@ -64,7 +64,7 @@ def test_the_generated_parts_are_up_to_date() -> None:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    """And its full docstring, if it is not shown elsewhere."""
+    """It has each name's description."""
     assert set(generated().MODULES) == set(PUBLIC)
     for module, names in PUBLIC.items():
         section = re.search(rf"(?ms)^## {module}\n(.*?)(?=^## |\Z)", PAGES["docs/api.md"])
@@ -73,7 +73,7 @@ def test_the_reference_has_every_public_name() -> None:
 
 
 def test_every_block_has_a_language() -> None:
-    """Else a command could stand in one that no test looks at."""
+    """No test looks at commands in a block without one."""
     for page, text in PAGES.items():
         fences = re.findall(r"(?m)^ *```(.*)$", text)
         assert all(fences[::2]), page
@@ -82,7 +82,7 @@ def test_every_block_has_a_language() -> None:
 
 @pytest.mark.parametrize("command", sorted({line for line in commands() if line.startswith("scrapy dq ")}))
 def test_the_command_line_is_understood(command: str) -> None:
-    """The subcommand and each option exist, by the parser that runs them."""
+    """The parser that runs the command knows the subcommand and each option."""
     parser, group = ScrapyArgumentParser(conflict_handler="resolve"), Command()
     group.settings = Settings()
     group.add_options(parser)
@@ -93,7 +93,7 @@ def test_the_command_line_is_understood(command: str) -> None:
 
 @pytest.mark.parametrize("subcommand", subcommands(), ids=lambda each: each.name)
 def test_a_command_is_documented_as_its_help_says(subcommand: Subcommand) -> None:
-    """Its section of cli.md has its description, and each option that is not every command's."""
+    """Its section of cli.md has its description, and each option that not every command has."""
     parser = ScrapyArgumentParser(conflict_handler="resolve")
     subcommand.add_options(parser)
     section = generated().described(subcommand)
@@ -109,7 +109,7 @@ def test_the_page_of_the_commands_is_short() -> None:
 
 
 def test_the_import_paths_of_a_project_are_changed(tmp_path: Path) -> None:
-    """By the command that from-scrapy-redis.md shows: in files that git has, and in no others."""
+    """The command in from-scrapy-redis.md changes them: in files that git has, and in no others."""
     (command,) = {line for line in commands() if line.startswith("git grep")}
     for name in ("settings.py", "other.txt", "not_added.py"):
         (tmp_path / name).write_text("SCHEDULER = 'scrapy_redis.scheduler.Scheduler'\n")
@@ -131,14 +131,14 @@ def test_python_in_the_docs_can_be_parsed() -> None:
 
 
 def slugs(text: str) -> set[str]:
-    """Return the anchors that GitHub makes of the headings."""
+    """Return the anchors that GitHub makes from the headings."""
     headings = re.findall(r"(?m)^#+ (.*)$", text)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    """To a file that is there, and to a heading in it."""
+def test_links_lead_to_existing_files_and_headings(page: str) -> None:
+    """Each leads to an existing file, and to an existing heading in it."""
     for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?ms)^ *```.*?^ *```$", "", PAGES[page])):
         path, _, anchor = link.partition("#")
         if "://" in link:
@@ -149,16 +149,16 @@ def test_links_lead_somewhere(page: str) -> None:
             assert anchor in slugs(target.read_text("utf-8")), link
 
 
-def test_the_files_that_the_way_of_a_request_names_exist() -> None:
-    """In the page, and in its picture, which leave out the beginning of a path."""
+def test_files_named_in_the_path_of_a_request_exist() -> None:
+    """The page and its picture leave out the beginning of each path."""
     stored = {f"/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "scrapy_dq").rglob("*.*")}
     text = PAGES["docs/request.md"] + (DOCS / "pictures" / "request.svg").read_text()
     for name in set(re.findall(r"[\w/]+\.(?:py|lua)\b", text)):
         assert any(path.endswith(f"/{name}") for path in stored), name
 
 
-def test_the_files_that_the_package_names_exist() -> None:
-    """In its docstrings, comments and strings, without the beginning of a path; but for Scrapy's files."""
+def test_files_named_in_the_package_exist() -> None:
+    """Docstrings, comments and strings leave out the beginning of a path; Scrapy's files do not count."""
     folders = ("scrapy_dq", "tests", "benchmarks", "docs", "example_project")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
     stored = {f"/{path.relative_to(ROOT).as_posix()}" for path in files}

@@ -1,4 +1,4 @@
-"""Scrapy's download slots as partitions, by real slots of the installed Scrapy."""
+"""Scrapy's download slots as partitions, with real slots of the installed Scrapy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST = "x" * MAX_PARTITION_BYTES
 
 
 class Resting(Downloader):
-    """Scrapy's downloader, as far as its slots go: it downloads nothing, and needs no reactor."""
+    """The slots of Scrapy's downloader: it downloads nothing, and needs no reactor."""
 
     def __init__(self) -> None:
         self.slots = {}
@@ -64,7 +64,7 @@ def slots(**settings: Any) -> Slots:
     ],
 )
 def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any], partition: bytes) -> None:
-    """The host of its URL, as Scrapy reads it, or what its meta says."""
+    """The slot is the host of its URL, as Scrapy reads it, or the name in its meta."""
     assert slots().partition_of(Request(url, meta=meta)) == partition
     assert partition_without_downloader(Request(url, meta=meta)) == partition
 
@@ -88,7 +88,7 @@ def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any
     ],
 )  # fmt: skip
 def test_one_host_under_several_names_is_one_partition(host: str, partition: str) -> None:
-    """All numbers that a resolver takes for one address, and a final dot; nothing else is changed."""
+    """A resolver takes these numbers for one address, and ignores a final dot; no other name is changed."""
     request = Request(f"http://{host}/1", meta={"verbatim_url": True})
     if request.url != f"http://{host}/1":
         pytest.skip("this Scrapy changes the URL")
@@ -106,8 +106,8 @@ def test_one_host_under_several_names_is_one_partition(host: str, partition: str
         ["s3://one/x", "s3://two/x", "ftp://a/b/c", "ftp://a.b/c/", "data:,a/b", "file:///tmp/x/y"],
     ],
 )
-def test_what_was_read_of_one_url_holds_for_no_other_host(urls: list[str]) -> None:
-    """Hosts are remembered by how URLs begin: where these differ, the partition is still the slot."""
+def test_a_remembered_host_is_not_used_for_another_host(urls: list[str]) -> None:
+    """Hosts are remembered by the beginning of URLs: if that differs, the partition is still the slot."""
     made = slots()
     for url in urls:
         request = Request(url, meta={"verbatim_url": True})
@@ -115,8 +115,8 @@ def test_what_was_read_of_one_url_holds_for_no_other_host(urls: list[str]) -> No
         assert (url, made.partition_of(request)) == (url, expected)
 
 
-def test_a_downloader_with_a_slot_key_of_its_own_is_asked() -> None:
-    """A class of the project's, an instance that was changed, and another name in meta."""
+def test_a_downloader_with_its_own_slot_key_is_asked() -> None:
+    """A class of the project, an instance that was changed, and another key in meta."""
 
     class Named(Resting):
         DOWNLOAD_SLOT = "lane"
@@ -135,15 +135,15 @@ def test_a_downloader_with_a_slot_key_of_its_own_is_asked() -> None:
     ids=ascii,
 )
 def test_a_slot_whose_name_fits_no_partition_is_reported(name: str) -> None:
-    """In a few words, without the characters that it is refused for."""
+    """The error is short, and has none of the forbidden characters."""
     with pytest.raises(BadPartition, match="the name of its download slot") as refusal:
         slots().partition_of(Request("http://a.com/", meta={"download_slot": name}))
     assert len(str(refusal.value)) < 800
     assert str(refusal.value).isprintable()
 
 
-def test_a_slot_that_is_the_parents_by_itself_is_not_copied() -> None:
-    """What the project has written stays, though it be the same text; and so does what copies that."""
+def test_a_slot_that_scrapy_set_on_the_parent_is_not_copied() -> None:
+    """A name from the project stays, even if the text is equal; so does a copy of it."""
     made = slots()
     page = Request("http://a.com/1", meta={"x": 1})
     page.meta["download_slot"] = "".join(["a", ".com"])  # as Scrapy does when it downloads
@@ -162,7 +162,7 @@ def test_a_slot_that_is_the_parents_by_itself_is_not_copied() -> None:
 
 
 def test_a_redirect_takes_no_slot_of_the_project_to_another_site() -> None:
-    """An open redirect: the other site could hold the slot up, for all workers. A retry keeps it."""
+    """Otherwise an open redirect lets another site hold up the slot for all workers. A retry keeps it."""
     made = slots()
     mine = Request("http://a.com/1", meta={"download_slot": "".join(["m", "ine"])})
     for url, partition in (
@@ -177,8 +177,8 @@ def test_a_redirect_takes_no_slot_of_the_project_to_another_site() -> None:
         assert made.partition_of(redirect) == partition
 
 
-def test_the_limit_of_a_partition_is_that_of_its_slot() -> None:
-    """CONCURRENT_REQUESTS_PER_DOMAIN, and DOWNLOAD_SLOTS where it says otherwise."""
+def test_a_partition_has_the_limit_of_its_slot() -> None:
+    """CONCURRENT_REQUESTS_PER_DOMAIN, unless DOWNLOAD_SLOTS sets another one."""
     found = slots(
         CONCURRENT_REQUESTS_PER_DOMAIN=8,
         DOWNLOAD_SLOTS={"slow.com": {"concurrency": 1, "delay": 5}, "late.com": {"delay": 5}},
@@ -188,31 +188,31 @@ def test_the_limit_of_a_partition_is_that_of_its_slot() -> None:
 
 
 def test_a_spiders_own_concurrency_counts() -> None:
-    """Scrapy takes the spider's attribute before its setting."""
+    """Scrapy prefers the spider's attribute to its setting."""
     made = crawler(Resting(), CONCURRENT_REQUESTS_PER_DOMAIN=8)
     made.spider.max_concurrent_requests = 2
     assert (Slots(made).most, Slots(made).limit(b"a.com")) == (2, 2)
 
 
-def test_without_a_limit_there_is_room_for_all() -> None:
+def test_a_concurrency_of_0_means_no_limit() -> None:
     assert slots(CONCURRENT_REQUESTS_PER_DOMAIN=0).most == MAX_LEASES
 
 
 @pytest.mark.parametrize("downloader", [object(), SimpleNamespace(slots={})])
 def test_a_downloader_without_slots_is_refused(downloader: Any) -> None:
-    """A DOWNLOADER of somebody else's: the message says what to set."""
+    """The project has another DOWNLOADER: the error names the setting that helps."""
     with pytest.raises(UnsupportedScrapy, match="DQ_PARTITION_BY = 'none'"):
         Slots(crawler(downloader))
 
 
-def test_without_partitions_there_is_one_with_room_for_all() -> None:
+def test_without_partitions_all_requests_share_one() -> None:
     request = Request("http://a.com/", meta={"download_slot": "x" * 10_000})
     assert OneSlot().partition_of(request) == b""
     assert OneSlot().limit(b"") == OneSlot().most == MAX_LEASES
 
 
-def test_of_very_many_hosts_some_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered of them is bounded; what is forgotten comes out the same."""
+def test_the_memory_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of hosts is bounded; a forgotten host gives the same partition again."""
     monkeypatch.setattr("scrapy_dq.scheduling.partitions.MOST_HOSTS", 3)
     mine = slots()
     for number in (*range(10), *range(10)):
@@ -221,8 +221,8 @@ def test_of_very_many_hosts_some_are_read_again(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("before", ["?", "#", ".", "@"])
-def test_no_long_beginning_of_a_url_is_kept(before: str) -> None:
-    """A page may have 10,000 links like this one."""
+def test_no_long_prefix_of_a_url_is_remembered(before: str) -> None:
+    """A page may have 10,000 such links."""
     mine = slots()
     url = f"http://a{before}{'x' * 16_000}/"
     assert mine.partition_of(Request("http://b.com/")) == b"b.com"
@@ -230,8 +230,8 @@ def test_no_long_beginning_of_a_url_is_kept(before: str) -> None:
     assert max(map(len, mine._hosts)) < 20
 
 
-def test_limits_of_a_host_hold_under_any_spelling_of_its_name() -> None:
-    """In the settings, too; those of a name that is itself in use come first."""
+def test_limits_of_a_host_apply_to_any_spelling_of_its_name() -> None:
+    """Names in the settings may be spelled differently; limits of the exact name come first."""
     delays = {"127.2": 1, "A.com.": 2, "b.com": 3, "B.COM": 4, "[::ffff:7f00:5]": 5}
     setting = {name: {"delay": delay} for name, delay in delays.items()}
     limits = Config.read({"DQ_DOMAIN_LIMITS": setting}, {"spider": "any"}).limits.own
@@ -252,8 +252,8 @@ def test_limits_of_a_host_hold_under_any_spelling_of_its_name() -> None:
     ],
     ids=ascii,
 )  # fmt: skip
-def test_an_internationalised_name_means_the_host_that_requests_have(name: str) -> None:
-    """Request encodes it, if it can; a name is looked up as it is."""
+def test_an_internationalised_name_in_the_settings_matches_its_host(name: str) -> None:
+    """Request encodes it, if it can; otherwise the name is looked up unchanged."""
     limits = Config.read({"DQ_DOMAIN_LIMITS": {name: {"delay": 1}}}, {"spider": "any"}).limits.own
     own = slots(DOWNLOAD_SLOTS={name: {"concurrency": 3}})
     for url in (f"http://{name}/", f"https://{name}:8080/x"):
@@ -263,7 +263,7 @@ def test_an_internationalised_name_means_the_host_that_requests_have(name: str) 
 
 
 @pytest.mark.parametrize("zone", ["%1", "%30", "%25"])
-def test_the_zone_of_an_address_makes_no_partition_of_its_own(zone: str) -> None:
-    """Any number reaches the same host, unless the address is of one link."""
+def test_the_zone_of_an_address_makes_no_separate_partition(zone: str) -> None:
+    """Any number reaches the same host, unless the address is link-local."""
     assert one_spelling(f"2001:db8::1{zone}") == "2001:db8::1"
     assert one_spelling(f"fe80::1{zone}") == f"fe80::1{zone}"

@@ -1,4 +1,4 @@
-"""When a request is due, as its meta and DQ_RETRY_BACKOFF say."""
+"""The due time of a request, from its meta and DQ_RETRY_BACKOFF."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def request(**meta: Any) -> Request:
     ],
 )
 def test_a_time_is_read_from_the_meta(meta: dict[str, Any], due: Due) -> None:
-    """Seconds from now, by this process's clock; seconds since 1970, by Redis's; both, if both are there."""
+    """Seconds from now by this process's clock, seconds since 1970 by Redis's clock, or both."""
     assert due_of(request(**meta), None, Backoff()) == due
 
 
-# Milliseconds where seconds are meant are beyond both limits.
+# A value in milliseconds exceeds both limits.
 @pytest.mark.parametrize(
     "bad",
     [-1, "soon", True, float("nan"), 1e30, 2**70, [5], 5j],
@@ -50,7 +50,7 @@ def test_a_time_is_read_from_the_meta(meta: dict[str, Any], due: Due) -> None:
 )
 @pytest.mark.parametrize("key", ["dq_delay", "dq_not_before"])
 def test_an_invalid_time_is_refused(key: str, bad: Any) -> None:
-    """The error names key and value, in a few words, and what is expected."""
+    """The error names the key, the value and the expected range, in a few words."""
     with pytest.raises(
         BadDue, match=rf"^meta\['{key}'\] = .* expected seconds as a number from 0 to"
     ) as refusal:
@@ -59,7 +59,7 @@ def test_an_invalid_time_is_refused(key: str, bad: Any) -> None:
 
 
 def test_a_long_value_is_cut_and_made_ascii() -> None:
-    """It is in logs and dead letters."""
+    """Logs and dead letters contain it."""
     with pytest.raises(BadDue) as refusal:
         due_of(request(dq_delay="\n\x1b\ud800" * 10_000), None, Backoff())
     assert len(str(refusal.value)) < 200
@@ -83,13 +83,13 @@ def test_without_backoff_a_retry_is_due_at_once() -> None:
     ],
 )
 def test_a_retry_backs_off_and_a_redirect_does_not(parent: Request | None, backs_off: bool) -> None:
-    """A redirect of a retry, or a child that copied the meta, has the count of what it came from."""
+    """A redirect of a retry, or a child that copied the meta, has its parent's count."""
     found = due_of(request(retry_times=2), parent, BACKOFF)
     assert (found != AT_ONCE) is backs_off
 
 
 @pytest.mark.parametrize("meta", [{}, {"retry_times": 0}, {"retry_times": "1"}])
-def test_what_is_not_a_retry_does_not_back_off(meta: dict[str, Any]) -> None:
+def test_only_a_retry_backs_off(meta: dict[str, Any]) -> None:
     assert due_of(request(**meta), request(), BACKOFF) == AT_ONCE
 
 
@@ -100,14 +100,14 @@ def test_a_backoff_doubles_up_to_its_cap_and_half_of_it_is_jitter(times: int, lo
     assert len(pauses) > 10
 
 
-def test_a_retry_that_says_its_own_time_keeps_to_it() -> None:
-    """Whoever makes it knows better than the setting."""
+def test_a_retry_keeps_the_time_that_it_names() -> None:
+    """The code that makes the retry knows better than the setting."""
     assert due_of(request(retry_times=1, dq_delay=0), None, BACKOFF) == AT_ONCE
     assert due_of(request(retry_times=1, dq_not_before=5), None, BACKOFF) == Due(0, 5)
 
 
 def test_a_request_is_stored_without_its_time() -> None:
-    """What follows from it copies the meta; the caller's own request stays as it was."""
+    """Requests that follow from it copy its meta; the caller's own request is unchanged."""
     meta = {"dq_delay": 5, "dq_not_before": 6, "download_latency": 0.1, "kept": 7}
     original = JsonRequest("http://a.com/", data={"a": 1}, meta=meta)
     stored = as_stored(original)

@@ -1,4 +1,4 @@
-"""What is said of a project's own dupefilter, and what becomes of it."""
+"""A project's own dupefilter: the message about it, and the methods without effect."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Telling(DupeFilter):
 
 
 @pytest.mark.parametrize(("cls", "told"), [(Own, True), (Telling, False), (DupeFilter, False)])
-def test_what_a_subclass_overrides_without_effect_is_named(
+def test_a_method_that_a_subclass_overrides_without_effect_is_named(
     cls: type[DupeFilter], told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The crawl's shared `seen` decides: its request_seen() is not called, and a line says so."""
+    """The crawl's shared `seen` decides: a message says that its request_seen() is not called."""
     crawler = Crawler(Spider, {"DUPEFILTER_CLASS": cls})
     crawler.request_fingerprinter = RequestFingerprinter(crawler)
     with caplog.at_level(logging.INFO):

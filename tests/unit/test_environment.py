@@ -1,4 +1,4 @@
-"""What a crawl finds around it."""
+"""The environment of a crawl: its data directory, Scrapyd's job, and the arguments of its spider."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scrapy_dq import environment, gc_tuning
 def test_naming_the_data_directory_creates_nothing(
     config: str | None, named: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It need not be writable: with a REDIS_URL nothing may need it."""
+    """The directory need not be writable: with a REDIS_URL, no code may need it."""
     if config is not None:
         (tmp_path / "scrapy.cfg").write_text(f"[settings]\n{config}")
     monkeypatch.chdir(tmp_path)
@@ -46,10 +46,10 @@ def test_naming_the_data_directory_creates_nothing(
         ({}, {}, None),
     ],
 )
-def test_scrapyd_names_its_job(
+def test_the_job_of_scrapyd_is_found(
     environ: dict[str, str], arguments: dict[str, str], job: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the environment up to 1.3 and in some since, and as an argument: for `%(job)s`."""
+    """For `%(job)s`: in the environment up to 1.3 and in some later versions, or as an argument."""
     for name in ("SCRAPY_JOB", "SCRAPYD_JOB"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -59,7 +59,7 @@ def test_scrapyd_names_its_job(
 
 
 def opened_with(*args: object, frozen: bool = False, **kwargs: object) -> dict[str, str]:
-    """Return what is known of a spider's arguments while its `crawl()` is under way."""
+    """Return the known arguments of a spider during its `crawl()`."""
 
     class Opening(Crawler):
         def crawl(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,15 +77,15 @@ def opened_with(*args: object, frozen: bool = False, **kwargs: object) -> dict[s
             gc_tuning.release()
 
 
-def test_the_arguments_are_what_a_spider_is_made_with() -> None:
-    """By the command line, by Scrapyd, or by a script; whatever else the spider sets for itself."""
+def test_spider_arguments_are_the_arguments_of_the_constructor() -> None:
+    """They come from the command line, Scrapyd or a script; attributes that the spider sets do not count."""
     assert opened_with(part=2, start_urls=["a"]) == opened_with(start_urls=["a"], part="2") != {}
     others = [opened_with(part=part) for part in (2, 3, [2], None, {"a": 2})]
     assert len(set(map(str, others))) == 5
     assert list(opened_with(part=2, _job="7")) == ["part"]
     assert len(set(map(str, [opened_with(), opened_with(2), opened_with(3), opened_with(2, part=2)]))) == 4
     assert opened_with(part="is at 0x1") != opened_with(part="is at 0x2")
-    # Equal sets, each in an order of its own, as in two processes.
+    # Equal sets with different orders, as in two processes.
     assert repr({8, 0}) != repr({0, 8})
     assert opened_with(parts={8, 0}) == opened_with(parts={0, 8}) != opened_with(parts={0, 1})
 
@@ -97,14 +97,14 @@ class Rows:
 
 @pytest.mark.parametrize("value", [object(), iter([1]), (n for n in [1]), [object()], Rows()])
 def test_arguments_without_a_distinct_repr_do_not_count_as_equal(value: object) -> None:
-    """Two scripts that hand on iterators look alike: whether they yield the same is not known."""
+    """Two scripts that pass iterators look alike: it is unknown whether these yield the same values."""
     assert not environment.told_apart(opened_with(rows=value))
     assert environment.told_apart(opened_with(rows=[1, "a... at 0x1"], text="an object at 0x1..."))
     assert opened_with(rows=value) == opened_with(rows=value)
 
 
-def test_plain_data_is_the_same_in_whichever_order_it_is_written() -> None:
-    """Sets have another one in each process, also within lists and dicts."""
+def test_the_order_of_plain_data_does_not_matter() -> None:
+    """Sets have another order in each process, also inside lists and dicts."""
     first, second = {8, 0}, {0, 8}
     assert repr(first) != repr(second)
     one, other = ({"a": [first], "b": (1,)}, {"b": (1,), "a": [second]})
@@ -115,12 +115,12 @@ def test_plain_data_is_the_same_in_whichever_order_it_is_written() -> None:
     assert not environment.told_apart(opened_with(given=endless))
 
 
-def test_they_are_found_when_another_crawl_of_the_process_has_joined() -> None:
-    """It has exempted them from garbage collection, and the collector finds nothing of that."""
+def test_spider_arguments_are_found_after_another_crawl_of_the_process_joined() -> None:
+    """That crawl has exempted them from garbage collection, and the collector no longer finds them."""
     assert opened_with(category=1, frozen=True) == opened_with(category=1)
 
 
-def test_without_a_crawl_they_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_crawl_spider_arguments_come_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """`scrapy dq push` makes a spider, and crawls nothing."""
     words = ["scrapy", "dq", "push", "-a", "_job=7", "-a", "category=1", "-acolour=red"]
     monkeypatch.setattr(sys, "argv", words)
@@ -136,7 +136,7 @@ def test_without_a_crawl_they_are_those_of_the_command_line(monkeypatch: pytest.
         ('*{"part": "2b", "colour": "5c"}', "-a colour (not given here), -a part (another value here)"),
     ],
 )
-def test_what_is_known_of_another_start_is_said(starts: str, says: str) -> None:
-    """By names alone: the values are digests."""
+def test_differences_from_the_arguments_of_another_start_are_named(starts: str, says: str) -> None:
+    """Only the names are shown: the values are digests."""
     assert environment.compared(starts, '{"part": "1a"}') == says
     assert environment.compared("{}", "{}") == "no arguments"

@@ -1,4 +1,4 @@
-"""What is said of an error from Redis."""
+"""The explanations of errors from Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scrapy_dq.frontier.errors import describe, explain
 
 SCRIPT_6 = "Error running script (call to f_ab): @user_script:12: @user_script: 12: "
 SCRIPT_8 = " script: ab12, on @user_script:12."
-# As they come from Redis 6.2, 7.0 and 8, and as redis-py hands them on.
+# The texts of Redis 6.2, 7.0 and 8, as redis-py passes them on.
 ERRORS = [
     (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), "memory is full"),
     (ResponseError(SCRIPT_6 + "-OOM command not allowed when used memory > 'maxmemory'. "), "memory is full"),
@@ -45,7 +45,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "meaning"), ERRORS)
 def test_an_error_is_explained_in_one_sentence(error: Exception, meaning: str) -> None:
-    """It says what is wrong, and holds the error's own words, but for the place in a script."""
+    """The sentence names the fault, and has the error's own words except the place in a script."""
     sentence = explain(error)
     assert meaning in sentence
     words = describe(error).removeprefix(f"{SCRIPT_6}-").removesuffix(SCRIPT_8.rstrip(".")).rstrip(".")
@@ -54,6 +54,6 @@ def test_an_error_is_explained_in_one_sentence(error: Exception, meaning: str) -
 
 
 def test_an_error_without_text_is_named() -> None:
-    """A log line never ends in an empty reason."""
+    """A log line never ends with an empty reason."""
     assert describe(TimeoutError()) == "TimeoutError"
     assert describe(ValueError(" no ")) == "no"

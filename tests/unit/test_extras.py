@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("extra", ["embedded", "web", "metrics", "zstd", "otel"])
-def test_an_extra_is_installed_by_the_names_of_its_packages(extra: str) -> None:
-    """All of them for this Python, and none else."""
+def test_the_advice_names_the_packages_of_an_extra(extra: str) -> None:
+    """All packages for this Python, and no others."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     listed = [
@@ -27,7 +27,7 @@ def test_an_extra_is_installed_by_the_names_of_its_packages(extra: str) -> None:
     assert pip_install(extra) == f"pip install {' '.join(named)}"
 
 
-def test_a_copied_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_package_metadata_the_advice_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -35,7 +35,7 @@ def test_a_copied_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     assert pip_install("web") == "install the packages of the extra 'web' of scrapy_dq"
 
 
-def test_nobody_is_told_to_install_scrapy_dq_from_an_index() -> None:
+def test_no_text_advises_to_install_scrapy_dq_from_an_index() -> None:
     files = [*(ROOT / "scrapy_dq").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     command = re.compile(r"pip install [^\n`]*scrapy[-_]dq\[")
     assert [str(path.relative_to(ROOT)) for path in files if command.search(path.read_text())] == []

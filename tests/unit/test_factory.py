@@ -1,4 +1,4 @@
-"""What a worker says of the crawl that it joins."""
+"""The identity of a worker in the crawl that it joins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Opening(Crawler):
 
 
 def identity(**kwargs: object) -> Identity:
-    """Return the identity of a worker whose `crawl()` was given these arguments."""
+    """Return the identity of a worker whose `crawl()` got these arguments."""
     crawler = Opening(Spider)
     crawler.spider = Spider("any")
     crawler.request_fingerprinter = RequestFingerprinter(crawler)
@@ -30,8 +30,8 @@ def identity(**kwargs: object) -> Identity:
 
 
 @pytest.mark.parametrize(("rows", "own"), [(iter([1]), True), ([1], False)], ids=["iterator", "list"])
-def test_a_start_with_arguments_without_a_distinct_repr_is_this_workers_own(rows: object, own: bool) -> None:
-    """Another one with such arguments makes up for it as little as it is this one, started again."""
+def test_a_start_whose_arguments_have_no_distinct_repr_belongs_to_its_worker(rows: object, own: bool) -> None:
+    """Another worker's start() with such arguments does not replace it, nor does a restart of this worker."""
     said = identity(rows=rows)
     assert said.starts.startswith("*") is own
     assert (said.restart_window_s == 0) is own

@@ -1,4 +1,4 @@
-"""Which worker of a run empties a feed that is to be overwritten: each file once."""
+"""The worker of a run that empties a feed with `overwrite`: each file is emptied once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 
 
 class Feed:
-    """A feed's file, with items of a run before."""
+    """A feed's file, with items of an earlier run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class Feed:
         self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl", form: str = "jsonlines",
         batch: int = 0,
     ) -> Any:  # fmt: skip
-        """Let a worker join *run*, and open the feed; *new*: it is the first one there."""
+        """Let a worker join *run* and open the feed; *new* if it is the run's first worker."""
         crawler = Mock(settings={"DQ_DATA_DIR": self.home})
         storage.run_begins(crawler, crawl, "epoch", run, new=new)
         return UnbufferedFileFeedStorage.from_crawler(
@@ -57,8 +57,8 @@ def feed(tmp_path: Path) -> Feed:
     return made
 
 
-def test_the_first_worker_empties_it_as_it_begins(feed: Feed) -> None:
-    """Not with its first item: another one, that joined later, may have written by then."""
+def test_the_first_worker_empties_the_file_as_it_begins(feed: Feed) -> None:
+    """Not with its first item: a worker that joined later may have written by then."""
     first = feed.worker(1, new=True)
     feed.write(feed.worker(1, new=False), "a")
     feed.write(first, "b")
@@ -66,21 +66,21 @@ def test_the_first_worker_empties_it_as_it_begins(feed: Feed) -> None:
 
 
 def test_a_worker_that_continues_appends(feed: Feed) -> None:
-    """Also if the first one was killed before it had scraped anything."""
+    """It does so even if the first worker was killed before it had scraped an item."""
     feed.worker(1, new=True)
     feed.write(feed.worker(1, new=False), "a")
     feed.write(feed.worker(1, new=False), "b")
     assert feed.text == "ab"
 
 
-def test_a_later_worker_empties_a_file_of_its_own(feed: Feed) -> None:
-    """Others crawl in the run already, on another host: this file is of the run before."""
+def test_a_later_worker_on_another_host_empties_its_own_file(feed: Feed) -> None:
+    """The run has workers on another host: this file is from the run before."""
     feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "a"
 
 
-def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_continues(feed: Feed) -> None:
-    """It may be of this run: what it holds will not be scraped again."""
+def test_a_file_without_a_record_is_kept_if_the_run_continues(feed: Feed) -> None:
+    """It may be from this run, whose items will not be scraped again."""
     shutil.rmtree(feed.home)
     feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "0a"
@@ -90,7 +90,7 @@ def test_a_file_of_which_nothing_is_known_is_kept_in_a_run_that_continues(feed: 
 
 
 def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
-    """But noted: a worker with `overwrite` that goes on with the run keeps it, as does a crew; no batch."""
+    """The run is noted: a later worker with `overwrite` keeps the file, as a crew does. No batch is noted."""
     feed.worker(1, new=True, overwrite=False, batch=5)
     assert [note.name[:15] for note in feed.notes] == ["epoch.000000000"]
     feed.write(feed.worker(1, new=True, overwrite=False), "a")
@@ -101,8 +101,10 @@ def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "xml"])
-def test_a_second_beginning_is_reported(feed: Feed, form: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever appends: a second `scrapy crawl -o items.csv`, or one that continues the run; jsonlines may."""
+def test_appending_to_json_csv_or_xml_is_reported(
+    feed: Feed, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second `scrapy crawl -o items.csv` or a later worker of the run appends; jsonlines allows that."""
     feed.write(feed.worker(1, new=True, form=form), "a")
     assert caplog.text == ""
     feed.write(feed.worker(1, new=False, overwrite=False), "b")
@@ -112,8 +114,8 @@ def test_a_second_beginning_is_reported(feed: Feed, form: str, caplog: pytest.Lo
     assert f"Appended {form} has a second beginning" in caplog.text
 
 
-def test_a_storage_that_scrapy_creates_as_a_test_empties_nothing(feed: Feed) -> None:
-    """It does so before the run is known."""
+def test_a_storage_that_scrapy_creates_as_a_test_does_not_empty_the_file(feed: Feed) -> None:
+    """Scrapy does so before the run is known."""
     UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options={"overwrite": True})
     assert feed.text == "0"
 
@@ -122,7 +124,7 @@ def test_a_storage_that_scrapy_creates_as_a_test_empties_nothing(feed: Feed) -> 
 def test_a_link_of_another_user_is_not_followed(
     feed: Feed, monkeypatch: pytest.MonkeyPatch, overwrite: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Refused as Scrapy tests the storage, and if it is made after that."""
+    """It is refused when Scrapy tests the storage, and also if it is made later."""
     ours = feed.path.with_name("ours")
     ours.write_text("precious")
     options = {"overwrite": overwrite, "format": "jsonlines"}
@@ -145,7 +147,7 @@ def test_a_link_of_another_user_is_not_followed(
 
 
 @pytest.mark.parametrize("what", ["another user's", "open to others"])
-def test_a_record_that_others_could_have_written_empties_nothing(
+def test_a_record_that_another_user_could_have_written_is_ignored(
     feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     if what == "open to others":
@@ -163,7 +165,7 @@ def test_a_record_that_others_could_have_written_empties_nothing(
 def test_without_records_only_a_new_run_empties_the_file(
     feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning names what could not be written, and the setting."""
+    """A warning names the file that could not be written, and the setting."""
     shutil.rmtree(feed.home)
     feed.home.touch()
     feed.write(feed.worker(1, new=False), "a")
@@ -174,8 +176,8 @@ def test_without_records_only_a_new_run_empties_the_file(
     assert os.listdir(feed.path.parent) == ["items.jsonl"]
 
 
-def test_a_file_that_two_crawls_share_is_emptied_by_the_first_worker_of_each_alone(feed: Feed) -> None:
-    """Not by a worker that joins one of them after the other has begun."""
+def test_only_the_first_worker_of_each_crawl_empties_a_shared_file(feed: Feed) -> None:
+    """A worker that joins one of them after the other has begun does not empty it."""
     feed.write(feed.worker(1, new=True), "a")
     feed.write(feed.worker(7, new=True, crawl="other"), "o")
     feed.write(feed.worker(1, new=False), "b")

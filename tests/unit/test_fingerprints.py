@@ -1,4 +1,4 @@
-"""scrapy_dq.scheduling.fingerprints: the same bytes as Scrapy's, without the time."""
+"""scrapy_dq.scheduling.fingerprints: the same bytes as Scrapy's, in less time."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ urls = st.builds(
 
 
 class Counted(RequestFingerprinter):
-    """A fingerprinter of somebody's own."""
+    """A project's own fingerprinter."""
 
 
 @given(url=urls, method=st.sampled_from(METHODS), body=st.sampled_from([b"", b"x"]), verbatim=st.booleans())
 @example(url="http://a.b/a?a-=1&a=1", method="GET", body=b"", verbatim=False)
 @example(url="http://a.b/a\n", method="GET", body=b"", verbatim=True)
-def test_the_quick_one_is_equal(url: str, method: str, body: bytes, verbatim: bool) -> None:
-    """Whatever the URL is: for any other fingerprint a page would be crawled twice, or never."""
+def test_the_quick_fingerprint_equals_that_of_scrapy(
+    url: str, method: str, body: bytes, verbatim: bool
+) -> None:
+    """With another fingerprint, a page would be crawled twice or never."""
     scrapys = RequestFingerprinter()
     try:
         request = Request(url, method=method, body=body, meta={"verbatim_url": True} if verbatim else {})
@@ -53,8 +55,8 @@ def test_the_quick_one_is_equal(url: str, method: str, body: bytes, verbatim: bo
 
 
 @pytest.mark.parametrize("path", ["", "shop/item-1.html", "a/b/?page=2", "a?x=1&y=2", "a?x="])
-def test_scrapys_is_not_asked_about_ordinary_urls(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are most of a crawl."""
+def test_ordinary_urls_are_fingerprinted_without_scrapy(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such URLs are most of a crawl."""
     scrapys = RequestFingerprinter()
     quick = quick_fingerprint(scrapys)
     urls = [f"http://{host}/{path}" for host in ("a.example", "127.0.0.1:80")]
@@ -64,14 +66,14 @@ def test_scrapys_is_not_asked_about_ordinary_urls(path: str, monkeypatch: pytest
     assert [quick(Request(url)) for url in urls] == expected
 
 
-def test_a_custom_fingerprinter_is_called_for_everything() -> None:
-    """A class derived from Scrapy's, too: it may mean something else by the same URL."""
+def test_a_custom_fingerprinter_is_called_for_every_request() -> None:
+    """A class derived from Scrapy's is also called: it may give the same URL another meaning."""
     own = Counted()
     assert quick_fingerprint(own) == own.fingerprint
 
 
-def test_a_scrapy_with_other_fingerprints_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a newer one changes is found out when the crawl begins."""
+def test_a_scrapy_with_other_fingerprints_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crawl detects the changes of a newer Scrapy when it begins."""
     scrapys = RequestFingerprinter()
     newer: Callable[[Request], bytes] = lambda request: b"new" + request.url.encode()  # noqa: E731
     newer.__module__ = "scrapy.utils.request"

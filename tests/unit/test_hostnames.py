@@ -1,4 +1,4 @@
-"""The cost of hosts in links and of charsets: Python needs the square of their length."""
+"""The cost of hosts in links, and of charsets: Python needs quadratic time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 
 @pytest.fixture(autouse=True)
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bound punycode, as a scheduler does; return the lengths that Python converts meanwhile."""
+    """Bound punycode, as a scheduler does; return the lengths that Python converts after that."""
     lengths: list[int] = []
 
     def noted(convert: Callable[..., object]) -> Callable[..., object]:
@@ -37,7 +37,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
-def test_a_link_to_an_endless_host_costs_no_minute(converted: list[int]) -> None:
+def test_a_link_to_a_very_long_host_name_takes_little_time(converted: list[int]) -> None:
     """60 kB of a page took a minute each time its link was followed."""
     url = f"http://www.{LETTERS}.example/"
     page = HtmlResponse("http://a.example/", body=f'<a href="{url}">x</a>'.encode(), encoding="utf-8")
@@ -50,8 +50,8 @@ def test_a_link_to_an_endless_host_costs_no_minute(converted: list[int]) -> None
 
 
 @pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
-def test_no_page_is_decoded_as_if_it_were_a_label(errors: str, converted: list[int]) -> None:
-    """Its charset may be "punycode": a page of 1 MB took hours."""
+def test_no_page_is_decoded_as_punycode(errors: str, converted: list[int]) -> None:
+    """The charset of a page may be "punycode": a page of 1 MB took hours."""
     with pytest.raises(UnicodeError, match="2,001 characters are too many"):
         (b"a" * 1_000 + b"-" + b"b" * 1_000).decode("punycode", errors)
     with pytest.raises(UnicodeError):
@@ -59,8 +59,8 @@ def test_no_page_is_decoded_as_if_it_were_a_label(errors: str, converted: list[i
     assert not converted
 
 
-def test_real_names_are_what_they_were(converted: list[int]) -> None:
-    """Also refused as they were: a sign that becomes a slash would hide where a host ends."""
+def test_real_names_are_encoded_as_before(converted: list[int]) -> None:
+    """The same names are refused as before: a sign that becomes a slash would hide the end of a host."""
     assert host_named("Bücher.example.") == "xn--bcher-kva.example"
     longest = "ü" * (LONGEST_LABEL - 20)
     assert longest.encode("punycode").decode("punycode") == longest

@@ -1,4 +1,4 @@
-"""Links in place of files that a project names: its own are followed, another user's are not."""
+"""Links in place of files that a project names: the user's own are followed, another user's are not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrapy_dq.crew.launch import log_paths
 from scrapy_dq.crew.own_files import open_own, real_path
 
 
-def test_a_link_of_ones_own_is_followed(tmp_path: Path) -> None:
+def test_a_link_of_the_same_user_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("items.jl")
     with open(tmp_path / "link", "w", opener=open_own) as file:
         file.write("x")
@@ -25,7 +25,7 @@ def test_a_link_of_ones_own_is_followed(tmp_path: Path) -> None:
 def test_a_link_that_was_made_just_now_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There was nothing when it was looked at."""
+    """There was no link when the code looked."""
     (tmp_path / "ours").write_text("precious")
     (tmp_path / "link").symlink_to("ours")
     monkeypatch.setattr(os.path, "islink", lambda path: False)
@@ -36,8 +36,8 @@ def test_a_link_that_was_made_just_now_is_not_followed(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
-def test_the_logs_of_a_crew_are_not_written_through_links_of_others(tmp_path: Path) -> None:
-    """LOG_FILE gets the number of each worker, which everybody can guess."""
+def test_logs_of_a_crew_are_not_written_through_links_of_another_user(tmp_path: Path) -> None:
+    """LOG_FILE gets the number of each worker, which any user can guess."""
     (tmp_path / "ours").write_text("precious")
     log = tmp_path / "crawl-2.log"
     log.symlink_to("ours")
@@ -48,7 +48,7 @@ def test_the_logs_of_a_crew_are_not_written_through_links_of_others(tmp_path: Pa
 
 
 def test_the_logs_of_a_crew_are_appended_to(tmp_path: Path) -> None:
-    """As Scrapy does with its LOG_FILE; their folder is made."""
+    """Scrapy does the same with its LOG_FILE; a missing folder is made."""
     for _ in range(2):
         for path in log_paths(2, tmp_path, str(tmp_path / "new/crawl.log"), "books", tmp_path):
             with open(path, "ab", opener=open_own) as log:

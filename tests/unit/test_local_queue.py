@@ -1,4 +1,4 @@
-"""Requests that stay in their worker: order, due times, the parents they hold; their turns and their room."""
+"""Requests that stay in their worker: order, due times, the parents they hold, their turns and their room."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def drain(queue: LocalQueue) -> list[str]:
     return found
 
 
-def test_the_newest_of_the_highest_priority_comes_first() -> None:
-    """As Scrapy's own memory queue serves."""
+def test_the_newest_request_of_the_highest_priority_comes_first() -> None:
+    """Scrapy's own memory queue has the same order."""
     queue = LocalQueue()
     for name, priority in (("a", 0), ("b", 1), ("c", 0), ("d", 1)):
         queue.push(request(name, priority), A, ())
     assert drain(queue) == ["d", "b", "c", "a"]
 
 
-def test_what_is_not_due_waits_and_is_counted(clock: Clock) -> None:
-    """A crawl with only delayed requests left is not at its end."""
+def test_a_request_that_is_not_due_waits_and_is_counted(clock: Clock) -> None:
+    """A crawl with only delayed requests is not finished."""
     queue = LocalQueue()
     queue.push(request("late"), A, (), clock.now + 5)
     queue.push(request("early"), A, (), clock.now + 2)
@@ -68,8 +68,8 @@ def test_what_is_not_due_waits_and_is_counted(clock: Clock) -> None:
     assert len(queue) == 0
 
 
-def test_what_is_due_takes_the_place_that_its_priority_gives_it(clock: Clock) -> None:
-    """Equal times do not compare requests, which cannot be compared."""
+def test_a_due_request_takes_the_place_of_its_priority(clock: Clock) -> None:
+    """Equal due times do not compare the requests, which have no order."""
     queue = LocalQueue()
     for name, priority in (("low", -1), ("high", 1), ("same", 1)):
         queue.push(request(name, priority), A, (), clock.now + 1)
@@ -79,7 +79,7 @@ def test_what_is_due_takes_the_place_that_its_priority_gives_it(clock: Clock) ->
 
 
 def test_a_delayed_request_holds_its_parents_until_it_is_done(clock: Clock) -> None:
-    """A crash before that runs them again."""
+    """After a crash before that, the parents run again."""
     queue = LocalQueue()
     delayed, plain = request("delayed"), request("plain")
     queue.push(delayed, A, [b"one", b"two"], clock.now + 5)
@@ -126,8 +126,8 @@ class Here(Downloads):
         return made
 
 
-def test_each_partition_has_its_own_order_and_its_turn() -> None:
-    """Of those with room the least loaded, then the one that was served longest ago."""
+def test_partitions_take_turns_and_keep_their_own_order() -> None:
+    """A partition with room and the fewest downloads comes first; then the one that waited longest."""
     here, queue = Here(), LocalQueue()
     for partition, names in ((A, "012"), (B, "34"), (C, "5")):
         for name in names:
@@ -142,7 +142,7 @@ def test_each_partition_has_its_own_order_and_its_turn() -> None:
 
 
 def test_local_requests_and_leases_share_the_room_of_a_partition() -> None:
-    """The engine is woken when a download ends and a local request waits for that."""
+    """When a download ends, the engine is woken if a local request waits for its room."""
     here = Here()
     first, second = here.local(A), here.lease(A)
     assert (here.limit(A), here.limit(B)) == (1, 2)
@@ -156,8 +156,8 @@ def test_local_requests_and_leases_share_the_room_of_a_partition() -> None:
     assert here.limit(A) == 2
 
 
-def test_what_waits_in_a_middleware_takes_no_room() -> None:
-    """A login, say, that it waits for is local. But it still has to be sent in time."""
+def test_a_request_held_up_by_a_middleware_takes_no_room() -> None:
+    """It may wait for a local request, such as a login. But it still has to be sent in time."""
     here = Here(Limits(own={"b.com": (5.0, None)}))
     for held_up in here.lease(A), here.lease(A), here.lease(B, timed=True):
         here.held_up(held_up)
@@ -165,8 +165,8 @@ def test_what_waits_in_a_middleware_takes_no_room() -> None:
     assert here.choose([B]) is None
 
 
-def test_what_waits_in_a_middleware_leaves_a_quarter_of_all_downloads_to_other_sites() -> None:
-    """A robots.txt that never answers would hold all of them."""
+def test_requests_held_up_by_a_middleware_leave_a_quarter_for_other_sites() -> None:
+    """Otherwise a robots.txt that never answers would hold all downloads."""
     here = Here()
     waiting = [here.lease(A) for _ in range(2)]
     for _ in range(4):
@@ -180,8 +180,8 @@ def test_what_waits_in_a_middleware_leaves_a_quarter_of_all_downloads_to_other_s
     assert here.held_up(waiting[-1])
 
 
-def test_what_waits_in_a_middleware_leaves_room_for_what_it_waits_for() -> None:
-    """One more than the site may have at once, if that is more than three quarters of all downloads."""
+def test_requests_held_up_by_a_middleware_leave_room_for_one_more() -> None:
+    """One more than the site's limit, if that is more than three quarters of all downloads."""
     here = Here(most=2)
     first, second = here.lease(A), here.lease(A)
     assert here.held_up(first)
@@ -191,7 +191,7 @@ def test_what_waits_in_a_middleware_leaves_room_for_what_it_waits_for() -> None:
 
 
 def test_local_requests_and_leases_take_turns() -> None:
-    """Those of which fewer are downloaded come first; with one partition, the local ones."""
+    """The kind with fewer downloads comes first; with one partition, local requests come first."""
     here = Here()
     assert here.local_turn
     ended = here.local(A)
@@ -208,8 +208,8 @@ def test_local_requests_and_leases_take_turns() -> None:
     assert single.local_turn
 
 
-def test_a_partition_with_a_concurrency_has_no_more_at_once() -> None:
-    """Leases of the frontier, which counts no local ones, included."""
+def test_local_requests_and_leases_together_keep_the_concurrency() -> None:
+    """Leases of the frontier count as well, although the frontier counts no local requests."""
     here = Here(Limits(concurrency=1, own={"b.com": (None, 0)}))
     assert [here.limit(p) for p in (A, B)] == [2, 2]
     here.local(A)
@@ -218,16 +218,16 @@ def test_a_partition_with_a_concurrency_has_no_more_at_once() -> None:
     assert here.choose([A, B]) == B
 
 
-def test_a_partition_with_a_delay_waits_until_the_last_request_was_sent_and_then_for_the_delay(
+def test_a_partition_waits_for_its_delay_after_the_last_request_was_sent(
     clock: Clock,
 ) -> None:
-    """After a local one, leases go first, and no worker sends one before."""
+    """After a local request, leases come first, and no worker sends one before the delay has passed."""
     here = Here(Limits(delay_s=5.0))
     lease = here.lease(A, timed=True)
     assert here.choose([A]) is None
     here.sent(lease)
     clock.now += 1
-    here.ended(lease)  # it was sent before
+    here.ended(lease)  # the delay began when it was sent
     assert here.choose([A]) is None
     assert here.timers[-1] == clock.now + 4
     clock.now += 4
@@ -235,7 +235,7 @@ def test_a_partition_with_a_delay_waits_until_the_last_request_was_sent_and_then
     local = here.local(A)
     assert here.limit(A) == 0
     assert here.choose([A]) is None
-    here.ended(local)  # nothing has reported when it was sent
+    here.ended(local)  # no report says when it was sent
     assert here.blocked == [(A, 5.0)]
     assert here.choose([A, B]) == B
     clock.now += 5
@@ -244,8 +244,8 @@ def test_a_partition_with_a_delay_waits_until_the_last_request_was_sent_and_then
     assert here.choose([A]) == A
 
 
-def test_a_block_that_this_worker_has_heard_of_holds_for_local_requests(clock: Clock) -> None:
-    """Also one that is longer than the delay."""
+def test_a_block_of_a_partition_also_applies_to_local_requests(clock: Clock) -> None:
+    """The block may be longer than the delay."""
     here = Here(Limits(delay_s=5.0))
     local = here.local(A)
     here.block(A, 60.0)
@@ -257,8 +257,8 @@ def test_a_block_that_this_worker_has_heard_of_holds_for_local_requests(clock: C
     assert here.choose([A]) == A
 
 
-def test_what_rests_no_more_is_forgotten(clock: Clock) -> None:
-    """However many partitions there are."""
+def test_partitions_that_no_longer_rest_are_forgotten(clock: Clock) -> None:
+    """The number of partitions makes no difference."""
     here = Here()
     for number in range(100):
         here.block(b"%d.com" % number, 3.0)

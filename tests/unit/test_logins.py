@@ -1,4 +1,4 @@
-"""Which logins a stored request goes without: those that each worker's middlewares write into it again."""
+"""Logins that a stored request leaves out, because each worker's middlewares write them again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LoggedIn(Spider):
 
 class OwnCookies(CookiesMiddleware):
     def process_request(self, request: Request, *spider: Spider) -> None:
-        """Leave the request as it is."""
+        """Leave the request unchanged."""
 
 
 BOTH = (HttpAuthMiddleware, HttpProxyMiddleware)
@@ -48,7 +48,7 @@ def crawler_of(cls: type[Spider], settings: dict[str, Any], enabled: tuple[Any, 
 
 
 def sent(crawler: Crawler, request: Request) -> Request:
-    """Return *request* after Scrapy's middlewares, as a retry copies it."""
+    """Return *request* after Scrapy's middlewares, in the copy of a retry."""
     for cls in ALL:
         middleware = crawler.get_downloader_middleware(cls)
         if middleware is not None:
@@ -73,7 +73,7 @@ def _spider_of(method: Any, crawler: Crawler) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
 @pytest.mark.parametrize(("cls", "settings"), [(LoggedIn, {}), (OwnSpider, SETTINGS)])
 def test_the_login_of_the_project_is_not_stored(cls: type[Spider], settings: dict[str, Any]) -> None:
-    """The worker that fetches the retry writes it again; what the request has of its own stays."""
+    """The worker that fetches the retry writes it again; a login of the request's own stays."""
     crawler = crawler_of(cls, settings)
     logins, request = Logins(crawler), sent(crawler, Request(HERE, headers={"X": "y"}))
     if b"Authorization" not in request.headers:
@@ -91,14 +91,14 @@ def test_the_login_of_the_project_is_not_stored(cls: type[Spider], settings: dic
         assert stored(logins, kept).headers == kept.headers
 
 
-def test_without_the_middleware_a_header_is_the_spiders_own() -> None:
+def test_without_the_middleware_a_header_is_stored() -> None:
     request = sent(crawler_of(OwnSpider, SETTINGS), Request(HERE))
     bare = crawler_of(OwnSpider, SETTINGS, enabled=())
     assert stored(Logins(bare), request).headers == request.headers
 
 
-def test_a_proxy_of_the_environment_is_each_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that the spider has chosen stays, with its login: Scrapy has moved that out of the URL."""
+def test_a_proxy_of_the_environment_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that the spider has chosen stays with its login, which Scrapy has moved out of the URL."""
     monkeypatch.setenv("http_proxy", "http://me:s3cret@proxy:8080")
     crawler = crawler_of(OwnSpider, {})
     logins = Logins(crawler)
@@ -113,8 +113,8 @@ def test_a_proxy_of_the_environment_is_each_workers_own(monkeypatch: pytest.Monk
     assert stored(logins, chosen).headers == chosen.headers
 
 
-def test_the_cookies_of_a_worker_are_its_own() -> None:
-    """Of a retry and of a redirect. The worker that sends it writes those of its jar."""
+def test_the_cookies_of_a_worker_are_not_stored() -> None:
+    """A retry and a redirect are stored without them. The worker that sends the request writes its own."""
     crawler = crawler_of(OwnSpider, {}, enabled=ALL)
     parent = Request(HERE, headers={"X": "y"}, cookies={"session": "s" * 900_000})
     retry = sent(crawler, parent)
@@ -127,7 +127,7 @@ def test_the_cookies_of_a_worker_are_its_own() -> None:
 
 
 def test_a_cookie_header_that_the_middleware_replaces_is_not_stored() -> None:
-    """A copy, whoever yields it, and one of the spider's own; not what dont_merge_cookies keeps as it is."""
+    """A copied header and a header from the spider are left out, unless dont_merge_cookies keeps it."""
     crawler = crawler_of(OwnSpider, {}, enabled=ALL)
     logins = Logins(crawler)
     retry = sent(crawler, Request(HERE, cookies={"a": "b"}))
@@ -165,7 +165,7 @@ FORM = FormRequest(HERE + "enter", formdata={"user": "me"})
 def test_a_login_that_others_do_not_have_is_reported(
     request_: Request, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not the cookies that a site gives to every visitor."""
+    """Cookies that a site gives to every visitor are not a login."""
     watch = lone_login(workers=2)
     for _ in range(2):
         watch.downloaded(Response(request_.url), request_)
@@ -186,7 +186,7 @@ def test_a_login_is_reported_when_a_second_worker_joins(caplog: pytest.LogCaptur
 
 
 def test_a_login_of_each_worker_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """That is `dq_local`, or a download beside the scheduler; nor is any where no cookies are kept."""
+    """Its request is `dq_local` or beside the scheduler. Without a cookie jar there is no report either."""
     lone_login(workers=2, leased=False).downloaded(Response(HERE, headers={"Set-Cookie": "id=1"}), FORM)
     crawler = crawler_of(OwnSpider, {}, BOTH)
     watch = LoneLogin(crawler, lambda request: b"id", worker_of(2))

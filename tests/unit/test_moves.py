@@ -1,4 +1,4 @@
-"""How moves are written and read back."""
+"""Moves are packed and read back."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ MOVES: list[Move] = [
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: type(move).__name__)
 def test_a_move_comes_back_with_all_its_fields(move: Move) -> None:
-    """Except the fields of this process; also the fields that comparison ignores."""
+    """All fields except this process's own come back, even the fields that comparison ignores."""
     back = move_of(msgpack.unpackb(msgpack.packb(fields_of(move)), use_list=False))
     assert type(back) is type(move)
     for each in fields(move):
         assert getattr(back, each.name) == getattr(move, each.name)
 
 
-def test_the_put_above_has_no_field_as_it_is_by_default() -> None:
-    """Else one that is not written would seem to come back."""
+def test_the_put_of_this_test_has_no_default_value() -> None:
+    """Otherwise a field that is never written would seem to come back."""
     assert {each.name for each in fields(Put)} == {*PUT, "source", "reference"}
     assert not [each.name for each in fields(Put) if PUT.get(each.name, ...) == each.default]
 
@@ -58,7 +58,7 @@ NO_MOVES: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("stored", NO_MOVES)
-def test_what_is_not_a_move_is_refused(stored: tuple[Any, ...]) -> None:
+def test_an_invalid_move_is_refused(stored: tuple[Any, ...]) -> None:
     """An unknown kind or admission, or another number of fields."""
     with pytest.raises((IndexError, ValueError)):
         move_of(stored)

@@ -1,4 +1,4 @@
-"""What becomes of notices when a worker leaves just then."""
+"""Notices whose answer arrives while the worker leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrapy_dq.scheduling import notices
 
 
 class Frontier:
-    """It gives each notice once, as Redis does; no answer comes before it is let through."""
+    """Gives each notice once, as Redis does, and answers only after the test permits it."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -32,7 +32,7 @@ class Frontier:
 def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
     monkeypatch: pytest.MonkeyPatch, failing: bool
 ) -> None:
-    """Redis gives it to no other worker. An error of the last call does not keep a worker from leaving."""
+    """Redis gives it to no other worker. An error of the last call does not stop the worker from leaving."""
     told: list[bytes] = []
 
     async def posted(url: str, body: bytes) -> str:
@@ -58,8 +58,8 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
     assert [json.loads(body)["counts"]["dead"] for body in told] == ([] if failing else [0])
 
 
-def test_the_end_of_a_run_that_lost_something_names_the_way_back() -> None:
-    """In the text that a chat service shows; the numbers are there for programs also."""
+def test_the_notice_of_a_run_with_failures_names_the_retry_command() -> None:
+    """A chat service shows it in the text; programs also get the numbers."""
     for census, more in (
         (Census(done=7), ""),
         (Census(done=7, failed=2), "retry --crawl 'my books' --all` "),

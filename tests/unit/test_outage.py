@@ -1,4 +1,4 @@
-"""What an outage says, and how often."""
+"""The log lines of an outage, and their number."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.worker.outage import Outage
 
 
-def test_a_refusal_after_an_outage_is_reported_too(caplog: pytest.LogCaptureFixture) -> None:
-    """Redis is back and wants something: who only knows that it was away would wait for ever."""
+def test_a_refusal_after_an_outage_is_also_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Redis is back, but refuses: a user who knows only of the outage would wait in vain."""
     caplog.set_level(logging.INFO)
     outage = Outage("It goes on")
     for _ in range(3):
@@ -31,10 +31,10 @@ def test_a_refusal_after_an_outage_is_reported_too(caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_of_many_short_outages_one_in_a_minute_is_reported(
+def test_many_short_outages_are_reported_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that is reset again and again would fill the log. One that lasts is reported soon."""
+    """A connection that is reset again and again would fill the log. A longer outage is reported soon."""
     caplog.set_level(logging.INFO)
     clock = Mock(monotonic=Mock(return_value=100.0))
     monkeypatch.setattr("scrapy_dq.frontier.worker.outage.time", clock)
@@ -50,14 +50,14 @@ def test_of_many_short_outages_one_in_a_minute_is_reported(
     for second in range(100, 200):
         reset(second)
     reset(210.0, lasts_s=6.0)
-    assert [line.replace("; 0 moves were kept meanwhile", "") for line in caplog.messages] == [
+    assert [line.replace("; 0 moves were kept", "") for line in caplog.messages] == [
         "reset. It goes on", "Redis is back after 0.5 s",
         "reset (short outages before it: 59). It goes on", "Redis is back after 0.5 s",
         "reset (short outages before it: 39). It goes on", "Redis is back after 6.0 s",
     ]  # fmt: skip
 
 
-def test_its_pauses_double_up_to_2_s_and_its_end_is_one_line(
+def test_pauses_double_up_to_2_s_and_the_end_of_an_outage_is_one_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -68,7 +68,7 @@ def test_its_pauses_double_up_to_2_s_and_its_end_is_one_line(
     outage.began(FrontierUnavailable("Redis does not answer"))
     assert [outage.delay_s() for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
     outage.ended(5)
-    assert caplog.messages[-1] == "Redis is back after 2.5 s; 5 moves were kept meanwhile"
+    assert caplog.messages[-1] == "Redis is back after 2.5 s; 5 moves were kept"
 
 
 FULL = "OOM command not allowed when used memory > 'maxmemory'"
@@ -80,8 +80,8 @@ FULL = "OOM command not allowed when used memory > 'maxmemory'"
      (ConnectionError("reset"), False), (TimeoutError("late"), False)],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_a_refusal_is_an_answer(error: Exception, answers: bool) -> None:
-    """A full Redis refuses every worker. One that is read-only now may serve the others elsewhere."""
+def test_only_a_refusal_of_all_workers_counts_as_an_answer(error: Exception, answers: bool) -> None:
+    """A full Redis refuses every worker. A read-only one may serve the other workers at another address."""
     outage = Outage()
     for _ in range(2):
         try:

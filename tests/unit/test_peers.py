@@ -1,4 +1,4 @@
-"""What is said of scrapy-redis's setting names when a crawl begins with them."""
+"""The messages about scrapy-redis's setting names at the start of a crawl."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def said(order: Order = Order.PRIORITY_LIFO, **settings: Any) -> list[tuple[int,
     return list(peers.remarks(settings, order))
 
 
-def test_no_line_is_logged_for_what_means_the_same_here() -> None:
-    """Nor of what is not set."""
+def test_settings_with_the_same_meaning_are_not_logged() -> None:
+    """A setting that is not set has no line either."""
     assert said() == []
     assert said(
         SCHEDULER_QUEUE_CLASS="scrapy_redis.queue.FifoQueue",
@@ -44,8 +44,8 @@ def test_no_line_is_logged_for_what_means_the_same_here() -> None:
     ) == []  # fmt: skip
 
 
-def test_one_line_names_all_that_is_not_used() -> None:
-    """One INFO line, however many are set."""
+def test_one_line_names_all_unused_settings() -> None:
+    """One INFO line names any number of settings."""
     [(level, line)] = said(Order.LIFO, **EVERYTHING, REDIS_PARAMS=PARAMS)
     assert level == logging.INFO
     for name in (*peers.UNUSED, "SCHEDULER_QUEUE_CLASS", "redis_cls in REDIS_PARAMS", "retry_on_timeout"):
@@ -56,7 +56,7 @@ def test_one_line_names_all_that_is_not_used() -> None:
 
 
 def test_an_unknown_queue_class_is_warned_about() -> None:
-    """With the order that is used, and the setting that chooses one."""
+    """The warning has the order in use, and the setting that chooses one."""
     [(level, line)] = said(Order.PRIORITY_FIFO, SCHEDULER_QUEUE_CLASS="project.queues.MyQueue")
     assert level == logging.WARNING
     for part in ("'project.queues.MyQueue'", "'priority-fifo'", "DQ_ORDER"):
@@ -65,7 +65,7 @@ def test_an_unknown_queue_class_is_warned_about() -> None:
 
 
 def test_stats_that_would_block_the_loop_are_warned_about() -> None:
-    """scrapy-redis's collector asks Redis at each count; also a class that derives from it."""
+    """scrapy-redis's collector asks Redis at each count; so does a class that derives from it."""
     theirs = type("RedisStatsCollector", (), {"__module__": "scrapy_redis.stats"})
     for cls in ("scrapy_redis.stats.RedisStatsCollector", theirs, type("Mine", (theirs,), {})):
         [(level, line)] = said(STATS_CLASS=cls)
@@ -83,6 +83,6 @@ def test_stats_that_would_block_the_loop_are_warned_about() -> None:
         (None, False),
     ],
 )
-def test_a_class_of_scrapy_redis_is_known_by_its_name(cls: Any, theirs: bool) -> None:
-    """Whether it is given as a class or as a path, installed or not."""
+def test_a_class_of_scrapy_redis_is_recognised_by_its_name(cls: Any, theirs: bool) -> None:
+    """It may be given as a class or as a path, installed or not."""
     assert peers.is_theirs(cls) is theirs

@@ -1,4 +1,4 @@
-"""What RedisPipeline finds wrong before a crawl begins, and what may be overridden."""
+"""RedisPipeline: faults that it reports before a crawl begins, and methods that can be overridden."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def opened(pipeline: RedisPipeline) -> RedisPipeline:
 def test_settings_that_cannot_be_used_are_refused(
     settings: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One ERROR line and a ConfigError that name the setting, before the crawl is opened."""
+    """One ERROR line and a ConfigError name the setting, before the crawl is opened."""
     with pytest.raises(ConfigError) as refusal:
         RedisPipeline.from_crawler(crawler(**settings))
     [record] = [record for record in caplog.records if record.name == "scrapy_dq.items.pipeline"]
@@ -57,19 +57,19 @@ def test_settings_that_cannot_be_used_are_refused(
     assert says in str(refusal.value)
 
 
-def test_settings_of_the_crawl_are_none_of_its_business() -> None:
-    """Under Scrapy's own scheduler nobody asks for them; under ours, the scheduler does."""
+def test_the_pipeline_does_not_check_settings_of_the_crawl() -> None:
+    """Under Scrapy's own scheduler they have no effect; under ours, the scheduler checks them."""
     opened(RedisPipeline.from_crawler(crawler(DQ_CRAWL="%(no such name)s", DQ_ORDER="random", DQ_TYPO=1)))
 
 
-def test_it_needs_asyncio() -> None:
-    """Another reactor is refused by name."""
+def test_the_pipeline_needs_asyncio() -> None:
+    """Another reactor is refused, and the error names the setting."""
     with pytest.raises(ConfigError, match="TWISTED_REACTOR"):
         RedisPipeline.from_crawler(crawler()).open_spider()
 
 
-def test_a_serializer_may_be_a_function_a_path_or_a_method() -> None:
-    """And is Scrapy's JSON if nothing is said."""
+def test_a_serializer_can_be_a_function_a_path_or_a_method() -> None:
+    """The default is Scrapy's JSON."""
     item = {"name": "a"}
     assert opened(RedisPipeline(crawler())).serialize(item) == '{"name": "a"}'
     for serializer in (json.dumps, "json.dumps"):
@@ -83,16 +83,16 @@ def test_a_serializer_may_be_a_function_a_path_or_a_method() -> None:
     assert opened(Own(crawler(REDIS_ITEMS_SERIALIZER="json.dumps"))).serialize(item) == b"own"
 
 
-def test_the_key_is_that_of_the_spider() -> None:
-    """As with scrapy-redis, `spider:items`."""
+def test_the_default_key_contains_the_name_of_the_spider() -> None:
+    """The default is `spider:items`, as with scrapy-redis."""
     for spider in (Spider("books"), Spider("toys")):
         assert opened(RedisPipeline(crawler())).item_key({}, spider) == f"{spider.name}:items"
     assert opened(RedisPipeline(crawler(REDIS_ITEMS_KEY="all"))).item_key({}, Spider("a")) == "all"
 
 
 @pytest.mark.parametrize(("heard", "says"), [(False, "They are lost: Scrapy's own"), (True, "run again")])
-def test_what_becomes_of_items_that_are_given_up_is_told(heard: bool, says: str) -> None:
-    """With our scheduler their requests come again."""
+def test_the_pipeline_reports_the_fate_of_items_that_it_gives_up(heard: bool, says: str) -> None:
+    """With our scheduler, their requests come again."""
     made = crawler()
     hear = SimpleNamespace(given_up=lambda: None)
     if heard:

@@ -1,4 +1,4 @@
-"""What a worker says at the end of a run."""
+"""A worker's log lines about its run, its limits and its feeds."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from scrapy_dq.settings import Config
         (0, logging.WARNING, "has come back, or another worker has completed"),
     ],
 )
-def test_a_start_that_was_broken_off_may_be_complete_since(
+def test_the_last_line_reports_whether_start_is_still_incomplete(
     incomplete: int, level: int, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The worker has decided to close; what it says is what holds as it has left."""
+    """The worker decided earlier to close; the line reports the state when it has left."""
     log_end("books", "start_incomplete", Census(incomplete=incomplete))
     (record,) = caplog.records
     assert (record.levelno, says in record.getMessage()) == (level, True)
@@ -45,7 +45,7 @@ def test_a_start_that_was_broken_off_may_be_complete_since(
         ("", 7.0, "was finished 7 s ago by workers on several hosts"),
     ],
 )
-def test_a_worker_that_takes_no_part_says_why(
+def test_a_worker_that_takes_no_part_logs_why(
     run_name: str, ended_s: float | None, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     joined = Joined(Status.FINISHED, "epoch", 4, True, Census(), "{}", ended_s=ended_s, run_name=run_name)
@@ -88,7 +88,7 @@ GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
 
 
 class WritesAtItsEnd(BaseItemExporter):
-    """As of a spreadsheet."""
+    """An exporter like one for spreadsheets."""
 
     def export_item(self, item: Any) -> None: ...
 
@@ -106,7 +106,7 @@ class WritesAtItsEnd(BaseItemExporter):
         ("ftp://user:s3cr3t@host/items.csv?x=s3cr3t", {}, OURS, "ftp://...@host/items.csv"),
     ],
 )
-def test_a_feed_that_a_kill_takes_items_from_is_named(
+def test_a_feed_that_would_lose_items_in_a_kill_is_named(
     feed: str, options: dict[str, Any], more: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Scrapy's own storages keep items until a buffer is full, or the spider closes."""

@@ -1,4 +1,4 @@
-"""A worker's protocol by itself: no Redis, no event loop, and nothing that two runs would do differently."""
+"""A worker's protocol alone: no Redis, no event loop, and the same results in each run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def exchange(made: WorkerProtocol, now: float, want: int = 0) -> Exchange:
 
 
 def moves(made: WorkerProtocol) -> list[Move]:
-    """Return the moves of the exchange that is not answered yet."""
+    """Return the moves of the unanswered exchange."""
     assert made._pending is not None
     assert not isinstance(made._pending, Rejoin)
     return made._pending.prefix
@@ -71,7 +71,7 @@ def rejoin(made: WorkerProtocol, now: float = 0.0) -> Rejoin:
 
 
 def test_a_call_without_an_answer_is_composed_again_byte_for_byte() -> None:
-    """Whatever was put, and however late it is by now: applied twice, it must be a repeat."""
+    """New puts and the time do not change it: if it is applied twice, the second must be a repeat."""
     made = protocol(start_keys=StartKeys("list", ("start",), b"m"))
     made.outbox.append(put(1, due_at=1005.0))
     first = exchange(made, 1000.0, want=3)
@@ -95,7 +95,7 @@ def test_an_answer_grants_leases_and_confirms_moves() -> None:
 
 
 def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
-    """It keeps the leases that are still its own; a rejoin without an answer is the same call again."""
+    """It keeps the leases that it still owns; a rejoin without an answer is the same call again."""
     made = protocol()
     made.outbox.append(put(1))
     exchange(made, 1000.0, want=1)
@@ -117,8 +117,8 @@ def seen(number: int) -> Put:
     return replace(put(number), admission=Admission.SEEN)
 
 
-def test_what_may_be_forgotten_is_not_stored_twice_under_one_id() -> None:
-    """`scrapy dq clear --seen` comes while it is declared dead: its repeated puts may be new again."""
+def test_puts_that_may_have_been_forgotten_get_new_ids_after_a_rejoin() -> None:
+    """`scrapy dq clear --seen` runs while the worker is declared dead: its repeated puts may be new again."""
     made = protocol()
     for each in (put(1), seen(2)):
         made.outbox.append(each)
@@ -137,8 +137,8 @@ def test_what_may_be_forgotten_is_not_stored_twice_under_one_id() -> None:
     ]  # fmt: skip
 
 
-def test_a_start_request_whose_token_was_dropped_gets_a_new_id_too() -> None:
-    """Redis was rolled back to an earlier run, which another worker has made its own: seeds are dropped."""
+def test_a_start_request_whose_token_was_dropped_gets_a_new_id() -> None:
+    """Redis was rolled back to an earlier run, which another worker has taken over: seeds are dropped."""
     made = protocol()
     made.outbox.append(replace(put(1), admission=Admission.SEED))
     exchange(made, 1000.0)
@@ -153,7 +153,7 @@ def test_a_start_request_whose_token_was_dropped_gets_a_new_id_too() -> None:
     assert [each.entry_id for each in moves(made)] == [b"r" * 12]  # type: ignore[union-attr]
 
 
-def test_what_was_forgotten_before_a_rejoin_is_not_stored_twice_either() -> None:
+def test_puts_that_were_forgotten_before_a_rejoin_get_new_ids() -> None:
     made = protocol()
     made.outbox.append(seen(1))
     exchange(made, 1000.0)
@@ -169,8 +169,8 @@ def test_what_was_forgotten_before_a_rejoin_is_not_stored_twice_either() -> None
     assert [each.entry_id for each in moves(made)] == [b"r" * 12]  # type: ignore[union-attr]
 
 
-def test_a_put_of_a_refused_call_counts_as_no_duplicate() -> None:
-    """The script may have been stopped half-way, after it had stored it."""
+def test_a_put_of_a_refused_call_does_not_count_as_a_duplicate() -> None:
+    """The script may have stopped half-way, after it had stored the put."""
     made = protocol()
     made.outbox.append(put(1))
     exchange(made, 1000.0)
@@ -180,7 +180,7 @@ def test_a_put_of_a_refused_call_counts_as_no_duplicate() -> None:
     made._listener.put_dropped.assert_not_called()  # type: ignore[attr-defined]
 
 
-def test_an_outbox_that_is_lost_gives_every_lease_back() -> None:
+def test_a_lost_outbox_gives_every_lease_back() -> None:
     made = protocol()
     exchange(made, 1000.0, want=1)
     made.received(Receipt(Status.OK, applied=True, leases=(LEASE,)), 1000.1)
@@ -191,7 +191,7 @@ def test_an_outbox_that_is_lost_gives_every_lease_back() -> None:
 
 
 def test_every_kind_of_move_is_counted() -> None:
-    """By its class."""
+    """The listener gets the class of each move."""
     made = protocol()
     moves = [
         put(1), Ack(b"a" * 12), Release(b"b" * 12), Bury(b"c" * 12, ""), Fail(b"d" * 12, "", ""),
@@ -207,7 +207,7 @@ def test_every_kind_of_move_is_counted() -> None:
 
 
 def runtime_imports(path: Path) -> Iterator[str]:
-    """Yield what *path* imports when it is imported, by its full name."""
+    """Yield the full names of the modules that *path* imports at its top."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -216,7 +216,7 @@ def runtime_imports(path: Path) -> Iterator[str]:
 
 
 def test_the_protocol_imports_no_clock_no_randomness_and_no_io() -> None:
-    """Nor does any module of ours that it imports."""
+    """Nor does any other module of ours that it imports."""
     waiting, modules = ["scrapy_dq.frontier.worker.protocol"], set[str]()
     while waiting:
         module = waiting.pop()
@@ -230,8 +230,8 @@ def test_the_protocol_imports_no_clock_no_randomness_and_no_io() -> None:
     assert {f"scrapy_dq.frontier.{name}" for name in ("wire", "model", "worker.leases")} <= modules
 
 
-def test_what_it_imports_is_imported_at_its_top() -> None:
-    """Else the test above would not see it; the part of the outbox on disk is I/O, and is handed in."""
+def test_the_protocol_has_no_imports_inside_functions_except_the_outbox() -> None:
+    """Otherwise the test above would miss it; the disk part of the outbox is I/O, and is passed in."""
     path = ROOT / "scrapy_dq/frontier/worker/protocol.py"
     inner = {
         node.module

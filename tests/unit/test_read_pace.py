@@ -1,4 +1,4 @@
-"""How much is read at once of records that may have megabytes."""
+"""The number of records in one read; a record may have megabytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_failed(n: int) -> bytes:
 
 
 class Kept:
-    """A Redis with a list and a hash of large records; it notes how much was read at once."""
+    """A Redis with a list and a hash of large records; it notes the size of each read."""
 
     def __init__(self, count: int) -> None:
         self.records = [of_failed(n) for n in range(count)]
@@ -54,8 +54,8 @@ def test_large_records_are_read_a_few_at_once_and_small_ones_by_the_hundred() ->
 
 
 @pytest.mark.parametrize("what", ["failed", "dead", "one", "one that is not there"])
-def test_what_went_wrong_is_read_within_bounds(what: str) -> None:
-    """Many records of the largest size are read nevertheless, each once."""
+def test_failed_requests_and_dead_letters_are_read_within_bounds(what: str) -> None:
+    """Many records of the largest size are all read, each once."""
     stored: Any = Kept(60)
     if what in ("failed", "dead"):
         found = kept(stored, "crawl", what, 50)

@@ -1,4 +1,4 @@
-"""Retry-After: which responses ask to be left alone, and for how long."""
+"""Retry-After: the responses that ask for a pause, and the length of the pause."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_seconds_are_read(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 301, 404, 413, 500, 502])
-def test_other_responses_ask_for_nothing(status: int) -> None:
-    """A redirect's Retry-After, for one, is about that redirect."""
+def test_other_statuses_ask_for_no_pause(status: int) -> None:
+    """A redirect's Retry-After, for example, is about that redirect."""
     assert asked("5", status) is None
 
 
-def test_without_the_header_nothing_is_asked_for() -> None:
+def test_a_response_without_the_header_asks_for_no_pause() -> None:
     assert asked(None) is None
 
 
@@ -51,12 +51,12 @@ def test_without_the_header_nothing_is_asked_for() -> None:
         ("Wed, 21 Oct 2015 07:27:00 GMT", 0),
     ],
 )
-def test_a_date_counts_from_the_responses_own(until: str, seconds: float) -> None:
-    """The clocks of the site and of this host may differ by hours; what is past is over."""
+def test_a_date_counts_from_the_date_of_the_response(until: str, seconds: float) -> None:
+    """The clocks of the site and of this host may differ by hours; a date in the past asks for nothing."""
     assert asked(until, date=DATE) == seconds
 
 
-def test_a_date_without_one_to_count_from_is_not_legible() -> None:
+def test_a_date_is_ignored_if_the_response_has_no_valid_date() -> None:
     assert asked("Wed, 21 Oct 2015 07:28:30 GMT") is None
     assert asked("Wed, 21 Oct 2015 07:28:30 GMT", date="yesterday") is None
 
@@ -69,8 +69,8 @@ def test_a_date_without_one_to_count_from_is_not_legible() -> None:
     ],
     ids=lambda value: repr(value[:20]),
 )  # fmt: skip
-def test_what_is_not_legible_is_ignored(value: str | bytes) -> None:
-    """Whatever a site sends: nothing is raised."""
+def test_an_unreadable_value_is_ignored(value: str | bytes) -> None:
+    """A site may send anything: no exception is raised."""
     assert asked(value, date=DATE) is None
 
 
@@ -78,7 +78,7 @@ BUSY = Response("http://a.com/", status=429, headers={"Retry-After": "5"})
 
 
 def blocked(request: Request, served_from: bytes | None, partition_of: Callable[[Request], bytes]) -> Any:
-    """Return the partitions that are blocked once *request* is answered with BUSY."""
+    """Return the partitions that the response BUSY to *request* blocks."""
     blocks: list[bytes] = []
     slots: Any = SimpleNamespace(partition_of=partition_of)
     counts: Any = SimpleNamespace(inc_value=lambda name: None)
@@ -91,7 +91,7 @@ def blocked(request: Request, served_from: bytes | None, partition_of: Callable[
 
 
 def test_the_partition_that_a_request_was_served_from_is_blocked() -> None:
-    """Whatever its URL and its meta say by now: it waited there, and so do the others of its site."""
+    """Its URL and meta may have changed, but it waited there, and so do other requests for its site."""
     request = Request("http://a.com/", meta={"download_slot": "b.com"})
     assert blocked(request, b"mine", partition_without_downloader) == [b"mine"]
     assert blocked(request, b"", partition_without_downloader) == [b""]
@@ -99,7 +99,7 @@ def test_the_partition_that_a_request_was_served_from_is_blocked() -> None:
 
 @pytest.mark.parametrize("local", [False, True])
 def test_the_partition_is_known_until_the_end_of_the_download(local: bool) -> None:
-    """Also that of a request which waits in a middleware for long, and takes no room any more."""
+    """This includes a request that waits long in a middleware and no longer takes room."""
     nobody: Any = None
     downloads = Downloads(OneSlot(), Limits(), nobody, nobody, most=1)
     request = Request("http://a.com/")
@@ -115,7 +115,7 @@ def test_the_partition_is_known_until_the_end_of_the_download(local: bool) -> No
     assert downloads.partition_of(request.copy()) is None
 
 
-def test_a_request_beside_the_scheduler_blocks_its_own_host() -> None:
+def test_a_request_outside_the_scheduler_blocks_its_own_host() -> None:
     """A redirect of a media pipeline has the slot of another host in its meta."""
     request = Request("http://a.com/", meta={"download_slot": "victim.example"})
     assert blocked(request, None, partition_without_downloader) == [b"a.com"]
@@ -128,13 +128,13 @@ def test_a_request_beside_the_scheduler_blocks_its_own_host() -> None:
         (b"a.com", b"a.com"), (b"www.a.com", b"www.a.com"), (b"mine", b"mine"), (b"w.a.com", b"www.a.com"),
     ],
 )  # fmt: skip
-def test_a_request_that_has_the_slot_of_another_host_blocks_its_own(slot: bytes, expected: bytes) -> None:
-    """Its spider has made it with `response.meta` of a page there. Slots of the project's own are theirs."""
+def test_a_request_with_the_slot_of_another_host_blocks_its_own_host(slot: bytes, expected: bytes) -> None:
+    """Its spider made it from `response.meta` of a page there. A slot that the project named is blocked."""
     assert blocked(Request("http://www.a.com/"), slot, partition_without_downloader) == [expected]
 
 
 def test_a_request_without_a_valid_slot_blocks_nothing() -> None:
-    """It is one that is not stored, and that no other worker sends."""
+    """Such a request is not stored, and no other worker sends it."""
 
     def partition_of(request: Request) -> bytes:
         raise BadPartition("the name of its download slot")

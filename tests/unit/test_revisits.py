@@ -1,4 +1,4 @@
-"""How policies are written and what they say; what is kept of a visit, and what of it is believed."""
+"""Policies for revisits and their intervals; the stored record of a visit, and its checks."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ PAGE = Response("http://a.com")
         ("fixed: 1d ", 86_400), ("adaptive:1h..4h", 7200), ("adaptive:1h..1h", 3600),
     ],
 )  # fmt: skip
-def test_words_say_an_interval(words: str, seconds: float) -> None:
-    """Of an adaptive one, the geometric mean of its bounds comes first."""
+def test_a_policy_can_be_written_in_words(words: str, seconds: float) -> None:
+    """An adaptive policy begins with the geometric mean of its bounds."""
     assert policy_in(words).interval(PAGE, None, None) == seconds
 
 
@@ -65,7 +65,7 @@ def test_other_words_are_refused(words: str) -> None:
 
 
 class Weekly(RevisitPolicy):
-    """A project's own."""
+    """A project's own policy."""
 
     priority, field = -1, "stock"
 
@@ -81,8 +81,8 @@ class Weekly(RevisitPolicy):
         (Weekly, -1, "stock"),
     ],
 )
-def test_a_policy_says_the_priority_and_the_field_as_well(value: Any, priority: int, field: str) -> None:
-    """In words after a comma, or as attributes of the class."""
+def test_a_policy_can_set_the_priority_and_the_field(value: Any, priority: int, field: str) -> None:
+    """They follow a comma in the words, or are attributes of the class."""
     policy = policy_of(cast("Any", SimpleNamespace()), Config("crawl", revisit=value))
     assert (policy.priority, policy.field) == (priority, field)
 
@@ -91,7 +91,7 @@ def test_a_policy_says_the_priority_and_the_field_as_well(value: Any, priority: 
     "option", ["", "price", "field=", "fild=price", "priority=high", "priority=0.5", "priority=1000001"]
 )
 def test_another_option_is_refused(option: str) -> None:
-    """The error shows it, and how the options are written."""
+    """The error shows it, and the form of the options."""
     value, crawler = f"fixed:1d, priority=3, {option}", cast("Any", SimpleNamespace())
     with pytest.raises(ConfigError, match=rf"^DQ_REVISIT = '{option}': expected .*field=NAME.*priority=-100"):
         policy_of(crawler, Config("crawl", revisit=value))
@@ -103,7 +103,7 @@ def test_a_bad_value_in_meta_is_refused(value: Any) -> None:
         policy_of_meta(value)
 
 
-def test_meta_overrides() -> None:
+def test_meta_overrides_the_policy() -> None:
     assert isinstance(policy_of_meta(None), Never)
     assert isinstance(policy_of_meta(False), Never)
     assert policy_of_meta(7).interval(None, None, None) == 7
@@ -127,8 +127,8 @@ def test_an_adaptive_interval_halves_and_doubles_within_its_bounds() -> None:
 
 
 @pytest.mark.parametrize("period_s", [HOUR_S, 6 * HOUR_S, 2 * DAY_S])
-def test_an_adaptive_interval_comes_to_that_of_the_changes(period_s: float) -> None:
-    """Each is visited about twice for each change, from the tenth visit on."""
+def test_an_adaptive_interval_approaches_half_the_time_between_changes(period_s: float) -> None:
+    """From the tenth visit on, a page is visited about twice for each change."""
     policy = policy_in("adaptive:10m..30d")
     now, seen, last = 0.0, -1, None
     intervals = list[float]()
@@ -143,7 +143,7 @@ def test_an_adaptive_interval_comes_to_that_of_the_changes(period_s: float) -> N
     assert 0.4 <= mean(intervals[10:]) / period_s <= 0.6
 
 
-def test_a_policy_of_ones_own_has_to_say_something() -> None:
+def test_a_policy_class_must_define_an_interval() -> None:
     with pytest.raises(NotImplementedError):
         RevisitPolicy().interval(PAGE, None, None)
 
@@ -165,13 +165,13 @@ def test_a_visit_is_kept_in_a_request_and_taken_from_it() -> None:
         [7, "", ["", ""], "high"], [7, "x" * (MOST_VALIDATOR + 1), ["", ""], None], {"a": 1},
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_visit_counts_as_none(kept: Any) -> None:
-    """Redis is shared: somebody else may have written it."""
+def test_an_invalid_stored_visit_is_ignored(kept: Any) -> None:
+    """Redis is shared: another program may have written it."""
     assert Visit.taken_from(Request("http://a.com", meta={KEY: kept})) == Visit()
 
 
 def test_conditions_are_added_and_removed() -> None:
-    """None to a request that has one of its own, or that is no GET."""
+    """A request with its own conditions, or with another method than GET, gets none."""
     visit = Visit(7.0, "", ('"é"', "Thu, 01 Jan 1970 00:00:00 GMT"))
     request = Request("http://a.com")
     added = visit.add_conditions(request)
@@ -194,7 +194,7 @@ class Unprintable:
 
 
 def changes(*values: Any) -> list[bool | None]:
-    """Return what the policy is told at the visits of a page whose item has these values in turn."""
+    """Return the policy's *changed* at the visits of a page whose item has these values in turn."""
     told: list[bool | None] = []
 
     class Noting(RevisitPolicy):
@@ -220,7 +220,7 @@ def changes(*values: Any) -> list[bool | None]:
 
 
 def test_a_field_is_compared_by_value() -> None:
-    """Not by its text: the order of a set differs between processes."""
+    """Its text makes no difference: the order of a set differs between processes."""
     first, second = {0, 8}, {8, 0}
     assert repr(first) != repr(second)
     assert changes(first, second, {0, 9}) == [None, False, True]
@@ -228,14 +228,16 @@ def test_a_field_is_compared_by_value() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), Unprintable(), {"a": Unprintable()}])
-def test_a_field_that_cannot_be_compared_shows_nothing(value: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The text of such an object may raise, or have its address, which differs at each visit."""
+def test_a_field_that_cannot_be_compared_shows_no_change(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its repr() may raise, or contain an address, which differs at each visit."""
     assert changes(1, value, value, 1, 1) == [None, None, None, None, False]
     assert len(caplog.records) == 1
 
 
-def test_what_is_kept_of_a_response() -> None:
-    """Not a validator that is too long."""
+def test_validators_that_are_too_long_or_invalid_are_left_out() -> None:
+    """A validator that is too long is left out."""
     headers = {"ETag": "e" * (MOST_VALIDATOR + 1), "Last-Modified": "then"}
     assert validators_of(Response("http://a.com", headers=headers)) == ("", "then")
     assert validators_of(PAGE) == ("", "")

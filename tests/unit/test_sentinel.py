@@ -46,22 +46,22 @@ BAD = [
 
 
 @pytest.mark.parametrize("url", GOOD)
-def test_a_url_names_hosts_service_and_what_the_master_needs(url: str) -> None:
+def test_a_url_names_hosts_service_and_options_of_the_master(url: str) -> None:
     check_url("REDIS_URL", url)
     assert split_sentinel_url(url) == GOOD[url]
 
 
 @pytest.mark.parametrize("url", BAD)
 def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
-    """A part of the password could be taken for the service or a host, and shown."""
+    """Otherwise a part of the password could be taken for the service or a host, and shown."""
     with pytest.raises(ConfigError, match=r"expected redis://.*redis\+sentinel://") as refusal:
         connect_url(url)
     assert "s3" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("cls", [redis.Redis, redis.asyncio.Redis])
-def test_options_of_the_master_and_of_sentinel(cls: Any) -> None:
-    """TLS, its options and time-outs hold for both; logins do not."""
+def test_the_master_and_sentinel_get_their_own_options(cls: Any) -> None:
+    """TLS options hold for both; Sentinel may have its own logins and time-outs."""
     client = sentinel.sentinel_client(
         cls, "rediss+sentinel://me:pw@a,b/s/3?sentinel_username=him&ssl_ca_certs=ca.pem",
         socket_timeout=7, sentinel_password="his", sentinel_socket_timeout=1,
@@ -97,8 +97,10 @@ def refusal_of(url: str) -> str:
     return str(refusal.value)
 
 
-def test_an_error_names_the_sentinels_and_why(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no login."""
+def test_an_error_names_the_sentinels_and_the_reason(
+    sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error shows no login."""
     monkeypatch.setattr("scrapy_dq.backend.connection.START_PATIENCE_S", 0.2)
     for url, reason in {
         sentinels.url.replace(f"/{SERVICE}/", "/other/"): "no Sentinel names a master of 'other'",
@@ -129,8 +131,8 @@ def test_each_client_finds_the_master(sentinels: Sentinels, tmp_path: Path) -> N
         made.close()
 
 
-def test_the_longest_time_of_all_sentinels_counts(sentinels: Sentinels) -> None:
-    """After it, they take the master for dead: what it confirms meanwhile is lost."""
+def test_the_longest_down_after_time_of_all_sentinels_is_used(sentinels: Sentinels) -> None:
+    """After that time they take the master for dead: writes that it confirms until then are lost."""
     with connect_url(sentinels.url) as client:
         assert sentinel.down_after_s(client) == 0.5
         with sentinels.sentinel(sentinels.ports[1]) as one:
@@ -154,8 +156,8 @@ def test_a_client_follows_a_master_that_still_answers(
         wait_until(lambda: port(client) == new.port, "the client follows", 10)
 
 
-def test_a_worker_s_client_follows_too(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one of `redis.asyncio`, by classes of its own; and by a connection that is open."""
+def test_the_client_of_a_worker_also_follows(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of `redis.asyncio`, which has other classes, also follows on an open connection."""
     monkeypatch.setattr(sentinel, "ASK_EVERY_S", 0.0)
     other = RedisServer(password=PASSWORD)
 
@@ -175,12 +177,12 @@ def test_a_worker_s_client_follows_too(sentinels: Sentinels, monkeypatch: pytest
         asyncio.run(follow())
 
 
-def test_connections_ask_at_once(sentinels: Sentinels) -> None:
-    """None closes the connection to Sentinel on which another one waits for its answer."""
+def test_connections_can_ask_sentinel_at_the_same_time(sentinels: Sentinels) -> None:
+    """No task closes the connection to Sentinel while another one waits there for its answer."""
     pool = new_client(redis.asyncio.Redis, sentinels.url, {}).connection_pool
 
     async def one(number: int) -> Any:
-        await asyncio.sleep(number / 5_000)  # so that one is answered while the next one waits
+        await asyncio.sleep(number / 5_000)  # so that one gets its answer while the next one waits
         return await pool.get_master_address()
 
     async def ask() -> list[Any]:
@@ -204,11 +206,11 @@ def test_a_client_stays_while_no_sentinel_answers(
             client.connection_pool.get_master_address()
         for _ in range(3):
             assert client.ping()
-        assert asked.call_count == 1 + 1  # it waits for none of them with each command
+        assert asked.call_count == 1 + 1  # it does not ask them again with each command
 
 
 def test_a_client_leaves_a_redis_that_has_become_a_replica(redis_server: RedisServer) -> None:
-    """Then the name of its host may lead to the new master: the next command connects again."""
+    """The name of its host may then lead to the new master: the next command connects again."""
     with RedisServer() as other, connect_url(other.url) as client, other.client() as by_hand:
         script = client.register_script("return redis.call('SET', 'a', 1)")
         for write in (lambda: client.set("a", 1), script):

@@ -1,4 +1,4 @@
-"""SCHEDULER_SERIALIZER: what is stored with it, what is read, what is refused."""
+"""SCHEDULER_SERIALIZER: the entries that are stored, read and refused with it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BookSpider(Spider):
 
 
 def as_json(value: Any) -> str:
-    """Dump as those do who gave scrapy-redis a serializer of JSON: it has bytes as keys, too."""
+    """Dump like users' JSON serializers for scrapy-redis: its dicts also have bytes as keys."""
     return json.dumps(_texts(value))
 
 
@@ -64,13 +64,13 @@ def codec(serializer: Any, spider: Spider | None = None, **options: Any) -> Code
 
 
 def stored(values: Any) -> bytes:
-    """Return the entry of *values*, as a worker with `json` reads it."""
+    """Return an entry with *values*, as a worker with `json` reads it."""
     return bytes((SERIALIZED,)) + json.dumps(values).encode()
 
 
 @pytest.mark.parametrize("name", [*SAFE, "pickle", "zipped"])
 def test_a_request_comes_back_from_its_serializer(name: str) -> None:
-    """Bytes as bytes, callbacks as methods; the entry is one byte, and what the serializer made."""
+    """Bytes stay bytes, and callbacks become methods; the entry is one byte and the serializer's output."""
     chosen = (SAFE | UNKNOWN)[name]
     spider = BookSpider()
     request = Request(
@@ -97,13 +97,13 @@ def test_other_request_classes_come_back(request_: Request) -> None:
 
 
 def test_a_start_request_does_not_count_as_a_seed_again() -> None:
-    """As of our own entries: a retry copies its meta."""
+    """A retry copies its meta, as with our own entries."""
     again = codec(json).decode(codec(json).encode(Request(URL, meta={"is_start_request": True})))
     assert again.meta["dq_seeded"] is True
 
 
-def test_own_entries_are_read_beside_those_of_the_serializer() -> None:
-    """A crawl whose setting was changed goes on, one way and, with a reason, not the other."""
+def test_entries_written_without_the_serializer_can_still_be_read() -> None:
+    """A crawl continues after the setting was added; after it was removed, the error has the reason."""
     ours = Codec(BookSpider()).encode(Request(URL))
     assert ours[0] == FORMAT
     assert codec(json).decode(ours).url == URL
@@ -118,7 +118,7 @@ class Local(Request):
 
 class Outer:
     class Local(Request):
-        """By the name that Scrapy writes it is taken for the other Local."""
+        """Scrapy writes a name that means the other Local."""
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ class Outer:
         (type("Nowhere", (Request,), {"__qualname__": "f.<locals>.Nowhere"})(URL), "can find by its name"),
     ],
 )
-def test_what_does_not_come_back_is_not_stored(request_: Request, says: str) -> None:
-    """It stays in its worker, as anything else that cannot be stored."""
+def test_a_request_that_does_not_come_back_equal_is_not_stored(request_: Request, says: str) -> None:
+    """It stays in its worker, as any other request that cannot be stored."""
     own = codec(json, max_bytes=1500)
-    own.encode(Request(URL))  # the first of a class is read back, the others are checked as they are
+    own.encode(Request(URL))  # the first of a class is read back, the others are only checked
     with pytest.raises(CannotEncode, match=says):
         own.encode(request_)
 
 
 def test_a_hook_of_the_spider_is_not_a_callback() -> None:
-    """`to_dict` takes any method; what is stored has to come back as well."""
+    """`to_dict` accepts any method; a stored one also has to come back."""
     spider = BookSpider()
     with pytest.raises(CannotEncode, match="callback"):
         codec(json, spider).encode(Request(URL, spider.log))
@@ -168,13 +168,13 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
         ),
     ],
 )
-def test_what_a_serializer_returns_is_untrusted(values: Any, says: str) -> None:
-    """It goes through the checks of our own entries: nothing is imported, and only attributes are set."""
+def test_values_from_a_serializer_are_untrusted(values: Any, says: str) -> None:
+    """It gets the checks of our own entries: nothing is imported, and only attributes are set."""
     with pytest.raises(CannotDecode, match=says):
         codec(json).decode(stored(values))
 
 
-def test_what_loads_raises_is_a_reason() -> None:
+def test_an_exception_of_loads_becomes_the_reason() -> None:
     def loads(data: bytes) -> Any:
         if b"localhost" in data:
             return json.loads(data)
@@ -191,8 +191,8 @@ def test_what_loads_raises_is_a_reason() -> None:
         codec(json, max_bytes=1024).decode(stored(GOOD | {"body": "x" * 1024}))
 
 
-def test_an_empty_mapping_is_a_request_of_defaults() -> None:
-    """JSON that others wrote may leave out what has a default."""
+def test_missing_attributes_of_a_request_get_their_defaults() -> None:
+    """JSON from another program may leave out attributes that have a default."""
     again = codec(json).decode(stored({"url": URL, "headers": {"A": "b"}, "meta": None}))
     assert (again.method, again.headers[b"A"], again.meta) == ("GET", b"b", {})
 
@@ -207,7 +207,7 @@ def test_an_empty_mapping_is_a_request_of_defaults() -> None:
     ],
 )
 def test_a_serializer_that_loses_requests_is_refused(dumps: Any, loads: Any) -> None:
-    """When it is set, not when the crawl is lost."""
+    """It is refused when it is set, not after the crawl is lost."""
     with pytest.raises(BadSerializer, match="it does not restore a plain request"):
         Serializer(serializer(dumps, loads))
 
@@ -218,15 +218,12 @@ def made(**settings: Any) -> Codec:
     return codec_of(config_of(crawler), crawler)
 
 
-"""Scrapy copies settings, and no module can be copied."""
-
-
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_is_not_known_to_be_safe_is_refused_unless_it_is_trusted(
+def test_an_unknown_serializer_is_refused_unless_it_is_trusted(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line names the setting and the reason; with DQ_TRUST_PICKLE it goes on, with one warning."""
-    given = "pickle" if name == "pickle" else UNKNOWN[name]  # Scrapy copies settings, and no module can be
+    """The error names the setting and the reason; with DQ_TRUST_PICKLE the crawl runs, with one warning."""
+    given = "pickle" if name == "pickle" else UNKNOWN[name]  # Scrapy copies settings, but no module
     with pytest.raises(ConfigError, match=r"^SCHEDULER_SERIALIZER = .*run code.*DQ_TRUST_PICKLE = True"):
         made(SCHEDULER_SERIALIZER=given)
     with caplog.at_level(logging.WARNING):
@@ -235,13 +232,13 @@ def test_what_is_not_known_to_be_safe_is_refused_unless_it_is_trusted(
     assert "DQ_TRUST_PICKLE is set" in caplog.text
 
 
-def test_a_type_that_cannot_be_listed_is_named_with_its_setting() -> None:
+def test_the_error_about_an_unusable_type_names_the_setting() -> None:
     with pytest.raises(ConfigError, match=r"DQ_TYPES: 'no\.Such' cannot be imported"):
         made(DQ_TYPES=["no.Such"])
 
 
-def test_a_serializer_is_named_by_its_path_or_given() -> None:
-    """A module as scrapy-redis takes it, or an object in one."""
+def test_a_serializer_can_be_a_module_or_an_object_by_its_path() -> None:
+    """A module, as in scrapy-redis, or an object in a module."""
     for given in ("json", OWN_JSON, "scrapy_dq.settings.setting.json"):
         assert made(SCHEDULER_SERIALIZER=given).encode(Request(URL))[0] == SERIALIZED
     assert made(SCHEDULER_SERIALIZER="").encode(Request(URL))[0] == FORMAT
@@ -259,7 +256,7 @@ def test_a_serializer_is_named_by_its_path_or_given() -> None:
         (SimpleNamespace(dumps=len), r"it has no loads\(\)"),
     ],
 )
-def test_what_is_not_a_serializer_is_refused(given: Any, says: str | None) -> None:
+def test_an_object_that_is_not_a_serializer_is_refused(given: Any, says: str | None) -> None:
     if says is None:
         assert made(SCHEDULER_SERIALIZER=given).serializer is None
         return

@@ -1,4 +1,4 @@
-"""Every setting: a good value is read, a bad one refused, and an unknown one named."""
+"""Every setting: a good value is read, a bad one is refused, and an unknown name is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.read_settings import BY_NAME, NAMES, read
 
 
 def test_the_defaults_of_config_and_settings_agree() -> None:
-    """Whether it was read from no settings or made by hand."""
+    """A Config that was read from no settings equals one that was made by hand."""
     assert read() == Config("books")
     assert [setting.field for setting in SETTINGS] == list(
         dict.fromkeys(setting.field for setting in SETTINGS)
@@ -98,7 +98,7 @@ GOOD: list[tuple[str, Any, Any]] = [
     ids=[f"{name}={getattr(value, '__name__', value)}" for name, value, _ in GOOD],
 )
 def test_a_good_value_is_read(name: str, value: Any, expected: Any) -> None:
-    """As Python writes it in settings.py, and as text from the command line."""
+    """It is a Python value, as in settings.py, or a text, as on the command line."""
     found = getattr(read(**{name: value}), BY_NAME[name].field)
     assert found == expected
     assert type(found) is type(expected)
@@ -170,7 +170,7 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "value"), BAD, ids=[f"{name}={value!r}" for name, value in BAD])
 def test_a_bad_value_is_refused(name: str, value: Any) -> None:
-    """The error names the setting, the value and what is allowed."""
+    """The error names the setting, the value and the allowed values."""
     with pytest.raises(ConfigError) as refusal:
         read(**{name: value})
     message = str(refusal.value)
@@ -182,7 +182,7 @@ def test_a_bad_value_is_refused(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["zz%s", "%(zz)s", "%"])
 def test_a_start_key_with_another_placeholder_is_refused(value: str) -> None:
-    """Whether or not this crawl has use for it."""
+    """It is refused even if this crawl does not use it."""
     with pytest.raises(ConfigError, match=re.escape(f"REDIS_START_URLS_KEY = {value!r}: ")):
         read(REDIS_START_URLS_KEY=value)
 
@@ -198,7 +198,7 @@ def test_a_start_key_with_another_placeholder_is_refused(value: str) -> None:
     ],
 )
 def test_an_unknown_setting_is_refused(name: str, hint: str | None) -> None:
-    """A misspelt setting would silently do nothing; the nearest name is suggested, else the docs."""
+    """A misspelled setting would have no effect; the error suggests the nearest name, or else the docs."""
     with pytest.raises(ConfigError, match=rf"^{name} is not a setting") as refusal:
         read(**{name: None})
     if name.startswith("REDIS_"):
@@ -212,15 +212,15 @@ def test_an_unknown_setting_is_refused(name: str, hint: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["DQ_REDIS_URL", "DQ_REDIS_ULR"])
-def test_a_setting_of_redis_has_no_prefix(name: str) -> None:
-    """Who followed another advice would put the password where it is shown."""
+def test_a_redis_setting_with_the_dq_prefix_is_refused(name: str) -> None:
+    """Otherwise the user could put the password into a setting that is shown."""
     with pytest.raises(ConfigError, match="did you mean REDIS_URL") as refusal:
         read(**{name: "redis://:geheim@there/0"})
     assert "geheim" not in str(refusal.value)
 
 
-def test_settings_of_others_are_left_alone() -> None:
-    """Also those that merely look similar."""
+def test_settings_of_other_packages_are_left_alone() -> None:
+    """Settings that merely look similar are also left alone."""
     settings: Mapping[Any, Any] = {
         "REDIS_START_URLS_BATCH_SIZE": 1,
         "STATS_KEY": 1,
@@ -231,13 +231,13 @@ def test_settings_of_others_are_left_alone() -> None:
 
 
 def test_a_bad_value_does_not_turn_the_scheduler_off() -> None:
-    """It is refused when the crawl opens, where that makes one clear line; until then it counts as on."""
+    """It is refused in one clear line when the crawl opens; until then it counts as on."""
     assert [enabled({"DQ_ENABLED": value}) for value in (None, True, "1", "no", [])] == [True] * 5
     assert [enabled({"DQ_ENABLED": value}) for value in (False, 0, "0", "false", "")] == [False] * 5
 
 
-def test_a_name_that_a_spider_keeps_for_itself_is_not_proposed() -> None:
-    """Only those that a user may have meant."""
+def test_a_private_attribute_of_a_spider_is_not_suggested() -> None:
+    """The error proposes only names that a user may have meant."""
     names = {"spider": "books", "_follow_links": "True"}
     with pytest.raises(ConfigError, match=r"there is no 'foo' here; use %\(spider\)s, or pass"):
         Config.read(Settings({"DQ_CRAWL": "%(foo)s"}), names)

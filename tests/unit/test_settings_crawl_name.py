@@ -1,4 +1,4 @@
-"""The templates of DQ_CRAWL and DQ_RUN_NAME: their placeholders, and what is refused."""
+"""The templates of DQ_CRAWL and DQ_RUN_NAME: their placeholders, and refused templates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_placeholders_are_filled(name: str) -> None:
 @pytest.mark.parametrize("name", ["DQ_CRAWL", "DQ_RUN_NAME"])
 @pytest.mark.parametrize("template", ["%s", "100%", "%(spider)d", "%(spider", "%d", "%(spider)s %", "%%%s"])
 def test_an_invalid_template_is_refused(name: str, template: str) -> None:
-    """Instead of a name that nobody meant."""
+    """Otherwise the crawl would get a name that the user did not mean."""
     with pytest.raises(ConfigError, match=f"^{name} = ") as refusal:
         read(**{name: template})
     assert "%(spider)s" in str(refusal.value)
@@ -26,13 +26,13 @@ def test_an_invalid_template_is_refused(name: str, template: str) -> None:
 
 
 def test_an_unknown_placeholder_is_refused_and_the_allowed_ones_listed() -> None:
-    """`%(job)s` outside Scrapyd, or an argument that was not given."""
+    """Examples: `%(job)s` outside Scrapyd, or an argument that was not given."""
     with pytest.raises(ConfigError, match=r"there is no 'jobs' here.*%\(category\)s, %\(job\)s.*-a jobs="):
         read(DQ_CRAWL="%(jobs)s")
 
 
 @pytest.mark.parametrize("settings", [{"DQ_CRAWL": ""}, {"DQ_CRAWL": "%(empty)s"}])
-def test_a_crawl_has_a_name(settings: dict[str, str]) -> None:
-    """An argument that is empty makes no name."""
+def test_an_empty_crawl_name_is_refused(settings: dict[str, str]) -> None:
+    """An empty argument gives no name."""
     with pytest.raises(ConfigError, match=r"DQ_CRAWL = .*not empty"):
         Config.read(settings, NAMES | {"empty": ""})

@@ -1,4 +1,4 @@
-"""DQ_ORDER, also where Scrapy's or scrapy-redis's settings of queues say it."""
+"""DQ_ORDER, and the queue settings of Scrapy and scrapy-redis that choose an order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.read_settings import NAMES, read
     ],
 )
 def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str, Any], order: Order) -> None:
-    """FIFO queues mean `priority-fifo`, unless DQ_ORDER says something else."""
+    """FIFO queues mean `priority-fifo`, unless DQ_ORDER is set."""
     assert read(**settings).order is order
 
 
@@ -39,8 +39,10 @@ def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str
         ({"SCHEDULER_START_DISK_QUEUE": None, "JOBDIR": "job"}, StartQueue.SHARED),
     ],
 )
-def test_start_requests_stand_where_scrapys_setting_says(settings: dict[str, Any], found: StartQueue) -> None:
-    """The disk queue's counts where Scrapy would go by it."""
+def test_scrapys_setting_decides_the_place_of_start_requests(
+    settings: dict[str, Any], found: StartQueue
+) -> None:
+    """The setting of the disk queue counts where Scrapy would use it."""
     assert read(**settings).start_queue is found
     project = Settings(settings)
     assert Config.read(project, NAMES).start_queue is found
@@ -76,7 +78,7 @@ def test_queues_that_contradict_the_order_have_no_effect(
     ],
 )
 def test_the_queue_class_of_scrapy_redis_chooses_the_order(name: str, order: Order) -> None:
-    """By its last name: nothing is imported, so that changed import paths do no harm. DQ_ORDER wins."""
+    """Only the last part of its name counts, so that changed import paths do no harm. DQ_ORDER wins."""
     for cls in (f"scrapy_redis.queue.{name}", f"scrapy_dq.queue.{name}", type(name, (), {})):
         assert read(SCHEDULER_QUEUE_CLASS=cls).order is order
         assert read(SCHEDULER_QUEUE_CLASS=cls, DQ_ORDER="priority-fifo").order is Order.PRIORITY_FIFO
@@ -85,6 +87,6 @@ def test_the_queue_class_of_scrapy_redis_chooses_the_order(name: str, order: Ord
 
 
 @pytest.mark.parametrize("cls", ["project.MyQueue", "", None, 5, object()])
-def test_another_queue_class_chooses_nothing(cls: Any) -> None:
-    """What it would do cannot be known."""
+def test_another_queue_class_does_not_change_the_order(cls: Any) -> None:
+    """Its order is unknown."""
     assert read(SCHEDULER_QUEUE_CLASS=cls).order is Order.PRIORITY_LIFO

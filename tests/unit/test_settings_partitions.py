@@ -1,4 +1,4 @@
-"""The settings of partitions: limits, back-off, and which of them exclude each other."""
+"""The settings of partitions: limits, back-off, and settings that exclude each other."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ BAD_OPTIONS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "says"), BAD_OPTIONS, ids=[case[2][:40] for case in BAD_OPTIONS])
-def test_options_that_cannot_be_kept_are_refused(name: str, value: Any, says: str) -> None:
-    """A limit that silently does nothing would be found out by the site."""
+def test_limits_that_cannot_be_kept_are_refused(name: str, value: Any, says: str) -> None:
+    """Otherwise the site would be the first to notice that a limit has no effect."""
     with pytest.raises(ConfigError, match=rf"^{name}( = |: | \(not shown here\))") as refusal:
         read(**{name: value})
     assert says in str(refusal.value)
@@ -61,13 +61,13 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_settings_that_exclude_each_other_are_refused(
     first: dict[str, Any], second: dict[str, Any], says: str
 ) -> None:
-    """A misunderstanding; without the second one, the first is accepted."""
+    """They are a misunderstanding; without the second setting, the first is accepted."""
     read(**first)
     with pytest.raises(ConfigError, match=says):
         read(**first, **second)
 
 
-def test_the_kind_of_seen_and_the_limits_are_those_of_the_settings() -> None:
+def test_the_settings_choose_the_kind_of_seen_and_the_limits() -> None:
     assert read(DQ_SEEN="compact").seen_kind is Seen.COMPACT
     assert read(DQ_SEEN_TTL=60, SCHEDULER_PERSIST=True).seen_kind is Seen.EXPIRING
     assert read().seen_kind is Seen.EXACT
@@ -77,7 +77,7 @@ def test_the_kind_of_seen_and_the_limits_are_those_of_the_settings() -> None:
     assert read(**ONE, DQ_DOMAIN_DELAY=2, DQ_DOMAIN_LIMITS={}).limits == Limits(2, 0, {})
 
 
-def test_the_limits_of_a_config_are_all_there_are() -> None:
-    """The crawl's own, and those of single partitions."""
+def test_the_limits_of_a_config_include_those_of_single_partitions() -> None:
+    """They are the crawl's own limits, and the limits of single partitions."""
     config = read(DQ_DOMAIN_DELAY=0.5, DQ_DOMAIN_CONCURRENCY=2, DQ_DOMAIN_LIMITS={"a": {"delay": 2}})
     assert config.limits == Limits(0.5, 2, {"a": (2, None)})

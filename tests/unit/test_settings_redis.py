@@ -1,4 +1,4 @@
-"""Where Redis is: its URL and params, embedded or not; and no password is shown."""
+"""The place of Redis: its URL and parameters, embedded or not; no password is shown."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from support.read_settings import read
 )
 @pytest.mark.parametrize("setting", ["REDIS_URL", "REDIS_PARAMS"])
 def test_a_password_that_would_be_cut_is_refused_and_not_shown(setting: str, url: str) -> None:
-    """An unescaped / ? or # ends the host: the password's beginning would stand in the log as a port."""
+    """An unescaped / ? or # ends the host: the log would show the password's beginning as a port."""
     with pytest.raises(ConfigError, match=setting) as refusal:
         read(**{setting: url if setting == "REDIS_URL" else {"url": url}})
     assert "percent-encoded" in str(refusal.value)
     assert url not in str(refusal.value)
-    # A traceback has the text of what it was raised from.
+    # A traceback would also show the original error.
     assert refusal.value.__suppress_context__
 
 
@@ -73,7 +73,7 @@ def said_of(name: str, value: Any) -> str:
 
 @pytest.mark.parametrize("name", [setting.name for setting in SETTINGS])
 def test_no_error_shows_a_login(name: str) -> None:
-    """Whatever setting it has got into."""
+    """A login may be in any setting."""
     for login in (
         "redis://:geheim@there/%(none)s", "redis://:geheim@there/0", "unix:///r.sock?db=0&password=geheim"
     ):  # fmt: skip
@@ -81,7 +81,7 @@ def test_no_error_shows_a_login(name: str) -> None:
             assert "geheim" not in said_of(name, value)
 
 
-def test_the_timeout_of_redis_is_that_of_its_client() -> None:
+def test_the_redis_timeout_comes_from_redis_params() -> None:
     assert read().redis_timeout_s == read(REDIS_PARAMS={"socket_timeout": None}).redis_timeout_s == 2.0
     assert read(REDIS_PARAMS='{"socket_timeout": "5"}').redis_params == {"socket_timeout": 5.0}
 
@@ -103,8 +103,10 @@ def test_the_timeout_of_redis_is_that_of_its_client() -> None:
         ({"REDIS_PARAMS": {"url": "redis://host"}}, False),
     ],
 )
-def test_the_embedded_redis_serves_where_none_is_named(settings: dict[str, Any], embedded: bool) -> None:
-    """A port, a database, a password: each means that there is one."""
+def test_the_embedded_redis_is_used_if_no_redis_is_configured(
+    settings: dict[str, Any], embedded: bool
+) -> None:
+    """A port, a database or a password shows that the project has a Redis."""
     assert read(**settings).embedded is embedded
 
 
@@ -133,8 +135,8 @@ def test_the_embedded_redis_serves_where_none_is_named(settings: dict[str, Any],
         ({"REDIS_PORT": 5, "REDIS_DB": 2, "REDIS_PARAMS": {"url": "redis://a"}}, "a:5/2"),
     ],
 )
-def test_a_setting_wins_over_its_namesake_in_params(settings: dict[str, Any], target: str) -> None:
-    """As with scrapy-redis: REDIS_URL, then REDIS_HOST, REDIS_PORT and REDIS_DB, then REDIS_PARAMS."""
+def test_a_setting_overrides_redis_params(settings: dict[str, Any], target: str) -> None:
+    """The order is scrapy-redis's: REDIS_URL; REDIS_HOST, REDIS_PORT and REDIS_DB; then REDIS_PARAMS."""
     assert Connection(read(**settings), Path()).target == target
     if not target.startswith("unix:"):
         client = get_redis_from_settings(settings)
@@ -145,8 +147,8 @@ def test_a_setting_wins_over_its_namesake_in_params(settings: dict[str, Any], ta
 
 @pytest.mark.parametrize("database", ["notadb", "1x", "0/1x", "geheim/0"])
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
-def test_a_database_that_is_no_number_is_refused(scheme: str, database: str) -> None:
-    """redis-py takes number 0 instead, with everything that is there."""
+def test_a_database_that_is_not_a_number_is_refused(scheme: str, database: str) -> None:
+    """redis-py would use database 0 instead, with all its keys."""
     url = f"{scheme}://host/{database}"
     for settings, name in (
         ({"REDIS_URL": url}, "REDIS_URL"),
@@ -182,7 +184,7 @@ def test_a_database_as_redis_py_reads_it_is_accepted(rest: str) -> None:
     ],
 )
 def test_no_password_is_shown(settings: dict[str, Any]) -> None:
-    """Neither by repr() nor by an error, nor on the page of the settings."""
+    """Neither repr(), an error nor the page of the settings shows one."""
     try:
         config = read(**settings)
         shown = f"{config!r} {settings_of(config)}"

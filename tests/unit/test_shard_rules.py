@@ -1,4 +1,4 @@
-"""The rules of several shards (docs/internals/shards.md), on protocols by hand: no Redis, no event loop."""
+"""The rules of several shards (docs/internals/shards.md), for protocols alone: no Redis, no event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUSPECT = Lease(b"%012d" % 7, 1, b"payload", suspect=True)
 
 @pytest.fixture
 def home() -> ShardProtocol:
-    """The protocol with home, of a worker that has joined a crawl of two shards."""
+    """Return home's protocol of a worker that has joined a crawl of two shards."""
     made = [
         ShardProtocol("crawl", Mock(), Outbox(), HORIZON_S, new_id=lambda: "worker", random_bytes=bytes)
         for _ in range(2)
@@ -35,7 +35,7 @@ def home() -> ShardProtocol:
 
 
 def exchange(of: ShardProtocol, now: float, want: int = 0) -> Exchange:
-    """Compose an exchange; its answer is outstanding."""
+    """Compose an exchange, and leave it unanswered."""
     call = of.compose(now, Asks(want))
     assert isinstance(call, Exchange)
     return call
@@ -55,8 +55,8 @@ def logged(of: ShardProtocol, now: float) -> Put:
     return made
 
 
-def test_a_level_stays_until_home_cannot_forget_that_it_was_raised() -> None:
-    """Home that is rolled back would be finished again, while the put is safe in its shard (rule 3)."""
+def test_a_level_stays_until_its_raise_is_certain_at_home() -> None:
+    """After a roll-back, home would be finished again, while the put is safe in its shard (rule 3)."""
     home, shard = SimpleNamespace(raised_at=1.0, raise_retired=False), SimpleNamespace(retired=0)
     protocols: Any = [home, shard]
     level = Level(protocols)
@@ -77,7 +77,7 @@ def test_a_level_stays_until_its_puts_are_certain() -> None:
 
 
 def test_a_put_without_a_parent_waits_for_home(home: ShardProtocol) -> None:
-    """Until home has confirmed the level: others could finish the run over it (rule 3)."""
+    """It waits until home has confirmed the level: otherwise others could finish the run (rule 3)."""
     (other,) = home.others
     level = Level([home, other])
     home.raised_at = None
@@ -92,7 +92,7 @@ def test_a_put_without_a_parent_waits_for_home(home: ShardProtocol) -> None:
     assert not other.held_back
 
 
-def test_a_level_counts_as_lowered_when_that_is_sent(home: ShardProtocol) -> None:
+def test_a_level_counts_as_lowered_once_the_lower_level_is_sent(home: ShardProtocol) -> None:
     """The exchange may have arrived: from then on, no put may rely on the level (rule 3)."""
     exchange(home, 1000.0)
     applied(home, 1000.0)
@@ -120,7 +120,7 @@ def may_bring_suspects(call: Exchange) -> bool:
 
 
 def test_one_shard_at_a_time_may_bring_a_suspect(home: ShardProtocol) -> None:
-    """A death would charge several. A shard that has been asked, or has brought one, excludes the others."""
+    """A death would charge several. A shard that was asked, or has brought one, excludes the others."""
     (other,) = home.others
     assert may_bring_suspects(exchange(home, 1000.0, want=1))
     assert not may_bring_suspects(exchange(other, 1000.0, want=1))
@@ -132,10 +132,10 @@ def test_one_shard_at_a_time_may_bring_a_suspect(home: ShardProtocol) -> None:
     assert may_bring_suspects(exchange(other, 1002.0, want=1))
 
 
-def test_an_outbox_that_is_lost_costs_the_leases_of_all_shards(
+def test_a_lost_outbox_gives_up_the_leases_of_all_shards(
     home: ShardProtocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lost puts may be links of any page: none of these may be acked, nor those whose ends wait."""
+    """The lost puts may be links of any page: no page may be acked, not even one whose end was deferred."""
     (other,) = home.others
     exchange(other, 1000.0, want=1)
     applied(other, 1000.0, SUSPECT)
@@ -150,7 +150,7 @@ def test_an_outbox_that_is_lost_costs_the_leases_of_all_shards(
 
 
 class Collect:
-    """A worker of three shards in which nothing is left, and its search for the end of the run."""
+    """A worker of three empty shards, and its search for the end of the run."""
 
     def __init__(self) -> None:
         self.protocols = [
@@ -167,7 +167,7 @@ class Collect:
             self.answers(shard)
 
     def answers(self, shard: int, version: int = 10) -> None:
-        """Have a shard answer that it is empty, and see which shards are asked next."""
+        """Have a shard answer that it is empty; `asked` then has the shards that are asked next."""
         of = self.protocols[shard]
         of.census = Census(version=version)
         for each in self.protocols:
@@ -194,8 +194,8 @@ def test_all_shards_answer_twice_before_home_may_finish() -> None:
     assert collect.home_may_finish
 
 
-def test_a_shard_that_has_changed_between_its_answers_begins_the_collect_anew() -> None:
-    """Something was put there, and is done: a page may have moved to a shard that had answered (rule 4)."""
+def test_a_shard_that_changed_between_its_answers_restarts_the_collect() -> None:
+    """A put arrived there and is done: a page may have moved to a shard that had answered (rule 4)."""
     collect = Collect()
     collect.answers(0)
     collect.answers(1, version=11)

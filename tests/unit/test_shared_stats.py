@@ -1,4 +1,4 @@
-"""SharedStats: to its own process what Scrapy's collector is; and what it remembers for the others."""
+"""SharedStats: the same numbers as Scrapy's collector in its process, and numbers for other workers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def deltas(stats: SharedStats, limit: int = 500) -> dict[tuple[str, str], Any]:
     return {(kind, stat): number for kind, stat, number in stats.take_deltas(limit)}
 
 
-def test_the_process_sees_its_own_numbers_as_with_scrapys_collector(stats: SharedStats) -> None:
-    """Every method, in any order, and whether or not something is taken in between."""
+def test_a_process_sees_its_own_stats_as_with_scrapys_collector(stats: SharedStats) -> None:
+    """This is true of every method, in any order, even if deltas are taken in between."""
     plain = MemoryStatsCollector(Crawler(Spider))
     for one in (stats, plain):
         one.inc_value("a")
@@ -45,8 +45,8 @@ def test_the_process_sees_its_own_numbers_as_with_scrapys_collector(stats: Share
     assert stats.get_stats() == {"a": 3.5, "b": 6, "c": "text", "d": 3, "e": 1.5}
 
 
-def test_what_is_counted_is_taken_once(stats: SharedStats) -> None:
-    """Sums since the last time; the largest and the smallest; with the start value of a new stat."""
+def test_each_change_is_reported_once(stats: SharedStats) -> None:
+    """Sums since the last time, the largest and the smallest values, and a new stat's start value."""
     for _ in range(3):
         stats.inc_value("a")
     stats.inc_value("b", 1, start=5)
@@ -61,15 +61,15 @@ def test_what_is_counted_is_taken_once(stats: SharedStats) -> None:
     assert deltas(stats) == {("sum", "a"): 4, ("sum", "b"): 1, ("max", "d"): 1}
 
 
-def test_what_is_taken_at_once_is_limited(stats: SharedStats) -> None:
-    """A project with a stat for each of many domains holds Redis no longer than others."""
+def test_the_size_of_one_report_is_limited(stats: SharedStats) -> None:
+    """A project with a stat for each of many domains holds Redis no longer than other projects."""
     for number in range(7):
         stats.inc_value(f"stat/{number}")
     assert [len(deltas(stats, 3)) for _ in range(4)] == [3, 3, 1, 0]
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, True, Decimal(1), datetime.timedelta(1)])
-def test_what_is_not_a_number_is_not_shared(stats: SharedStats, value: Any) -> None:
+def test_only_numbers_are_shared(stats: SharedStats, value: Any) -> None:
     """It is counted nevertheless."""
     stats.inc_value("a", value, start=type(value)(0))
     stats.max_value("b", value)
@@ -79,8 +79,8 @@ def test_what_is_not_a_number_is_not_shared(stats: SharedStats, value: Any) -> N
     assert shared == ({("sum", "a"): 1} if value is True else {})  # False + True is 1
 
 
-def test_of_odd_names_and_numbers_nothing_is_shared(stats: SharedStats) -> None:
-    """Nor of what is set, whose sum would mean nothing. A site or an entry may choose a name or a number."""
+def test_odd_names_and_numbers_are_not_shared(stats: SharedStats) -> None:
+    """Nor are set values, whose sum would mean nothing. A site or an entry may choose a name or a number."""
     stats.set_value("finish_reason", "finished")
     stats.set_stats({"a": 1})
     stats.inc_value(("a", "tuple"))  # type: ignore[arg-type]
@@ -93,8 +93,8 @@ def test_of_odd_names_and_numbers_nothing_is_shared(stats: SharedStats) -> None:
     assert len(stats.get_stats()) == 7
 
 
-def test_nothing_is_lost_between_threads(stats: SharedStats) -> None:
-    """The log counts in whatever thread writes to it."""
+def test_counts_of_several_threads_are_all_reported(stats: SharedStats) -> None:
+    """The log counts in any thread that writes to it."""
 
     def count() -> None:
         for _ in range(2000):
@@ -111,7 +111,7 @@ def test_nothing_is_lost_between_threads(stats: SharedStats) -> None:
 
 
 def test_a_count_within_a_count_does_not_hang(stats: SharedStats) -> None:
-    """A signal's handler that logs may come while something is counted: in the same thread."""
+    """A signal handler that logs may interrupt a count in the same thread."""
 
     class Counting(int):
         def __radd__(self, other: Any) -> Any:
@@ -123,10 +123,10 @@ def test_a_count_within_a_count_does_not_hang(stats: SharedStats) -> None:
     assert stats.get_value("inner") >= 1
 
 
-def test_so_many_names_are_shared(
+def test_the_number_of_shared_stats_is_limited(
     stats: SharedStats, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stat for each URL fills no Redis; what is shared already goes on to be counted; one warning."""
+    """A stat for each URL cannot fill Redis; shared stats are still counted; there is one warning."""
     monkeypatch.setattr(collector, "MOST_NAMES", 2)
     for name in ("a", "b", "c", "d", "a"):
         stats.inc_value(name)

@@ -1,4 +1,4 @@
-"""Stored requests as people and programs see them: plain values, without logins, and nothing is run."""
+"""Stored requests as people and programs see them: plain values without logins, and no code is run."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ SHOWN: dict[str, tuple[Callable[[], Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_what_json_has_not_is_shown_in_its_place(name: str) -> None:
-    """Instances by the names of their classes, which are not looked up."""
+def test_values_that_json_lacks_are_shown_as_text(name: str) -> None:
+    """An instance is shown by the name of its class, which is not looked up."""
     make, expected = SHOWN[name]
     assert shown(entry_of({"x": make()}), 10_000)["meta"] == {"x": expected}
 
 
 def test_no_login_is_shown() -> None:
-    """Scrapy's middlewares write it into headers and meta; a retry of the request is stored with it."""
+    """Scrapy's middlewares write logins into headers and meta; a retry is stored with them."""
     logins = {"Authorization": "Basic s3cret", "Proxy-Authorization": "s3cret", "Cookie": "id=s3cret"}
     proxy = "http://me:s3cret@proxy:8080"
     meta = {"http_pass": "s3cret", "ftp_password": "s3cret", "proxy": proxy, "_auth_proxy": proxy, "other": 1}
@@ -78,12 +78,12 @@ PROXIES = {
 @pytest.mark.parametrize("proxy", PROXIES)
 @pytest.mark.parametrize("name", ["proxy", "_auth_proxy"])
 def test_no_login_of_a_proxy_is_shown(name: str, proxy: str) -> None:
-    """Whether it has a scheme, and whether its password is escaped."""
+    """The proxy may have no scheme, and the password may be unescaped."""
     assert shown(entry_of({name: proxy}), 10_000)["meta"] == {name: PROXIES[proxy]}
 
 
-def test_no_login_is_shown_that_is_further_down() -> None:
-    """Of a browser's context, in a header that a page sent, in a URL; a path may have an @."""
+def test_no_login_in_nested_values_is_shown() -> None:
+    """It may be in a browser's context, in a header from a page, or in a URL; a path may have an @."""
     browser = {
         "proxy": {"server": "http://u:s3cret@h", "username": "u", "password": "s3cret"},
         "http_credentials": {"password": "s3cret"},
@@ -119,8 +119,8 @@ def test_no_login_is_shown_that_is_further_down() -> None:
     ],
     ids=["empty", "nothing", "no msgpack", "no map", "deep", "no instance", "large"],
 )
-def test_what_cannot_be_read_is_shown_with_its_reason(payload: bytes) -> None:
-    """And never raised."""
+def test_an_unreadable_entry_is_shown_without_an_exception(payload: bytes) -> None:
+    """No exception is raised."""
     found = shown(payload, 10_000)
     assert found["kind"] == "unreadable"
     assert found["bytes"] == len(payload)
@@ -131,6 +131,6 @@ def test_other_values_are_shown_as_python_writes_them() -> None:
     assert shown(stored, 1000)["meta"] == {"x": "1.50"}
 
 
-def test_what_a_serializer_has_written_is_not_read() -> None:
+def test_an_entry_of_a_serializer_is_not_read() -> None:
     """It may be a pickle."""
     assert shown(bytes((SERIALIZED,)) + b"cos\nsystem\n", 1000) == {"kind": "serialized", "bytes": 11}

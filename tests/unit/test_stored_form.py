@@ -1,4 +1,4 @@
-"""In which form a request is stored: what is left out, and what is cut."""
+"""The stored form of a request: parts that are left out, and parts that are cut."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stored_form(monkeypatch: pytest.MonkeyPatch) -> StoredForm:
 
 
 def meta_of(form: StoredForm, meta: dict[str, Any], parent: Request | None = None, **more: Any) -> Any:
-    """Return the meta that is stored; the request itself, which may be in progress, is unchanged."""
+    """Return the stored meta; the request itself, which may be in progress, is unchanged."""
     request = Request(more.pop("url", URL + "link"), meta=dict(meta))
     stored = form.of(request, parent, more.get("continues", False))
     assert request.meta == meta
@@ -32,7 +32,7 @@ def meta_of(form: StoredForm, meta: dict[str, Any], parent: Request | None = Non
 
 
 def test_most_requests_are_stored_as_they_are(stored_form: StoredForm) -> None:
-    """No copy is made of them."""
+    """They are not copied."""
     request = Request(URL, meta={"depth": 1}, headers={"Referer": URL + "x" * 1000})
     assert stored_form.of(request, None, False) is request
 
@@ -53,12 +53,14 @@ def test_redirects_of_the_parent_are_left_out(stored_form: StoredForm, copied: d
         ({"redirect_urls": []}, Request(URL, meta={"redirect_urls": []})),
     ],
 )
-def test_other_redirects_stay(stored_form: StoredForm, meta: dict[str, Any], parent: Request | None) -> None:
+def test_other_redirects_are_kept(
+    stored_form: StoredForm, meta: dict[str, Any], parent: Request | None
+) -> None:
     assert meta_of(stored_form, meta, parent) == meta
 
 
-def test_the_redirects_of_a_retry_stay(stored_form: StoredForm) -> None:
-    """A callback that is not content with its page yields its own request again."""
+def test_the_redirects_of_a_retry_are_kept(stored_form: StoredForm) -> None:
+    """A callback that rejects its page yields its own request again."""
     parent = Request(URL + "3", meta=dict(OF_PARENT))
     crawler = Crawler(Spider)
     crawler.stats = DummyStatsCollector(crawler)
@@ -67,7 +69,7 @@ def test_the_redirects_of_a_retry_stay(stored_form: StoredForm) -> None:
     assert stored_form.of(retry, parent, False).meta == retry.meta
 
 
-def test_of_a_long_link_text_the_beginning_is_stored(stored_form: StoredForm) -> None:
+def test_a_long_link_text_is_truncated(stored_form: StoredForm) -> None:
     meta = {"rule": 0, "link_text": "ä" + LONG, "x": 1}
     assert meta_of(stored_form, meta) == meta | {"link_text": "ä" + "x" * (MAX_LINK_TEXT - 1)}
 
@@ -82,7 +84,7 @@ def test_of_a_long_link_text_the_beginning_is_stored(stored_form: StoredForm) ->
         {"rule": 0, "link_text": LONG.encode()},
     ],
 )
-def test_what_is_no_long_text_of_a_crawl_spider_stays(stored_form: StoredForm, meta: dict[str, Any]) -> None:
+def test_other_link_texts_are_stored_unchanged(stored_form: StoredForm, meta: dict[str, Any]) -> None:
     assert meta_of(stored_form, meta) == meta
 
 
@@ -94,7 +96,7 @@ def test_what_is_no_long_text_of_a_crawl_spider_stays(stored_form: StoredForm, m
 def test_a_long_referer_is_stored_as_its_origin(
     stored_form: StoredForm, start: str, stored: bytes | None, meta: dict[str, Any]
 ) -> None:
-    """As browsers send it: else each of 20,000 links of a page would carry the 16 kB of its URL."""
+    """Browsers send it like this. Otherwise each of a page's 20,000 links would carry its 16 kB URL."""
     request = Request(URL, meta=meta, headers={"Referer": start + "x" * MAX_REFERER_BYTES})
     assert stored_form.of(request, None, False).headers.get("Referer") == stored
     assert len(request.headers["Referer"] or b"") > MAX_REFERER_BYTES

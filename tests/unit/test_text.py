@@ -14,7 +14,7 @@ from scrapy_dq.crew.worker_agent import LONGEST_ERROR, _first_line
 from scrapy_dq.text import prose_without_logins, url_error
 
 SECRET = "S3kr"
-# With Scrapy's own words, and what is left of them.
+# Lines with Scrapy's own words, and the same lines without logins.
 LINES = [
     (f"download: ValueError: invalid hostname: user:{SECRET}@127.0.0.1",
      "download: ValueError: invalid hostname: ...@127.0.0.1"),
@@ -45,27 +45,27 @@ HARMLESS = [
 
 @pytest.mark.parametrize(("line", "left"), LINES)
 def test_a_login_in_a_line_is_hidden_and_the_rest_is_not(line: str, left: str) -> None:
-    """In what is stored, and in what a crew's screen shows."""
+    """This holds for stored errors, and for a crew's screen."""
     assert prose_without_logins(line) == left
     assert _first_line(f"\n{line}\nmore") == left
 
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_a_line_without_a_login_stays_as_it_is(line: str) -> None:
-    """An @ alone is none."""
+    """An @ alone is not a login."""
     assert prose_without_logins(line) == line
 
 
 @pytest.mark.parametrize("slashes", ["/", "//", "///", "/////"])
 def test_a_login_is_hidden_after_any_number_of_slashes(slashes: str) -> None:
-    """Scrapy takes http:/user:password@host/ for a request to no host, which fails, and is kept."""
+    """Scrapy takes http:/user:password@host/ for a request without a host, which fails and is kept."""
     url = f"http:{slashes}us%20er:{SECRET}@a.example/@joe?u=http:/{SECRET}@b.example"
     assert without_logins(url) == f"http:{slashes}...@a.example/@joe?u=http:/...@b.example"
     assert SECRET not in prose_without_logins(f"invalid: 'us er:{SECRET}'", url)
 
 
-def test_the_login_of_a_known_url_is_found_in_each_form() -> None:
-    """Escaped as in the URL, or not; with a blank, and without the host."""
+def test_the_login_of_a_known_url_is_hidden_in_every_form() -> None:
+    """It may be escaped as in the URL or not, have a blank, or lack the host."""
     url = "http://us%20er:S3%20kr@a.example/"
     for quoted in ("us%20er:S3%20kr@a.example", "us er:S3 kr@a.example", "'us er:S3 kr'", "us er:S3 kr"):
         assert "S3" not in prose_without_logins(f"invalid: {quoted}", url)
@@ -73,7 +73,7 @@ def test_the_login_of_a_known_url_is_found_in_each_form() -> None:
 
 
 def test_a_login_at_the_end_of_a_long_line_is_not_cut_in_two() -> None:
-    """The beginning of a password is not shown either; and a long word takes no long time."""
+    """Not even the beginning of a password is shown; a long word takes no long time."""
     for length in range(LONGEST_ERROR - 40, LONGEST_ERROR):
         assert SECRET[:2] not in _first_line(f"{'x' * length} http://user:{SECRET}@a.example/")
     began = time.process_time()
@@ -83,7 +83,7 @@ def test_a_login_at_the_end_of_a_long_line_is_not_cut_in_two() -> None:
 
 
 def test_an_error_that_is_cut_ends_with_dots() -> None:
-    """The whole of it is in the worker's log."""
+    """The worker's log has the whole error."""
     assert _first_line("x" * LONGEST_ERROR) == "x" * LONGEST_ERROR
     assert _first_line("x" * (LONGEST_ERROR + 1)) == "x" * LONGEST_ERROR + "..."
 
@@ -106,13 +106,13 @@ def _error_of(parse: Callable[[str], object], url: str) -> ValueError:
     ids=["port", "netloc", "request"],
 )
 def test_an_error_of_a_url_quotes_no_part_of_its_login(parse: Callable[[str], object], url: str) -> None:
-    """A password with an unescaped slash: what is in front of it is taken for a port."""
+    """The password has an unescaped slash: the part before it is taken for a port."""
     error = _error_of(parse, url)
     assert "SEK" in str(error)
     assert url_error(error) == "its URL cannot be parsed"
 
 
-def test_an_error_of_a_url_says_why_if_it_quotes_nothing() -> None:
-    """Other errors are not taken for one."""
+def test_an_error_of_a_url_gives_its_reason_if_that_quotes_nothing() -> None:
+    """Other errors are not taken for an error of a URL."""
     assert url_error(_error_of(urlsplit, "http://[")) == "its URL cannot be parsed (Invalid IPv6 URL)"
     assert url_error(_error_of(int, "SEKRET")) == ""

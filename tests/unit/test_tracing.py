@@ -1,4 +1,4 @@
-"""DQ_TRACE without a crawl: what is shown of a URL, and payloads with the ids of a trace."""
+"""DQ_TRACE without a crawl: the shown form of a URL, and payloads with the ids of a trace."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ IDS = b"\7" + bytes(range(24))
         ("data:,page", "data:..."),
     ],
 )
-def test_a_url_is_shown_without_what_may_be_secret(url: str, expected: str) -> None:
-    """Login, query and fragment."""
+def test_a_url_is_shown_without_login_query_and_fragment(url: str, expected: str) -> None:
+    """Login, query and fragment are hidden."""
     assert _shown(Request(url, meta={"verbatim_url": True})) == expected
 
 
 @pytest.mark.parametrize("part", ["key", "key&", "?key", "@:", "//", "a:b@"])
 def test_long_urls_are_cut(part: str) -> None:
-    """Whatever they consist of."""
+    """They may consist of any characters."""
     assert len(_shown(Request("http://a/?" + part * 300_000))) <= 2 * MOST_CHARACTERS
 
 
-def test_ids_in_front_of_a_payload_change_nothing_else() -> None:
-    """For workers, programs and people; twice they are no request, and they do not count as its size."""
+def test_ids_in_front_of_a_payload_do_not_change_the_request() -> None:
+    """Workers, programs and people see the same request; ids do not count as its size. Twice is an error."""
     request = Request("http://a/b", meta={"n": 1})
     plain = Codec(Spider("s")).encode(request)
     codec = Codec(Spider("s"), max_bytes=len(plain))

@@ -1,4 +1,4 @@
-"""When the page looks at which crawl: the clock is the test's."""
+"""The times at which the page looks at crawls; the clock is the test's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TimedLooks(Reads):
 
 
 def looks_in(monkeypatch: pytest.MonkeyPatch, passes_s: float, costs: dict[str, float]) -> Counter[str]:
-    """Let browsers watch crawls; return how often each was looked at."""
+    """Let browsers watch crawls; return the number of looks at each."""
 
     async def browse() -> Counter[str]:
         looks = TimedLooks(costs, asyncio.get_running_loop().time() + passes_s)
@@ -65,8 +65,8 @@ def looks_in(monkeypatch: pytest.MonkeyPatch, passes_s: float, costs: dict[str, 
         loop.close()
 
 
-def test_the_looks_at_a_crawl_take_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long one takes and however many browsers ask; and at most one a second."""
+def test_the_looks_at_a_crawl_take_at_most_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The length of a look and the number of browsers make no difference; at most one look a second."""
     assert 900 <= looks_in(monkeypatch, 1_000.0, {"cheap": 0.001})["cheap"] <= 1_001
     assert abs(looks_in(monkeypatch, 1_000.0, {"costly": 1.0})["costly"] - 1_000 / 50) <= 1
     many = looks_in(monkeypatch, 1_000.0, {f"crawl {n}": 0.03 for n in range(50)})
@@ -74,8 +74,8 @@ def test_the_looks_at_a_crawl_take_a_fiftieth_of_the_time(monkeypatch: pytest.Mo
     assert max(many.values()) - min(many.values()) <= 2
 
 
-def test_a_costly_crawl_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Except during its look, and for two seconds after it."""
+def test_a_costly_crawl_hardly_delays_the_looks_at_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait only during its look, and for two seconds after it."""
     found = looks_in(monkeypatch, 1_000.0, {"cheap": 0.002, "costly": 1.1})
     assert found["cheap"] >= 1_000 / (1 + 0.002 * 50) - found["costly"] * (1.1 + MOST_PAUSE_S) - 1
     assert abs(found["costly"] - 1_000 / (1.1 * 50)) <= 1

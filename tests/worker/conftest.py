@@ -23,7 +23,7 @@ DEADLINE_S = 180.0
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function on a loop of its own, within a deadline."""
+    """Run a coroutine test in a new event loop, within a deadline."""
     function = pyfuncitem.obj
     if not inspect.iscoroutinefunction(function):
         return None
@@ -34,26 +34,26 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    """Yield a blocking client of the shared server, past any proxy, that knows all scripts."""
+    """Yield a blocking client of the shared server that bypasses any proxy; the server knows all scripts."""
     with redis_server.client() as client:
-        # So that a fault which waits for an EVALSHA meets the call itself, not its NOSCRIPT.
+        # A fault that waits for an EVALSHA then meets the call itself, not its NOSCRIPT.
         for transition in lua_files("transitions"):
             client.script_load(script(transition).source)
-        with suppress(redis.ResponseError):  # it has no functions, or this one
+        with suppress(redis.ResponseError):  # this Redis has no functions, or has this one
             client.function_load(Function("exchange").library)
         yield client
 
 
 @pytest.fixture
 def crawl(redis_server: RedisServer, client: redis.Redis, crawl_name: str) -> Iterator[Crawl]:
-    """Yield a tree of entries, and the record of what became of each; its keys are deleted at the end."""
+    """Yield a tree of entries with a record of each entry's fate; its keys are deleted at the end."""
     yield Crawl(redis_server.url, crawl_name)
     stored.roll_back(client, crawl_name, {})
 
 
 @pytest.fixture
 def state(client: redis.Redis, crawl_name: str) -> Callable[[], stored.State]:
-    """Return a function that reads all that is stored, and finds contradictions in it."""
+    """Return a function that reads the stored state and checks it for contradictions."""
     return lambda: stored.stored_state(client, crawl_name, ORDER)
 
 
@@ -70,12 +70,12 @@ def spread(crawl: Crawl, client: redis.Redis) -> Spread:
 
 @pytest.fixture
 def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle workers look in more often than in earnest."""
+    """Let idle workers exchange more often than in production."""
     monkeypatch.setattr(pace, "IDLE_LONGEST_S", 0.1)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many small exchanges, repeated after milliseconds: where each of many replies is lost."""
+    """Use many small exchanges and repeat them after milliseconds, for tests that lose many replies."""
     monkeypatch.setattr(outage, "FIRST_S", 0.005)
     monkeypatch.setattr(pace, "LINGER_S", 0.001)

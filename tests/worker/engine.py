@@ -1,4 +1,4 @@
-"""What Scrapy's engine is to a worker, on one page: it takes leases, puts the children of a tree, acks."""
+"""A stand-in for Scrapy's engine on one page: it takes leases, puts the children of a tree and acks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def script(transition: str) -> Script:
 
 
 def call_of(transition: str) -> tuple[bytes, ...]:
-    """Return what names it in its call: in an EVALSHA, and in an FCALL."""
+    """Return the names of a transition in its call: its digest for EVALSHA, its function for FCALL."""
     function = Function(transition).name.encode() if transition == "exchange" else b""
     digest = script(transition).sha.encode()
     return (digest, function) if function else (digest,)
@@ -48,7 +48,7 @@ _numbers = count()
 
 
 async def until(probe: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
-    """Wait, without blocking the loop, until *probe* is truthy; TimeoutError says *what* was not."""
+    """Wait until *probe* is truthy, without blocking the loop; a TimeoutError names *what*."""
     timeout_s = patience(timeout_s)
     deadline = time.monotonic() + timeout_s
     while not probe():
@@ -58,7 +58,7 @@ async def until(probe: Callable[[], object], what: str, timeout_s: float = 10.0)
 
 
 class Sending(NamedTuple):
-    """When an entry was sent, by the monotonic clock."""
+    """An entry and the monotonic time at which it was sent."""
 
     at: float
     partition: bytes
@@ -90,24 +90,24 @@ class Crawl:
 
     @property
     def once(self) -> dict[int, int]:
-        """What `started` and `done` are when each entry was worked at exactly once."""
+        """The value of `started` and `done` when each entry was processed exactly once."""
         return dict.fromkeys(range(self.size), 1)
 
 
 class Engine(Listener):
-    """One worker and what drives it; `async with` joins, and leaves if the test has not.
+    """One worker with its driver; `async with` joins, and leaves if the test has not.
 
-    It looks for work only when it is told to, or when work of its own has ended: a call that the
-    worker owes it and does not make shows as a hang.
+    It looks for work only after a call of the worker, or when its own work has ended: if the worker omits
+    a call, the test hangs.
 
     Args:
-        url: where Redis is, if not straight at the crawl's: a proxy's.
-        concurrency: how many entries are worked at once (`slots`), and how many the worker is told can
-            be (`capacity`); a test may set these apart.
+        url: the Redis URL, such as a proxy's; default: the crawl's.
+        concurrency: how many entries are processed at once (`slots`), and how many the worker believes
+            are possible (`capacity`); a test may set these apart.
         join: whether `async with` joins; else the test calls `join`.
         limit: how many of a partition may download at once; default: all. If given, a download ends when
             the test calls `downloaded`.
-        pace: of the worker; None: that of a crawl.
+        pace: the worker's pace; default: a crawl's.
         make: makes the worker.
         options: for WorkerOptions.
     """
@@ -131,7 +131,7 @@ class Engine(Listener):
         self.slots = self.capacity = concurrency
         self.work_s = work_s
         self.may_send, self.may_put, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        """Cleared by a test, all work stops before it is sent, before it puts children, or before it ends."""
+        """While one is cleared, all work stops before it is sent, puts children or ends, respectively."""
         self.may_send.set()
         self.may_put.set()
         self.may_end.set()
@@ -185,7 +185,7 @@ class Engine(Listener):
         return self.worker.parts[0]
 
     async def until_stored(self, count: int = 1) -> None:
-        """Wait until as many entries wait, or are in flight."""
+        """Wait until *count* entries wait or are in flight."""
         await until(
             lambda: self.worker.census.waiting + self.worker.census.in_flight == count, "it is stored"
         )
@@ -199,7 +199,7 @@ class Engine(Listener):
         await self.worker.stop(deadline_s)
 
     def abandon(self) -> None:
-        """Drop all work that is not done, as a process does that ends."""
+        """Drop all unfinished work, like a process that ends."""
         for work in self.works.values():
             work.cancel()
         self.works.clear()
@@ -213,19 +213,19 @@ class Engine(Listener):
         return self.worker.put(put)
 
     def seed(self, numbers: Iterable[int] = (0,)) -> None:
-        """Be a `start()` that yields *numbers* and is exhausted."""
+        """Put *numbers* like a `start()` that yields them and ends."""
         for number in numbers:
             self.put(number)
         self.worker.seeded()
 
     def take(self) -> None:
-        """Take what leases there are room for, and begin to work at them."""
+        """Take leases while there is room, and start to work on them."""
         while len(self.works) < self.slots and (lease := self.worker.take()):
             assert lease.entry_id not in self.works, "an entry that is worked at was handed out again"
             self.works[lease.entry_id] = asyncio.create_task(self._work(lease))
 
     async def run(self) -> None:
-        """Work until nothing of the whole crawl is pending, or the frontier is lost."""
+        """Work until the crawl has nothing pending or the frontier is lost."""
         while not self.told_lost:
             self._wake.clear()
             self.take()
@@ -259,7 +259,7 @@ class Engine(Listener):
         self.worker.downloaded(entry_id)
         self._wake.set()
 
-    # What the worker reports.
+    # Calls of the worker.
 
     def leases_arrived(self) -> None:
         self._wake.set()
@@ -286,12 +286,12 @@ class Engine(Listener):
 
     @property
     def held(self) -> set[bytes]:
-        """The ids of the entries that are worked at."""
+        """The ids of the entries in work."""
         return set(self.works)
 
 
 def held_by(state: dict[str, Any], worker_id: str) -> set[bytes]:
-    """Return the ids of what a worker has in flight, by a stored state."""
+    """Return the ids of a worker's entries in flight in a stored state."""
     return {entry_id for entry_id, entry in state["entries"].items() if entry[0] == worker_id}
 
 

@@ -1,4 +1,4 @@
-"""What the tests of a worker do to it, and wait for: a wrong sequence, a death that others declare."""
+"""Faults for the worker's tests: a wrong sequence, and a death that other workers declare."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ async def next_exchange(engine: Engine) -> None:
 
 
 def put_out_of_step(engine: Engine, client: redis.Redis) -> None:
-    """Let Redis await another exchange than the worker's next: as after a rollback."""
+    """Make Redis expect another exchange than the worker's next one, as after a roll-back."""
     client.hset(keys.prefix(engine.crawl.name) + f"worker:{engine.worker.id}", "last_seq", 1_000_000)
 
 
 async def fence_and_drain(by: Engine, worker_id: str, gone: bool = False) -> None:
-    """Do what other workers do with one whose heartbeat stands still, or whose process is gone."""
+    """Fence and drain a worker, as others do when its heartbeat stands still or its process is gone."""
     assert (await by.frontier.fence(worker_id, by.worker.epoch, by.worker.run, gone))[0] == "OK"
     await by.frontier.drain(worker_id, by.worker.epoch, by.worker.run, 100, 3)

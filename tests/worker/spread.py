@@ -1,4 +1,4 @@
-"""A crawl over several shards of one Redis, its worker, and what is stored there, past the worker."""
+"""A crawl over several shards of one Redis, its worker, and direct access to the stored state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HORIZON_S = 0.3
 
 @asynccontextmanager
 async def cut_off(part: Worker) -> AsyncIterator[Mock]:
-    """No exchange of this part gets through, and it has noticed. Yield what is called instead."""
+    """Make every exchange of *part* fail, wait until it notices, and yield the mock called instead."""
     error = FrontierUnavailable("cut off")
     with patch.object(part.frontier, "exchange", side_effect=error) as exchange:
         await until(lambda: part.outage, "the outage")
@@ -33,7 +33,7 @@ async def cut_off(part: Worker) -> AsyncIterator[Mock]:
 
 
 class Spread:
-    """A crawl of SHARDS shards, and what is stored there, past its workers."""
+    """A crawl of SHARDS shards, with direct access to its stored state."""
 
     def __init__(self, crawl: Crawl, redis: Redis) -> None:
         self.crawl, self.redis = crawl, redis
@@ -52,7 +52,7 @@ class Spread:
         self.redis.hset(self.key(shard), mapping=meta)
 
     def metas(self, field: str) -> list[bytes | None]:
-        """Return what all shards say of their run."""
+        """Return a field of each shard's `meta`."""
         return [self.get(field, shard) for shard in range(SHARDS)]
 
     def members(self) -> list[int]:
@@ -63,20 +63,20 @@ class Spread:
         return peek(self.redis, self.crawl.name)
 
     def retry(self) -> int:
-        """Retry all that failed; return how many."""
+        """Retry all failed requests; return their number."""
         return retry(self.redis, self.crawl.name, self.peek(), failed=lambda record: True).failed
 
     def fence(self, shard: int, worker_id: str) -> None:
         self.redis.hset(self.key(shard, f"worker:{worker_id}"), "fenced", 1)
 
     def forget(self, shard: int, worker: Engine, **meta: Any) -> None:
-        """As `forget_id`, of a worker's id there."""
+        """Call `forget_id` with the worker's id in that shard."""
         self.forget_id(shard, worker.parts[shard].id, **meta)
 
     def forget_id(self, shard: int, worker_id: str, **meta: Any) -> None:
-        """Change what a shard says of its run; it has no record of the worker any more.
+        """Change a shard's `meta` and delete its record of the worker, in one transaction.
 
-        At once: an exchange that saw half of it would be answered otherwise.
+        An exchange that saw half of the change would get another answer.
         """
         with self.redis.pipeline(transaction=True) as pipe:
             pipe.hset(self.key(shard), mapping=meta)
@@ -91,7 +91,7 @@ def place(number: int) -> int:
 
 
 def of(shard: int) -> int:
-    """Return an entry of a shard, which no link leads to."""
+    """Return an entry of a shard that no link reaches."""
     return next(n for n in range(1000, 2000) if place(n) == shard)
 
 
@@ -103,7 +103,7 @@ async def leased(worker: Engine) -> Lease:
 
 
 async def fail_one(worker: Engine, number: int) -> None:
-    """Seed one request, and let it fail; then nothing is left."""
+    """Seed one request and let it fail, so that nothing is left."""
     worker.seed([number])
 
     def failed() -> bool:

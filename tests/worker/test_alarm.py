@@ -9,8 +9,8 @@ from scrapy_dq.frontier.worker.pace import Alarm
 LONG_S = 3600.0
 
 
-async def test_what_rang_before_a_wait_does_not_end_it() -> None:
-    """Its caller has looked at everything since."""
+async def test_a_ring_before_a_wait_does_not_end_the_wait() -> None:
+    """The caller has handled everything since that ring."""
     alarm = Alarm()
     alarm.ring()
     waits = asyncio.create_task(alarm.wait(LONG_S))

@@ -1,4 +1,4 @@
-"""What a worker counts for the history of its crawl, and how its heartbeat reports it."""
+"""A worker's counts for the history of its crawl, and their reports with the heartbeat."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from support.redis_server import Kind, RedisServer
 from worker.engine import Crawl, Engine, until
 
 
-def test_each_ten_seconds_what_was_counted_since_is_due() -> None:
-    """The first at once; what could not be reported stays due."""
+def test_a_report_of_the_new_counts_is_due_every_ten_seconds() -> None:
+    """The first report is due at once; counts of a failed report stay due."""
     counting = Counting()
     first = counting.due(100.0)
     assert first is not None
@@ -29,7 +29,7 @@ def test_each_ten_seconds_what_was_counted_since_is_due() -> None:
     assert second is not None
     assert second.counted == Figures(1, 0.25, 1, 0.0)
     counting.answered(0.5, 0.0)
-    again = counting.due(200.0)  # that was not answered
+    again = counting.due(200.0)  # this report gets no answer
     assert again is not None
     assert again.counted == Figures(2, 0.75, 1, 0.0)
     counting.reported(again, 200.0)
@@ -39,7 +39,7 @@ def test_each_ten_seconds_what_was_counted_since_is_due() -> None:
 
 
 def test_an_outage_that_has_ended_is_reported_at_once() -> None:
-    """The longest, if there were several; one lost answer is no outage to note."""
+    """The report has the longest outage of several; one lost answer is no outage."""
     counting = Counting()
     first = counting.due(0.0)
     assert first is not None
@@ -60,8 +60,8 @@ def test_an_outage_that_has_ended_is_reported_at_once() -> None:
     assert counting.due(2.0) is None
 
 
-def test_an_outage_is_reported_when_it_has_lasted_a_second_and_when_its_reason_changes() -> None:
-    """Until it ends, each ten seconds again."""
+def test_an_outage_is_reported_after_a_second_and_when_its_reason_changes() -> None:
+    """The report repeats every ten seconds until the outage ends."""
     counting = Counting()
 
     def reported(now: float, wait: Wait | None) -> Wait | bool | None:
@@ -90,7 +90,7 @@ DENIED = (["ACL", "SETUSER", "default", "-sadd"], ["ACL", "SETUSER", "default", 
 async def test_a_waiting_worker_reports_since_when_and_why(
     redis_kind: Kind, start_redis: Callable[..., RedisServer], refuse: list[str], allow: list[str], says: str
 ) -> None:
-    """Its heartbeats go on, and the journal has the beginning and the end of the outage."""
+    """Its heartbeats continue, and the journal has the beginning and the end of the outage."""
     server = start_redis(redis_kind)
     with server.client() as client:
         crawl = Crawl(server.url, "crawl", size=10)

@@ -1,4 +1,4 @@
-"""Start afresh: a crawl is deleted when nobody lives, and never under a worker that does."""
+"""A flush deletes a crawl only if none of its workers is alive."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Dump = Callable[[], dict[bytes, bytes]]
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look every 50 ms, where in earnest it is a second."""
+    """Look every 50 ms instead of every second."""
     monkeypatch.setattr(liveness, "LOOK_S", LOOK_S)
 
 
 @pytest.fixture
 def dump(client: redis.Redis, crawl_name: str) -> Dump:
-    """Return a function that reads everything that is stored, but for the heartbeats."""
+    """Return a function that reads the stored state without the heartbeats."""
 
     def read() -> dict[bytes, bytes]:
         found = stored.dump(client, crawl_name)
@@ -61,7 +61,7 @@ async def frontier_of(crawl: Crawl, kind: type[Frontier] = Frontier) -> AsyncIte
 
 
 async def add(frontier: Frontier, worker_id: str, identity: dict[str, Any]) -> None:
-    """Register a worker; it puts three entries and leases some."""
+    """Register a worker; it puts three entries and leases one."""
     await frontier.join(worker_id, identity, "epoch", IDENTITY)
     await frontier.exchange(
         Exchange(worker_id, "epoch", 0, 1, 1, Seeding.ACTIVE, 0, pack_moves([put(1), put(2), put(3)]))
@@ -80,8 +80,8 @@ async def beating(frontier: Frontier, worker_id: str) -> AsyncIterator[None]:
     task.cancel()
 
 
-async def test_a_worker_that_died_on_this_machine_is_not_waited_for(crawl: Crawl, dump: Dump) -> None:
-    """Its leases go with the rest."""
+async def test_a_flush_does_not_wait_for_a_worker_that_died_on_this_machine(crawl: Crawl, dump: Dump) -> None:
+    """Its leases are deleted with the crawl."""
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)
         assert (await asyncio.wait_for(flush(frontier, 600), 60)).deleted == Census(waiting=2, in_flight=1)
@@ -91,7 +91,7 @@ async def test_a_worker_that_died_on_this_machine_is_not_waited_for(crawl: Crawl
 async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
     crawl: Crawl, dump: Dump, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker elsewhere may only be slow: the wait is announced once, and then it counts as dead."""
+    """A worker elsewhere may only be slow: the wait is logged once, and then the worker counts as dead."""
     caplog.set_level(logging.INFO, "scrapy_dq")
     async with frontier_of(crawl) as frontier:
         await add(frontier, "silent", ELSEWHERE)
@@ -104,11 +104,11 @@ async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
     assert "silent" in line
 
 
-async def test_a_worker_that_joins_in_the_last_moment_is_seen(crawl: Crawl, dump: Dump) -> None:
-    """Between the last look and the deletion: the script itself refuses, and the newcomer is looked at."""
+async def test_a_worker_that_joins_at_the_last_moment_is_seen(crawl: Crawl, dump: Dump) -> None:
+    """If a worker joins after the last look, the script refuses, and the flush watches the newcomer."""
 
     class Late(Frontier):
-        """One that is joined just before it is flushed for the first time."""
+        """A frontier that a worker joins just before its first flush."""
 
         late = True
 

@@ -1,4 +1,4 @@
-"""Guards of a protocol that show at rare moments only: the answers and the clock are the test's."""
+"""Guards of the protocol for rare moments; the test controls the answers and the clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ APPLIED = Receipt(Status.OK, applied=True)
 
 
 class Talk:
-    """A protocol with a frontier that answers what the test says, after as long as it says."""
+    """A protocol with a frontier; the test sets its answers and their delay."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -43,14 +43,14 @@ class Talk:
         self.start_keys = None
         self.numbers: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
-        """What happens while an exchange is under way."""
+        """Called while an exchange is under way."""
         self.seeding: list[int] = []
         self.held: list[int] = []
-        """The level, and the count of leases, that each exchange carried."""
+        """The seeding level and the count of leases in each exchange."""
         self.told: list[Any] = []
-        """The notes that each exchange carried."""
+        """The notes in each exchange."""
         self.parentless: list[Parentless] = []
-        """What each rejoin reported about puts without a parent lease."""
+        """Each rejoin's report about puts without a parent lease."""
         self.rejoined = Rejoined(Status.OK)
         self.spoken = Spoken(self, IDENTITY, HORIZON_S)  # type: ignore[arg-type]
         self.protocol = self.spoken.protocol
@@ -60,7 +60,7 @@ class Talk:
         await self.spoken.exchange(0)
 
     async def stored_again(self) -> list[Move]:
-        """Get out of sync with Redis, and return what is handed in after the rejoin."""
+        """Get out of step with Redis; return the moves that the worker sends after the rejoin."""
         await self.speak(Receipt(Status.RESYNC))
         await self.speak()
         return self.protocol.outbox.prefix()
@@ -104,8 +104,8 @@ def put(number: int, parent: bytes | None = None) -> Put:
     return Put(b"%012d" % number, Admission.ID, b"%012d" % number, 0, False, b"", parent)
 
 
-async def test_an_exchange_that_was_sent_before_the_horizon_retires_nothing(talk: Talk) -> None:
-    """However late its answer comes: Redis may have stepped back after it gave it."""
+async def test_an_exchange_that_was_sent_before_the_horizon_retires_no_put(talk: Talk) -> None:
+    """The answer may come after the horizon: Redis may have been rolled back since it answered."""
     talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += HORIZON_S - 1
@@ -113,8 +113,8 @@ async def test_an_exchange_that_was_sent_before_the_horizon_retires_nothing(talk
     assert await talk.stored_again() == [put(1)]
 
 
-async def test_the_clock_alone_retires_nothing(talk: Talk) -> None:
-    """Nor does an exchange that is not accepted: the worker was frozen, and Redis stepped back meanwhile."""
+async def test_time_alone_retires_no_put(talk: Talk) -> None:
+    """Nor does a refused exchange: the worker was frozen, and Redis was rolled back in that time."""
     talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += 100 * HORIZON_S
@@ -130,15 +130,15 @@ async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk:
     assert await talk.stored_again() == []
 
 
-async def test_a_put_that_was_already_seen_is_stored_again_too(talk: Talk) -> None:
-    """Who put it first may be gone when Redis forgets it, and its parent here is not run again."""
+async def test_a_put_that_was_already_seen_is_also_stored_again(talk: Talk) -> None:
+    """Redis may forget it after its first worker is gone, and this worker's parent is not run again."""
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.OK, applied=True, dropped=(0,)))
     assert await talk.stored_again() == [put(1, PARENT)]
 
 
-async def test_a_parentless_put_that_does_not_fit_keeps_the_worker_seeding(talk: Talk) -> None:
-    """Only this outbox knows of it: the run must not be finished by the exchange before it."""
+async def test_a_parentless_put_that_waits_keeps_the_worker_seeding(talk: Talk) -> None:
+    """Only this outbox knows the put: an earlier exchange must not finish the run."""
     talk.protocol.seeding = 0
     for number in range(MAX_MOVES):
         talk.protocol.outbox.append(put(number, PARENT))
@@ -148,8 +148,8 @@ async def test_a_parentless_put_that_does_not_fit_keeps_the_worker_seeding(talk:
     assert talk.seeding == [1, 0]
 
 
-async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
-    """The run was finished by an exchange that did not carry all: the rest opens it again."""
+async def test_a_worker_has_not_finished_while_its_outbox_has_moves(talk: Talk) -> None:
+    """An exchange with a part of the outbox finished the run: the rest opens it again."""
     talk.protocol.seeding = Seeding.DONE
     for number in range(MAX_MOVES + 1):
         talk.protocol.outbox.append(put(number))
@@ -159,8 +159,8 @@ async def test_an_outbox_that_is_not_empty_is_not_the_end(talk: Talk) -> None:
     assert (talk.protocol.finished, worker_of(talk).pending) == (True, False)
 
 
-async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
-    """Those that wait, and those that Redis may have forgotten; one with a parent comes with its parent."""
+async def test_a_rejoin_reports_parentless_puts(talk: Talk) -> None:
+    """It reports waiting puts and puts that Redis may have forgotten; a child comes back with its parent."""
     talk.protocol.seeding = Seeding.DONE
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.stored_again()
@@ -171,8 +171,8 @@ async def test_a_rejoin_tells_of_parentless_puts(talk: Talk) -> None:
     assert talk.parentless == [Parentless.NONE, Parentless.WAITING, Parentless.LOGGED]
 
 
-async def test_a_start_that_still_yields_is_not_the_end(talk: Talk) -> None:
-    """Redis was set back to before this worker joined, and others have finished the run without it."""
+async def test_a_worker_has_not_finished_while_start_still_yields(talk: Talk) -> None:
+    """Redis was rolled back to before this worker joined, and other workers finished the run."""
     await talk.stored_again()
     assert talk.parentless == [Parentless.WAITING]
     await talk.speak(Receipt(Status.FINISHED, applied=True))
@@ -192,7 +192,7 @@ async def test_a_start_that_still_yields_is_not_the_end(talk: Talk) -> None:
 async def test_a_start_that_redis_has_forgotten_is_reported(
     talk: Talk, seeding: Seeding, last_seq: int | None, ending: str
 ) -> None:
-    """With a record, it was declared dead, and the run has finished because an equal start() is complete.
+    """With a record, the worker was declared dead, and the run finished because an equal start() is complete.
 
     2**52: the next run has begun, and the records of this one are gone.
     """
@@ -211,10 +211,10 @@ async def test_a_start_that_redis_has_forgotten_is_reported(
         (Seeding.DONE, Census(), False, "finished"),
     ],
 )
-async def test_what_was_left_when_the_next_run_has_begun_is_reported(
+async def test_the_close_reason_reports_work_left_when_the_next_run_began(
     talk: Talk, seeding: Seeding, census: Census, leased: bool, ending: str
 ) -> None:
-    """An empty exchange learns it: others have finished the run, or somebody has changed its number."""
+    """An empty exchange learns it: other workers finished the run, or a user changed its number."""
     talk.protocol.seeding = seeding
     leases = (Lease(b"%012d" % 1, 0, b""),) if leased else ()
     await talk.speak(Receipt(Status.OK, applied=True, census=census, leases=leases))
@@ -225,8 +225,8 @@ async def test_what_was_left_when_the_next_run_has_begun_is_reported(
     assert (worker_of(talk).pending, worker_of(talk).ending) == (False, ending)
 
 
-async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -> None:
-    """Though somebody deletes the note of it from Redis."""
+async def test_losses_that_an_audit_found_are_not_forgotten(talk: Talk) -> None:
+    """The worker remembers it even if a user deletes the note from Redis."""
     talk.protocol.seeding = Seeding.DONE
     await talk.speak(Receipt(Status.OK, applied=True, census=Census(waiting=1, gone=2)))
     await talk.speak(Receipt(Status.FINISHED, applied=True, commands=Commands()))
@@ -234,16 +234,16 @@ async def test_what_an_audit_has_found_to_be_gone_is_not_forgotten(talk: Talk) -
     assert worker_of(talk).ending == "frontier_damaged"
 
 
-async def test_a_buffered_lease_that_is_not_ours_any_more_is_not_handed_out(talk: Talk) -> None:
-    """It was reclaimed, and somebody else may be at work on it."""
+async def test_a_buffered_lease_that_was_reclaimed_is_not_handed_out(talk: Talk) -> None:
+    """It was reclaimed, and another worker may be working on it."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     assert talk.protocol.leases.buffered == 1
     await talk.stored_again()
     assert talk.protocol.leases.take(talk.now) is None
 
 
-async def test_the_count_of_leases_is_that_before_the_moves(talk: Talk) -> None:
-    """What is settled in the outbox is Redis's to count until it is confirmed."""
+async def test_an_exchange_counts_the_leases_from_before_its_moves(talk: Talk) -> None:
+    """A lease that is settled in the outbox still counts in Redis until the exchange is confirmed."""
     leases = talk.protocol.leases
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     leases.empty_buffer()
@@ -255,10 +255,10 @@ async def test_the_count_of_leases_is_that_before_the_moves(talk: Talk) -> None:
     assert talk.held == [0, 1, 0]
 
 
-async def test_a_worker_that_learns_too_late_that_the_run_was_finished_rejoins_with_its_moves(
+async def test_a_worker_whose_moves_meet_a_finished_run_rejoins_with_them(
     talk: Talk,
 ) -> None:
-    """They were not applied: only the rejoin says whether the run is over for them."""
+    """The moves were not applied: only the rejoin shows whether the run is over for them."""
     talk.protocol.seeding = Seeding.DONE
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.FINISHED))
@@ -268,8 +268,8 @@ async def test_a_worker_that_learns_too_late_that_the_run_was_finished_rejoins_w
     assert talk.protocol.outbox.prefix() == [put(1, PARENT)]
 
 
-async def test_a_put_that_comes_while_the_end_is_reported_has_a_number_of_its_own(talk: Talk) -> None:
-    """Redis has noted that of the exchange under way: under the same one the put would be its repeat."""
+async def test_a_put_during_the_report_of_the_end_gets_a_new_exchange_number(talk: Talk) -> None:
+    """Redis stored the number of the exchange under way: with that number, the put would be a repeat."""
     talk.meanwhile = lambda: talk.protocol.outbox.append(put(len(talk.numbers)))
     await talk.speak(Receipt(Status.FINISHED, commands=Commands()))
     assert not talk.protocol.finished
@@ -278,36 +278,36 @@ async def test_a_put_that_comes_while_the_end_is_reported_has_a_number_of_its_ow
 
 
 async def test_a_finished_run_serves_nothing(talk: Talk) -> None:
-    """The pauses between exchanges grow, as for any that brings nothing."""
+    """The pauses between exchanges grow, as after any exchange without leases."""
     talk._answer, talk._takes_s = Receipt(Status.FINISHED), 0.0
     assert await talk.spoken.exchange(5) == (5, 0)
 
 
-async def test_a_worker_that_listens_in_a_run_that_others_have_finished_takes_no_part_any_more(
+async def test_a_listening_worker_takes_no_part_in_a_run_that_others_finished(
     talk: Talk,
 ) -> None:
-    """It was away meanwhile, or the run would be open: nobody claims in it what is fed."""
+    """It was away, or the run would still be open; no worker claims start payloads in a finished run."""
     talk.protocol.seeding, talk.protocol.listening = 0, True
     await talk.speak(Receipt(Status.FINISHED))
     assert talk.protocol.over
 
 
 async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> None:
-    """The run was finished, so others did what is in it."""
+    """The run was finished, so other workers did the buffered entries."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     await talk.speak(Receipt(Status.FINISHED, commands=Commands()))
     assert talk.protocol.finished
     assert talk.protocol.leases.take(talk.now) is None
 
 
-# Notes, and what Redis says of partitions
+# Notes and blocked partitions
 
 SENT = Sent(b"a.com", b"%012d" % 1, 999.0)
 TOLD = [1, b"a.com", b"%012d" % 1]
 
 
 async def test_a_note_is_reported_once_and_with_its_age(talk: Talk) -> None:
-    """The clocks of two hosts are not compared: Redis learns how long ago it was, or will be."""
+    """Clocks of two hosts are never compared: a note has the time since its event, or until it."""
     talk.protocol.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
     await talk.speak()
     await talk.speak()
@@ -316,7 +316,7 @@ async def test_a_note_is_reported_once_and_with_its_age(talk: Talk) -> None:
 
 @pytest.mark.parametrize("answer", [Receipt(Status.RESYNC), Receipt(Status.FINISHED)])
 async def test_a_note_that_was_not_applied_is_reported_again(talk: Talk, answer: Receipt) -> None:
-    """After the rejoin; older by then."""
+    """After the rejoin the worker sends it again, with a greater age."""
     talk.protocol.outbox.append(put(1, PARENT))
     talk.protocol.notes.append(SENT)
     await talk.speak(answer)
@@ -341,7 +341,7 @@ async def test_a_note_that_comes_while_an_exchange_is_under_way_goes_with_the_ne
     assert talk.told == [[], [[*TOLD, 1000]], []]
 
 
-async def test_what_is_buffered_of_a_blocked_partition_is_given_back(talk: Talk) -> None:
+async def test_buffered_leases_of_a_blocked_partition_are_given_back(talk: Talk) -> None:
     """Another worker saw the Retry-After; running leases continue."""
     leases = tuple(Lease(b"%012d" % n, 0, b"", partition) for n, partition in enumerate([b"a", b"a", b"b"]))
     await talk.speak(Receipt(Status.OK, applied=True, leases=leases))
@@ -352,10 +352,10 @@ async def test_what_is_buffered_of_a_blocked_partition_is_given_back(talk: Talk)
     assert talk.protocol.leases.take(talk.now) is None
 
 
-async def test_a_wrong_list_is_reported_once_until_it_is_another(
+async def test_a_wrong_start_key_is_reported_once_until_it_changes(
     talk: Talk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And again, if it was repaired in between."""
+    """It is reported again if it was repaired in between."""
     for wrong in ("one", "one", "two", "", "two", "two"):
         await talk.speak(Receipt(Status.OK, applied=True, wrong_key=wrong))
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["one", "two", "two"]

@@ -35,7 +35,7 @@ def put(number: int) -> Put:
 
 
 @pytest.mark.parametrize("whose", ["one that is being made", "another user's"])
-def test_a_folder_that_may_be_in_use_stays(
+def test_a_spill_folder_that_may_be_in_use_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """Its owner may be about to lock it; folders of other users are left alone."""
@@ -52,8 +52,8 @@ def test_a_folder_that_may_be_in_use_stays(
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_grant_of_what_is_settled_already_is_not_started() -> None:
-    """Its work is done, and the ack is queued."""
+def test_a_granted_lease_that_is_already_settled_is_not_started() -> None:
+    """Its work is done and its ack is in the outbox."""
     leases = Leases(lambda partition: 1)
     leases.grant(Lease(entry_id(1), 0, b""))
     assert leases.take(0) is not None
@@ -63,7 +63,7 @@ def test_a_grant_of_what_is_settled_already_is_not_started() -> None:
 
 
 class Beating:
-    """A frontier whose beats the test decides: `silent` never moves, and one look of many fails."""
+    """A frontier with the test's heartbeats: `silent` never moves, and one look of many fails."""
 
     def __init__(self) -> None:
         self.client = AsyncMock()
@@ -81,8 +81,8 @@ class Beating:
         return {worker_id: self.looks, "silent": 1}, 0
 
 
-async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptureFixture) -> None:
-    """Without its thread the worker would be fenced again and again; to others the look counts as missed."""
+async def test_a_heartbeat_survives_unexpected_errors(caplog: pytest.LogCaptureFixture) -> None:
+    """Without its thread the worker would be fenced again and again; a failed look counts as missed."""
     frontier = Beating()
     observed: list[tuple[list[str], list[str]]] = []
     heartbeat = Heartbeat(ttl_s=0.06)
@@ -104,10 +104,10 @@ async def test_a_heartbeat_outlives_what_nobody_expects(caplog: pytest.LogCaptur
     ] * 2
 
 
-async def test_exchanges_outlive_what_nobody_expects_of_a_failure(
+async def test_exchanges_continue_after_an_unexpected_error(
     crawl: Crawl, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as no thread for what the owner does about it. Without exchanges the crawl would hang."""
+    """For example, the owner cannot start a thread. Without exchanges the crawl would hang."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         exchange, told = engine.frontier.exchange, engine.counted
@@ -135,7 +135,7 @@ async def test_exchanges_outlive_what_nobody_expects_of_a_failure(
 async def test_a_worker_that_stops_in_the_middle_of_start_leaves_the_run_open(
     crawl: Crawl, state: Callable[[], dict[str, Any]]
 ) -> None:
-    """The last ack is in its outbox, nothing waits: still its start() would have yielded more."""
+    """Its last ack is in the outbox and nothing waits, but its start() would have yielded more."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         engine.may_end.clear()
@@ -160,8 +160,8 @@ async def test_a_worker_that_died_on_this_machine_is_reclaimed_before_the_crawl_
         assert set(state()["members"]) == {engine.worker.id}
 
 
-async def test_one_that_is_started_in_place_of_a_dead_one_begins_later(crawl: Crawl) -> None:
-    """DQ_SEED_ONCE = False: its start() makes up for that of the one that was killed."""
+async def test_a_start_in_place_of_a_dead_worker_begins_later(crawl: Crawl) -> None:
+    """DQ_SEED_ONCE = False: its start() makes up for the killed worker's start()."""
     own = replace(IDENTITY, starts="*args")
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     async with Engine(crawl, join=False, identity=own) as engine:

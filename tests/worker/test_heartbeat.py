@@ -1,4 +1,4 @@
-"""The heartbeat: whom the counters prove dead, and when a worker beats."""
+"""The heartbeat: which workers the counters prove dead, and when a worker beats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.proxy import RedisProxy
 from support.waiting import wait_until
 from worker.engine import IDENTITY, Crawl, Engine, until
 
-# The observer: pure
+# The observer, without I/O
 
 
 class Watch:
@@ -40,7 +40,7 @@ class Watch:
 
 
 def test_a_counter_that_stands_still_for_the_ttl_is_dead() -> None:
-    """Silent from the second look on, dead when the looks span the TTL; one that moves is neither."""
+    """It is silent from the second look on, and dead when the looks span the TTL; a moving one is neither."""
     watch = Watch()
     answers = [watch.look(a=7, b=number) for number in range(8)]
     assert answers[0] == ([], [])
@@ -48,7 +48,7 @@ def test_a_counter_that_stands_still_for_the_ttl_is_dead() -> None:
     assert answers[6:] == [(["a"], ["a"])] * 2
 
 
-def test_one_beat_restarts_the_span() -> None:
+def test_a_slow_worker_is_not_declared_dead() -> None:
     """Slow is not dead."""
     watch = Watch()
     for beat in (1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2):
@@ -56,7 +56,7 @@ def test_one_beat_restarts_the_span() -> None:
     assert watch.look(a=3) == ([], [])
 
 
-def test_a_counter_that_went_back_has_moved() -> None:
+def test_a_counter_that_went_back_counts_as_a_beat() -> None:
     """Redis was rolled back: the observation starts again from there."""
     watch = Watch()
     for _ in range(6):
@@ -64,8 +64,8 @@ def test_a_counter_that_went_back_has_moved() -> None:
     assert watch.look(a=5) == ([], [])
 
 
-def test_an_observer_that_was_frozen_kills_nobody() -> None:
-    """If this process, or Redis, stood still for an hour, so may all others: a gap counts as two looks."""
+def test_an_observer_that_was_frozen_declares_no_worker_dead() -> None:
+    """If this process or Redis was frozen for an hour, so were others perhaps: a gap counts as two looks."""
     watch = Watch()
     for _ in range(4):
         assert watch.look(a=1)[1] == []
@@ -73,15 +73,15 @@ def test_an_observer_that_was_frozen_kills_nobody() -> None:
     assert watch.look(a=1) == (["a"], ["a"])
 
 
-def test_three_looks_at_least_are_needed() -> None:
-    """Even where the interval is long against the TTL."""
+def test_a_worker_is_declared_dead_after_three_looks_at_the_earliest() -> None:
+    """This holds even if the interval is longer than the TTL."""
     observer = Observer(ttl_s=1.0, interval_s=10.0)
     dead = [observer.observe({"a": 1}, now)[1] for now in (0.0, 10.0, 20.0, 30.0)]
     assert dead == [[], [], [], ["a"]]
 
 
-def test_a_look_that_failed_gives_everyone_a_full_span_of_grace() -> None:
-    """A Redis that was away heard no beats either."""
+def test_a_failed_look_gives_all_workers_a_full_span_of_grace() -> None:
+    """A Redis that was away received no beats either."""
     watch = Watch()
     for _ in range(6):
         watch.look(a=1)
@@ -103,7 +103,7 @@ def test_a_worker_that_left_is_forgotten() -> None:
 
 
 class Beats:
-    """A heartbeat on the running loop, of a worker that has joined; and what it observed."""
+    """The heartbeat of a joined worker on the running loop, with its observations."""
 
     def __init__(self, engine: Engine, *, ttl_s: float = 0.06) -> None:
         self.engine = engine
@@ -146,7 +146,9 @@ def beats_of(client: object, crawl: Crawl) -> Callable[[str], int]:
     return read
 
 
-async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callable[[str], int]) -> None:
+async def test_a_heartbeat_continues_while_the_loop_is_blocked(
+    crawl: Crawl, beats_of: Callable[[str], int]
+) -> None:
     """A worker with a slow callback does not count as dead: the thread has its own connection."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
@@ -158,10 +160,8 @@ async def test_it_beats_while_the_loop_is_blocked(crawl: Crawl, beats_of: Callab
             assert threading.get_ident() not in beats.threads
 
 
-async def test_it_reports_at_each_beat_how_often_an_order_was_given(
-    crawl: Crawl, client: redis.Redis
-) -> None:
-    """Not once: the answer of an exchange that was under way meanwhile would make the worker forget it."""
+async def test_each_beat_reports_the_number_of_commands(crawl: Crawl, client: redis.Redis) -> None:
+    """One report is not enough: the answer of an exchange under way would make the worker forget it."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
@@ -170,10 +170,10 @@ async def test_it_reports_at_each_beat_how_often_an_order_was_given(
             await until(lambda: beats.told.count(1) >= 3, "it was told three times")
 
 
-async def test_it_stops_while_the_loop_is_blocked_for_too_long(
+async def test_a_heartbeat_stops_while_the_loop_is_blocked_for_too_long(
     crawl: Crawl, beats_of: Callable[[str], int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker that hangs must lose its leases: warned once per stall; it beats again when the loop runs."""
+    """A hanging worker must lose its leases: one warning per stall; it beats again when the loop runs."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         await engine.frontier.join("silent", {}, "epoch", IDENTITY)
@@ -188,9 +188,9 @@ async def test_it_stops_while_the_loop_is_blocked_for_too_long(
                 began = asyncio.get_running_loop().time()
                 wait_until(lambda: asyncio.get_running_loop().time() > began + 0.1, "ten intervals")  # noqa: B023
                 assert beats_of("a") == stopped_at
-                await asyncio.sleep(0)  # what it saw before the stall waits in the loop
+                await asyncio.sleep(0)  # the observation before the stall waits in the loop
                 beats.observed.clear()
-                # Grace for others: whom it saw before the stall is not dead at the first look after it.
+                # Grace for others: a worker seen before the stall is not dead at the first look after it.
                 await until(lambda: beats.observed, "it looks again")
                 assert beats.observed[0] == (["silent"], [])
                 await until(lambda: beats_of("a") > stopped_at, "it beats again")  # noqa: B023
@@ -207,7 +207,7 @@ async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
     async with Engine(crawl, url=proxy.url, ttl_s=600.0, timeout_s=2.0) as engine:
         joins = proxy.script_calls
         engine.put(0)
-        # One that the blocked loop has yet to send would rightly find Redis away.
+        # An exchange that the blocked loop has yet to send would rightly find Redis away.
         await until(lambda: proxy.script_calls > joins, "an exchange is under way")
         time.sleep(2.5)  # noqa: ASYNC251
         engine.worker.seeded()
@@ -216,8 +216,10 @@ async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_it_tells_of_others_and_never_of_itself(crawl: Crawl, beats_of: Callable[[str], int]) -> None:
-    """On the loop; also of its former self, once it beats for a new id."""
+async def test_a_heartbeat_reports_other_workers_but_not_its_own(
+    crawl: Crawl, beats_of: Callable[[str], int]
+) -> None:
+    """It calls back on the loop. After a rejoin, its former id counts as another worker."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
@@ -232,7 +234,7 @@ async def test_it_tells_of_others_and_never_of_itself(crawl: Crawl, beats_of: Ca
             assert beats_of("b") > 0
 
 
-async def test_it_ends_when_its_loop_was_closed(crawl: Crawl) -> None:
+async def test_a_heartbeat_ends_when_its_loop_is_closed(crawl: Crawl) -> None:
     """A process that forgot to stop it does not keep beating for a dead loop."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
@@ -249,7 +251,7 @@ async def test_it_ends_when_its_loop_was_closed(crawl: Crawl) -> None:
 
 
 class Hangs:
-    """A frontier whose Redis does not answer; it counts the beats that it was sent."""
+    """A frontier whose Redis does not answer; it counts the beats."""
 
     def __init__(self) -> None:
         self.client = AsyncMock()
@@ -271,7 +273,7 @@ class Answers(Hangs):
 
 
 async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
-    """All beat from one thread, which ends although a beat has no answer."""
+    """One thread makes all beats; it ends although a beat has no answer."""
     before = threading.active_count()
     heartbeat = Heartbeat(ttl_s=0.06)
     frontiers = [Hangs(), Answers(), Hangs(), Answers()]
@@ -297,9 +299,9 @@ def pulse_of(heartbeat: Heartbeat, shard: int) -> Pulse:
         (None, 0.0, False),
         ((10.0, 40.0), 0.0, False),
         ((10.0, 41.0), 0.0, True),
-        # The event loop has been blocked since, and makes no tries.
+        # The event loop has been blocked since and makes no tries.
         ((10.0, 11.0), 0.0, False),
-        # All of Redis was away, and has answered heartbeats for a moment.
+        # The whole Redis was away and has answered heartbeats only for a moment.
         ((10.0, 100.0), 90.0, False),
         ((10.0, 100.0), None, False),
     ],
@@ -307,7 +309,7 @@ def pulse_of(heartbeat: Heartbeat, shard: int) -> Pulse:
 async def test_a_worker_without_exchanges_stops_its_heartbeat(
     unanswered: tuple[float, float] | None, passes_since: float | None, cut_off: bool
 ) -> None:
-    """If they have failed for longer than the TTL, and the heartbeat has passed for as long."""
+    """It stops if exchanges failed for longer than the TTL and heartbeats passed for as long."""
     pulse = pulse_of(Heartbeat(ttl_s=30), 0)
     pulse.beat = AsyncMock()  # type: ignore[method-assign]
     pulse._outage.unanswered, pulse._passes_since = unanswered, passes_since
@@ -318,7 +320,7 @@ async def test_a_worker_without_exchanges_stops_its_heartbeat(
     assert pulse.beat.called
 
 
-def test_a_refusal_is_an_answer() -> None:
+def test_a_refusal_counts_as_an_answer() -> None:
     """A full Redis refuses all workers: none of them could do the work of another one."""
     outage = Outage()
     outage.began(FrontierUnavailable("no answer"))
@@ -329,8 +331,8 @@ def test_a_refusal_is_an_answer() -> None:
     assert outage.unanswered is None
 
 
-def test_other_shards_than_home_are_told_rarely() -> None:
-    """Six times in the TTL, or each 5 s; not all of them at once. Home, which has the words, as always."""
+def test_shards_other_than_home_get_fewer_beats() -> None:
+    """They get six beats per TTL or one per 5 s, not all at once; home, which has the commands, gets all."""
     heartbeat = Heartbeat(ttl_s=30)
     pulses = [pulse_of(heartbeat, shard) for shard in range(12)]
     heartbeat._pulses = pulses
@@ -345,16 +347,16 @@ def test_other_shards_than_home_are_told_rarely() -> None:
     assert pulse_of(quick, 1).every == 1
 
 
-def test_with_many_members_not_each_beat_looks_at_all_of_them() -> None:
-    """The more there are, the fewer; at least six in the TTL."""
+def test_with_many_members_not_every_beat_reads_all_heartbeats() -> None:
+    """More members mean fewer looks, but at least six per TTL."""
     heartbeat = Heartbeat(ttl_s=30)
     assert [heartbeat.look_interval_s(n) for n in (1, 100, 400, 10_000)] == [1.0, 1.0, 4.0, 5.0]
     assert [heartbeat.look_interval_s(n, 3) for n in (1, 400, 10_000)] == [3.0, 4.0, 5.0]
     assert Heartbeat(ttl_s=3).look_interval_s(10_000) == 0.5
 
 
-async def test_a_beat_that_looks_at_nobody_still_counts(crawl: Crawl) -> None:
-    """And nobody is taken for dead by it, though no heartbeat is seen."""
+async def test_a_beat_that_reads_no_heartbeats_still_counts(crawl: Crawl) -> None:
+    """It declares no worker dead, although it sees no heartbeats."""
     async with Engine(crawl) as worker:
         epoch, own = worker.worker.epoch, worker.worker.id
         frontier = worker.worker.parts[0].frontier

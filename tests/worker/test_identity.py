@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def start_child() -> Iterator[Child]:
-    """Yield a function that starts a process and returns it with the identity that it gives itself."""
+    """Yield a function that starts a process and returns it with its own identity."""
     children: list[subprocess.Popen[str]] = []
 
     def start() -> tuple[subprocess.Popen[str], dict[str, Any]]:
@@ -46,7 +46,7 @@ def start_child() -> Iterator[Child]:
 
 
 def test_a_process_is_not_dead_while_it_lives(start_child: Child) -> None:
-    """Neither this one nor another."""
+    """This holds for this process and for a child."""
     own = own_identity()
     child, identity = start_child()
     assert child.poll() is None
@@ -55,8 +55,8 @@ def test_a_process_is_not_dead_while_it_lives(start_child: Child) -> None:
     assert identity["pid"] == child.pid
 
 
-def test_a_killed_process_is_dead_before_and_after_it_was_waited_for(start_child: Child) -> None:
-    """A zombie crawls nothing any more, even if its parent never asks for it."""
+def test_a_killed_process_is_dead_even_as_a_zombie(start_child: Child) -> None:
+    """A zombie no longer crawls, even if its parent never waits for it."""
     own = own_identity()
     child, identity = start_child()
     child.kill()
@@ -75,8 +75,8 @@ def test_a_pid_that_was_given_to_another_process_is_known_by_its_start() -> None
 
 
 @pytest.mark.parametrize("field", ["host", "boot", "pid_namespace"])
-def test_nothing_is_certain_about_another_space_of_pids(field: str) -> None:
-    """Another host, another boot, another container: its pid means nothing here, even if it is free."""
+def test_a_process_in_another_pid_namespace_is_never_certainly_dead(field: str) -> None:
+    """A pid of another host, boot or container means nothing here, even if the pid is free."""
     own = own_identity()
     gone = own | {"pid": 2**22 + 1, "pid_start": "1"}
     assert certainly_dead(gone, own)
@@ -85,8 +85,8 @@ def test_nothing_is_certain_about_another_space_of_pids(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["boot", "pid_namespace"])
-def test_nothing_is_certain_where_the_system_gives_no_information(field: str) -> None:
-    """Two systems without boot ids are not the same one."""
+def test_without_information_from_the_system_no_process_is_certainly_dead(field: str) -> None:
+    """Two systems without boot ids may be different ones."""
     own = own_identity() | {field: ""}
     assert not certainly_dead(own | {"pid": 2**22 + 1, "pid_start": "1"}, own)
 
@@ -99,7 +99,7 @@ def _stat(pid: int) -> str:
 
 
 def test_a_process_that_proc_hides_from_us_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With /proc mounted hidepid, another user's living worker looks like none: only the TTL judges it."""
+    """With /proc mounted hidepid, another user's live worker is invisible: only the TTL decides."""
     own = own_identity()
     monkeypatch.setattr(identity_module, "_stat", lambda pid: [])
     assert not certainly_dead(own, own)

@@ -1,4 +1,4 @@
-"""How long a crawl with nothing to do stays open: what counts as having had nothing to do."""
+"""How long a crawl with nothing to do stays open, and when it counts as idle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 0.05
 
 
 class Worker(SimpleNamespace):
-    """A worker that a test says everything of."""
+    """A worker whose whole state the test sets."""
 
     def __init__(self) -> None:
         super().__init__(idle=True, census=Census(), listens=False, pause=False, outage="")
@@ -31,7 +31,7 @@ class Worker(SimpleNamespace):
 
 
 async def after(listening: IdleTimeout, worker: Worker, seconds: float, *, silent: bool = False) -> bool:
-    """Let time pass, with exchanges unless *silent*; tell whether the worker listens still."""
+    """Let time pass, with exchanges unless *silent*; return whether the worker still listens."""
     for _ in range(round(seconds / 0.01)):
         await asyncio.sleep(0.01)
         if not silent:
@@ -40,7 +40,7 @@ async def after(listening: IdleTimeout, worker: Worker, seconds: float, *, silen
 
 
 class Jumping(selectors.SelectSelector):
-    """Lets a loop find that it is the time for which it would wait."""
+    """A selector that jumps to the end of each wait."""
 
     now = 0.0
 
@@ -55,7 +55,7 @@ Scenario = Callable[[Any, IdleTimeout], Awaitable[None]]
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Yield a function that plays a scenario on a loop whose time is that of its timers alone."""
+    """Yield a function that plays a scenario on a loop whose time only its timers advance."""
     clock = Jumping()
     loop = asyncio.SelectorEventLoop(clock)
     monkeypatch.setattr(loop, "time", lambda: clock.now)
@@ -69,8 +69,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     loop.close()
 
 
-def test_it_ends_when_nothing_came_for_long_enough(play: Any) -> None:
-    """From the first time that there is nothing to do, and not before."""
+def test_listening_ends_after_a_long_enough_idle_time(play: Any) -> None:
+    """The wait begins at the first idle moment, not earlier."""
 
     async def scenario(worker: Any, listening: IdleTimeout) -> None:
         assert await after(listening, worker, 2 * PATIENCE_S)
@@ -82,7 +82,7 @@ def test_it_ends_when_nothing_came_for_long_enough(play: Any) -> None:
 
 
 @pytest.mark.parametrize("patience_s", [0.0, float("inf")])
-def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience_s: float, play: Any) -> None:
+def test_listening_never_begins_with_0_and_never_ends_with_infinity(patience_s: float, play: Any) -> None:
     """0: closes at once, as plain Scrapy. inf: stays open forever."""
 
     async def scenario(worker: Any, listening: IdleTimeout) -> None:
@@ -93,8 +93,8 @@ def test_without_patience_it_never_begins_and_without_end_it_never_ends(patience
     play(scenario, patience_s)
 
 
-def test_what_others_did_meanwhile_is_counted(play: Any) -> None:
-    """Between two looks a page came and went, on another worker: the wait starts again, then."""
+def test_work_of_other_workers_restarts_the_wait(play: Any) -> None:
+    """Another worker crawled a page between two looks: the wait starts again at that moment."""
 
     async def scenario(worker: Any, listening: IdleTimeout) -> None:
         listening.idle()
@@ -106,7 +106,7 @@ def test_what_others_did_meanwhile_is_counted(play: Any) -> None:
     play(scenario)
 
 
-def test_who_has_something_to_do_at_the_end_of_the_wait_begins_it_again(play: Any) -> None:
+def test_a_busy_worker_starts_the_wait_again(play: Any) -> None:
     async def scenario(worker: Any, listening: IdleTimeout) -> None:
         listening.idle()
         worker.idle = False
@@ -126,10 +126,10 @@ OBSTACLES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_what_keeps_others_from_being_heard_is_no_idleness(
+def test_an_outage_or_a_pause_does_not_count_as_idle_time(
     monkeypatch: pytest.MonkeyPatch, play: Any, obstacle: str
 ) -> None:
-    """Nobody knows what is fed meanwhile, or takes it: the wait begins when that has ended."""
+    """The worker cannot see or take new payloads: the wait begins when the obstacle is gone."""
     monkeypatch.setattr(module, "SILENT_S", 0.03)
 
     async def scenario(worker: Any, listening: IdleTimeout) -> None:

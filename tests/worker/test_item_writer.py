@@ -27,7 +27,7 @@ from worker.engine import until
 
 
 class Writer(ItemWriter):
-    """A writer, and what it tells."""
+    """A writer that records its reports."""
 
     def __init__(self, url: str, kind: str = "list", grace_s: float = 0.5, timeout_s: float = 0.2) -> None:
         self.is_closing = False
@@ -73,7 +73,7 @@ def key(crawl_name: str, client: redis.Redis) -> Iterator[str]:
 
 @pytest.fixture
 def stored(client: redis.Redis, key: str) -> Callable[..., list[str]]:
-    """Return a function that reads what is stored under a key, list or stream."""
+    """Return a function that reads the items under a key, list or stream."""
 
     def read(name: str = key) -> list[str]:
         if client.type(name) == b"stream":
@@ -94,12 +94,12 @@ def names(count: int) -> list[str]:
 async def test_items_are_stored_in_their_order_in_few_trips(
     proxy: RedisProxy, key: str, stored: Stored, kind: str
 ) -> None:
-    """All that wait go together, up to a bound; `write` returns when Redis has the item."""
+    """All waiting items go together, up to a bound; `write` returns when Redis has the item."""
     async with writing(proxy.url, kind) as writer:
         await asyncio.gather(*write(writer, key, *names(MAX_ITEMS * 2 + 1)))
         assert stored() == names(MAX_ITEMS * 2 + 1)
         assert writer.counts == {"stored": MAX_ITEMS * 2 + 1, "failed": 0}
-    marks = 4  # one a trip, and one at the end
+    marks = 4  # one per trip, and one at the end
     assert proxy.commands["RPUSH"] + proxy.commands["EVAL"] == 3 + marks
 
 
@@ -117,7 +117,7 @@ async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: 
 async def test_an_outage_loses_no_item_and_no_order(
     proxy: RedisProxy, key: str, stored: Stored, caplog: pytest.LogCaptureFixture, away: str, kind: str
 ) -> None:
-    """What was found before, while and after comes in this order; one warning, and one line at the end."""
+    """Items from before, during and after it keep their order; one warning, and one line at the end."""
     caplog.set_level(logging.INFO)
     async with writing(proxy.url, kind) as writer:
         await asyncio.gather(*write(writer, key, "a", "b"))
@@ -135,14 +135,14 @@ async def test_an_outage_loses_no_item_and_no_order(
     lines = [record.getMessage() for record in caplog.records if record.name.endswith(".outage")]
     assert len(lines) == 2
     assert "Items wait" in lines[0]
-    assert lines[1].endswith("4 items were kept meanwhile")
+    assert lines[1].endswith("4 items were kept")
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
 async def test_a_lost_reply_may_double_a_batch_and_loses_nothing(
     proxy: RedisProxy, key: str, stored: Stored, kind: str
 ) -> None:
-    """At least once, and in order: the batch stands there twice as a whole."""
+    """Delivery is at least once and in order: the whole batch is stored twice."""
     async with writing(proxy.url, kind) as writer:
         await asyncio.gather(*write(writer, key, "a"))
         proxy.cut_next_reply("RPUSH" if kind == "list" else "EVAL")
@@ -151,8 +151,8 @@ async def test_a_lost_reply_may_double_a_batch_and_loses_nothing(
     assert stored() == ["a", "b", "c", "b", "c", "d"]
 
 
-async def test_a_redis_that_is_full_is_an_outage(start_redis: Callable[..., RedisServer]) -> None:
-    """Nothing is lost, nothing fails; with memory again it continues."""
+async def test_a_full_redis_is_an_outage(start_redis: Callable[..., RedisServer]) -> None:
+    """No item is lost or fails; the writer continues when Redis has memory again."""
     server = start_redis()
     with server.client() as client:
         client.config_set("maxmemory", "1")
@@ -168,7 +168,7 @@ async def test_a_redis_that_is_full_is_an_outage(start_redis: Callable[..., Redi
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])
-async def test_a_key_of_a_wrong_type_fails_its_items_alone(
+async def test_a_key_of_a_wrong_type_fails_only_its_own_items(
     proxy: RedisProxy,
     client: redis.Redis,
     key: str,
@@ -194,14 +194,14 @@ async def test_a_key_of_a_wrong_type_fails_its_items_alone(
     assert "REDIS_ITEMS_KEY" in line
 
 
-async def test_a_user_who_may_not_write_there_fails_its_items(
+async def test_items_fail_if_the_user_may_not_write_to_their_key(
     redis_server: RedisServer,
     client: redis.Redis,
     key: str,
     crawl_name: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """NOPERM is not an outage: it would not end. What it may write is stored, with the ACL of the docs."""
+    """NOPERM is no outage, since it would not end. Permitted items are stored, with the ACL of the docs."""
     grants = ("+@connection", "+@read", "+@write", "+@scripting", "+time", "+info")
     client.execute_command("ACL", "SETUSER", crawl_name, "on", ">pw", f"~{key}", *grants)
     try:
@@ -222,13 +222,13 @@ async def test_a_user_who_may_not_write_there_fails_its_items(
 async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
     proxy: RedisProxy, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The owner is notified first, so that the requests are given back before the items fail."""
+    """The writer notifies the owner first, who releases the requests before the items fail."""
     async with writing(proxy.url, grace_s=0.5) as writer:
         await asyncio.gather(*write(writer, key, "a"))
         proxy.black_hole()
         waiting = write(writer, key, *names(3))
         await writer.until_tried(3)
-        assert not any(one.done() for one in waiting)  # the spider is not closing: it may take for ever
+        assert not any(one.done() for one in waiting)  # the spider is not closing, so there is no time limit
         writer.is_closing, began, clock = True, time.monotonic(), Stopwatch()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         took_s, quick_s = time.monotonic() - began, clock.seconds
@@ -242,10 +242,10 @@ async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
     assert "3 items are not stored. That is all." in line
 
 
-async def test_after_the_grace_an_item_has_the_time_of_a_trip(
+async def test_after_the_grace_an_item_gets_the_time_of_one_trip(
     proxy: RedisProxy, key: str, stored: Stored
 ) -> None:
-    """A page that ends late finds a Redis that is slow, and not away."""
+    """A page that ends late meets a slow Redis, not an outage."""
     proxy.set_delay(LOOK_S)
     async with writing(proxy.url, grace_s=0, timeout_s=5) as writer:
         writer.is_closing = True
@@ -255,8 +255,8 @@ async def test_after_the_grace_an_item_has_the_time_of_a_trip(
     assert stored() == ["a", "b"]
 
 
-async def test_a_large_item_that_redis_never_takes_fails_alone(proxy: RedisProxy, key: str) -> None:
-    """Redis answers other commands: later items are not held up."""
+async def test_a_large_item_that_redis_never_accepts_fails_alone(proxy: RedisProxy, key: str) -> None:
+    """Redis answers other commands, so later items do not wait."""
     async with writing(proxy.url) as writer:
         proxy.set_loss(1.0, spare={"PING"})
         with pytest.raises(ItemNotStored, match="sent 5 times in vain"):
@@ -265,7 +265,7 @@ async def test_a_large_item_that_redis_never_takes_fails_alone(proxy: RedisProxy
         await writer.write(key, b"b")
 
 
-async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
+async def test_an_unexpected_error_fails_only_its_batch(
     proxy: RedisProxy, key: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the coroutine every page with an item would hang forever."""
@@ -283,7 +283,7 @@ async def test_an_error_that_nobody_foresaw_fails_its_batch_and_ends_nothing(
 
 
 @pytest.mark.parametrize("ends", ["by the next item", "by itself", "as it closes"])
-async def test_what_redis_has_forgotten_is_written_again(
+async def test_items_that_redis_forgot_are_written_again(
     client: redis.Redis,
     proxy: RedisProxy,
     key: str,
@@ -291,7 +291,7 @@ async def test_what_redis_has_forgotten_is_written_again(
     caplog: pytest.LogCaptureFixture,
     ends: str,
 ) -> None:
-    """It was rolled back, and the page of an item may be done: the item is there nevertheless, once."""
+    """Redis was rolled back and the page of an item may be done: the item is stored again, once."""
     async with writing(proxy.url) as writer:
         await asyncio.gather(*write(writer, key, "a", "b"))
         mark = mark_of(client)
@@ -311,10 +311,10 @@ async def test_what_redis_has_forgotten_is_written_again(
     assert not client.exists(mark), "nothing is left behind"
 
 
-async def test_a_lost_reply_does_not_hide_what_redis_has_forgotten(
+async def test_a_lost_reply_does_not_hide_a_roll_back(
     client: redis.Redis, proxy: RedisProxy, key: str, stored: Stored
 ) -> None:
-    """The first trip after a roll-back is applied, and its answer is lost."""
+    """The first trip after a roll-back is applied, but its answer is lost."""
     async with writing(proxy.url, grace_s=20) as writer:
         await asyncio.gather(*write(writer, key, "a"))
         older = client.dump(mark := mark_of(client))
@@ -329,10 +329,10 @@ async def test_a_lost_reply_does_not_hide_what_redis_has_forgotten(
     assert set(stored()) == set("abc")
 
 
-async def test_a_user_that_may_not_keep_the_mark_stores_items(
+async def test_items_are_stored_without_the_right_to_write_the_mark(
     client: redis.Redis, redis_server: RedisServer, key: str, stored: Stored, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is reported once what is unknown then."""
+    """One warning names the missing rights."""
     client.acl_setuser("items", enabled=True, passwords=["+pw"], keys=[key], commands=["+@all"])
     try:
         url = redis_server.url.replace("redis://", "redis://items:pw@")
@@ -356,7 +356,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_the_log_of_items_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bytes, and by DQ_ROLLBACK_HORIZON: what is older is not written again."""
+    """Bytes and DQ_ROLLBACK_HORIZON bound it: older items are not written again."""
     monkeypatch.setattr(replay_log, "LOG_LIMIT_BYTES", 10)
     pipe: Any = SimpleNamespace(eval=lambda *_: None)
     for horizon_s, kept in ((60.0, [("k", b"4444"), ("k", b"5555")]), (0.0, [])):

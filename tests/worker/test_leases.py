@@ -1,4 +1,4 @@
-"""What a worker holds, by itself: which lease is handed out next, and when."""
+"""The leases of one worker: which one it hands out next, and when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW = 1000.0
 
 
 class Held(Leases):
-    """A book of leases whose limit, by partition, a test sets; without bounds at first."""
+    """Leases with a limit per partition that the test sets; unlimited at first."""
 
     def __init__(self) -> None:
         self.slots: dict[bytes, int] = {}
@@ -32,13 +32,13 @@ class Held(Leases):
         return [lease.entry_id for lease in leases]
 
     def placed(self, *places: bytes) -> list[bytes]:
-        """Grant a lease of A for each of these places, which are the ids, too."""
+        """Grant a lease of A for each of *places*; each place is also the id."""
         for place in places:
             self.grant(Lease(place, 0, b"", A, place=place))
         return sorted(places)
 
     def stint(self, partition: bytes, *send_at: float) -> list[bytes]:
-        """Grant one lease of *partition* for each of these times."""
+        """Grant one lease of *partition* for each time of sending."""
         return [self.fill(partition, send_at=at)[0] for at in send_at]
 
     def ids(self, count: int, now: float = NOW) -> list[bytes | None]:
@@ -58,21 +58,21 @@ def held() -> Held:
 
 
 def test_a_partition_is_first_in_first_out(held: Held) -> None:
-    """The order of leasing is the crawl's order; here nothing of a partition overtakes another."""
+    """Leases arrive in the crawl's order; within a partition none overtakes another."""
     one, two, three = held.fill(A, A, A)
     assert held.ids(1) == [one]
     [four] = held.fill(A)
     assert held.ids(4) == [two, three, four, None]
 
 
-def test_a_newer_lease_that_the_order_serves_first_overtakes_those_in_the_buffer(held: Held) -> None:
-    """As it would if all waited in one process."""
+def test_a_newer_lease_with_a_better_place_overtakes_the_buffer(held: Held) -> None:
+    """The order is the same as in one process with all entries."""
     in_order = held.placed(b"3", b"5", b"1", b"4", b"2", b"6")
     assert held.ids(7) == [*in_order, None]
 
 
-def test_leases_that_have_times_of_sending_keep_to_these(held: Held) -> None:
-    """Each is timed to follow the one before it."""
+def test_leases_with_sending_times_keep_their_order(held: Held) -> None:
+    """Each time follows the time of the lease before it."""
     for place in b"2", b"1":
         held.grant(Lease(place, 0, b"", A, send_at=NOW, place=place))
     [first] = held.ids(1)
@@ -81,8 +81,8 @@ def test_leases_that_have_times_of_sending_keep_to_these(held: Held) -> None:
     assert held.ids(1) == [b"1"]
 
 
-def test_a_lease_is_unsent_from_its_handing_out_until_it_has_gone_out(held: Held) -> None:
-    """Meanwhile it keeps its room, whatever it waits for; one without a time of sending never is."""
+def test_a_lease_is_unsent_from_its_hand_out_until_its_request_is_sent(held: Held) -> None:
+    """It keeps its room in that time. A lease without a time of sending is never unsent."""
     [timed], [other] = held.stint(A, NOW), held.fill(B)
     assert not held.is_unsent(timed)
     assert set(held.ids(2)) == {timed, other}
@@ -91,15 +91,15 @@ def test_a_lease_is_unsent_from_its_handing_out_until_it_has_gone_out(held: Held
     assert not held.is_unsent(timed)
 
 
-def test_the_partition_that_is_least_at_work_comes_first(held: Held) -> None:
-    """However many of another are in the buffer."""
+def test_the_partition_with_the_fewest_running_leases_comes_first(held: Held) -> None:
+    """The number of another partition's leases in the buffer does not matter."""
     held.fill(A, A, A, A, B, B, C)
     assert Counter(held.partitions(3)) == {A: 1, B: 1, C: 1}
     assert Counter(held.partitions(2)) == {A: 1, B: 1}
     assert held.partitions(3) == [A, A, None]
 
 
-def test_among_equals_the_partition_that_was_served_last_comes_last(held: Held) -> None:
+def test_among_equal_partitions_the_last_served_comes_last(held: Held) -> None:
     """No partition waits for another that is always refilled."""
     served = []
     held.fill(A, B, C)
@@ -113,7 +113,7 @@ def test_among_equals_the_partition_that_was_served_last_comes_last(held: Held) 
 
 
 def test_a_partition_without_room_is_skipped(held: Held) -> None:
-    """It waits in its buffer, and delays nobody."""
+    """Its leases wait in the buffer and delay no other partition."""
     held.fill(A, A, B)
     held.slots = {A: 0}
     assert held.partitions(2) == [B, None]
@@ -123,8 +123,8 @@ def test_a_partition_without_room_is_skipped(held: Held) -> None:
     assert held.partitions(1) == [A]
 
 
-def test_what_is_downloaded_makes_room_before_it_is_done(held: Held) -> None:
-    """Its callback and pipelines may take long; no slot is idle for them. It counts once."""
+def test_a_downloaded_page_makes_room_before_it_is_done(held: Held) -> None:
+    """Its callback and pipelines may take long; no slot stays idle for them. A download counts once."""
     held.fill(A, A, A)
     held.slots = {A: 1}
     [one] = held.ids(1)
@@ -141,7 +141,7 @@ def test_what_is_downloaded_makes_room_before_it_is_done(held: Held) -> None:
 
 
 def test_a_lease_is_not_handed_out_before_its_time(held: Held) -> None:
-    """Others are, meanwhile."""
+    """Other leases are handed out in between."""
     early, late = held.stint(A, NOW + 1), held.stint(B, NOW + 2)
     plain = held.fill(C)
     assert held.ids(2) == [*plain, None]
@@ -152,8 +152,8 @@ def test_a_lease_is_not_handed_out_before_its_time(held: Held) -> None:
     assert held.next_send_at(NOW + 2) is None
 
 
-def test_the_next_of_a_stint_waits_until_the_one_before_it_was_sent(held: Held) -> None:
-    """A middleware may hold it back on its way out: two would go out together."""
+def test_the_next_lease_of_a_stint_waits_until_the_previous_one_is_sent(held: Held) -> None:
+    """A middleware may hold the first request back: both would be sent together."""
     one, two = held.stint(A, NOW, NOW + 1)
     assert held.ids(1) == [one]
     assert held.take(NOW + 5) is None
@@ -162,8 +162,8 @@ def test_the_next_of_a_stint_waits_until_the_one_before_it_was_sent(held: Held) 
     assert held.ids(1, NOW + 1.001) == [two]
 
 
-def test_one_that_goes_late_shifts_the_others_of_its_stint(held: Held) -> None:
-    """All of them, and by as much: the gaps stay; other partitions do not care."""
+def test_a_late_request_shifts_the_rest_of_its_stint(held: Held) -> None:
+    """All later leases of the stint shift by the delay, so the gaps stay; other partitions do not shift."""
     one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
     [other] = held.stint(B, NOW + 1)
     assert held.ids(1, NOW + 0.25) == [one]
@@ -176,8 +176,8 @@ def test_one_that_goes_late_shifts_the_others_of_its_stint(held: Held) -> None:
     assert held.ids(1, NOW + 2.75) == [three]
 
 
-def test_the_next_of_a_stint_goes_in_place_of_one_that_is_never_sent(held: Held) -> None:
-    """The others keep their distance from it."""
+def test_the_next_lease_of_a_stint_takes_the_place_of_one_that_is_never_sent(held: Held) -> None:
+    """The later leases keep their distance from it."""
     one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
     assert held.ids(1) == [one]
     assert held.sent(one, None) == A
@@ -187,7 +187,7 @@ def test_the_next_of_a_stint_goes_in_place_of_one_that_is_never_sent(held: Held)
     assert held.ids(1, NOW + 1) == [three]
 
 
-def test_one_that_ends_without_being_sent_delays_nobody(held: Held) -> None:
+def test_a_lease_that_ends_without_being_sent_delays_no_other(held: Held) -> None:
     """A middleware answered it from a cache, or dropped it."""
     one, two = held.stint(A, NOW, NOW + 1)
     assert held.ids(1) == [one]
@@ -196,8 +196,8 @@ def test_one_that_ends_without_being_sent_delays_nobody(held: Held) -> None:
     assert held.ids(1, NOW + 1) == [two]
 
 
-def test_a_partition_is_withdrawn_from_the_buffer_alone(held: Held) -> None:
-    """Running leases continue; the ids are those to release."""
+def test_a_partition_is_withdrawn_only_from_the_buffer(held: Held) -> None:
+    """Running leases continue; `withdraw` returns the ids to release."""
     one, two, three, other = held.fill(A, A, A, B)
     assert held.ids(1) == [one]
     assert held.withdraw(A) == [two, three]
@@ -212,8 +212,8 @@ def test_a_partition_is_withdrawn_from_the_buffer_alone(held: Held) -> None:
     assert len(held) == 2
 
 
-def test_here_tells_what_is_held_and_what_could_be_taken_more(held: Held) -> None:
-    """At work and in the buffer, by partition; what fits into no slot is not asked for."""
+def test_here_counts_the_held_leases_and_the_free_slots(held: Held) -> None:
+    """It counts leases in work and in the buffer by partition, and the free slots for more."""
     held.fill(A, A, A, B, B)
     held.slots = {A: 10, B: 10}
     assert held.here(0) == {A: (3, 7), B: (2, 8)}
@@ -225,8 +225,8 @@ def test_here_tells_what_is_held_and_what_could_be_taken_more(held: Held) -> Non
     assert held.here(0) == {A: (1, 4), B: (1, 4)}
 
 
-def test_here_looks_ahead_by_each_partitions_share_of_the_work(held: Held) -> None:
-    """While a trip takes, four of ten leases go on A's account: so many more it may take, beyond its room."""
+def test_here_adds_the_leases_that_a_partition_needs_during_a_trip(held: Held) -> None:
+    """A gets four of ten leases during a trip, so it may take four more than it has room for."""
     for partition in [A, A, B, B, B] * 4:
         held.fill(partition)
     assert None not in held.partitions(20)
@@ -234,8 +234,8 @@ def test_here_looks_ahead_by_each_partitions_share_of_the_work(held: Held) -> No
     assert held.here(10) == {A: (8, 4), B: (12, 7)}
 
 
-def test_the_share_of_the_work_is_that_of_late(held: Held) -> None:
-    """What a partition got long ago does not count, and takes no memory."""
+def test_the_share_of_the_work_counts_recent_leases_only(held: Held) -> None:
+    """Old leases of a partition do not count and take no memory."""
     names = [b"%d.com" % n for n in range(RECENT)]
     for partition in [*names, *[A] * (4 * RECENT)]:
         [entry_id] = held.fill(partition)
@@ -249,7 +249,7 @@ def test_the_share_of_the_work_is_that_of_late(held: Held) -> None:
     assert held.here(10)[A] == (1, 10)
 
 
-def test_what_is_kept_after_a_rejoin_keeps_order_and_times(held: Held) -> None:
+def test_leases_kept_by_a_rejoin_keep_their_order_and_times(held: Held) -> None:
     one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
     gone, plain = held.fill(B, B)
     held.keep({one, three, plain})
@@ -262,7 +262,7 @@ def test_what_is_kept_after_a_rejoin_keeps_order_and_times(held: Held) -> None:
 
 
 def test_a_lease_that_waits_already_is_not_added_again(held: Held) -> None:
-    """A stored answer may name it more than once; given back, or taken and confirmed, it may come again."""
+    """A stored answer may name it several times; after a release or a confirmed end it may come again."""
     lease = Lease(b"%012d" % 1, 0, b"", A)
     for _ in range(3):
         held.grant(lease)
@@ -282,8 +282,8 @@ def test_a_lease_that_waits_already_is_not_added_again(held: Held) -> None:
     assert held.ids(2) == [lease.entry_id, None]
 
 
-def test_what_is_stuck_is_named_once_it_fills_half_of_the_buffer(held: Held) -> None:
-    """Others may have room for it, and it must not keep all else out."""
+def test_a_partition_that_fills_half_of_the_buffer_without_room_is_stuck(held: Held) -> None:
+    """Other workers may have room for it, and it must not keep other partitions out of the buffer."""
     held.slots = {A: 0, B: 1}
     held.fill(*[A] * (MAX_LEASES // 2), *[B] * 9)
     assert held.stuck == []

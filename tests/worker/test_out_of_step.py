@@ -18,9 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_long_pauses")
 
 
 @pytest.mark.parametrize("learns", ["before its ack", "by its ack"])
-async def test_a_fenced_worker_keeps_nothing_that_is_not_its_own(
-    crawl: Crawl, state: State, learns: str
-) -> None:
+async def test_a_fenced_worker_keeps_only_its_own_leases(crawl: Crawl, state: State, learns: str) -> None:
     """It rejoins under a new id; its ack of a lease that went to another worker settles nothing there."""
     crawl.size = 1
     async with Engine(crawl) as frozen, Engine(crawl, concurrency=0) as other:
@@ -56,10 +54,10 @@ async def test_a_fenced_worker_keeps_nothing_that_is_not_its_own(
 async def test_a_worker_that_was_away_until_the_next_run_began_ends(
     crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, start: str, late: str
 ) -> None:
-    """It was declared dead and others did its work: it stores nothing any more, logs this, and ends.
+    """It was declared dead and others did its work: it stores nothing more, logs this and ends.
 
-    What a page yielded was found again by others; what had no parent is lost. It is not called `finished`: if
-    the next run has begun, nothing shows how its own one ended.
+    Other workers found the requests of its pages again; its requests without a parent are lost. The reason
+    is not `finished`: once the next run has begun, nothing shows how the previous one ended.
     """
     caplog.set_level(logging.INFO)
     crawl.size = 2
@@ -93,10 +91,10 @@ async def test_a_worker_that_was_away_until_the_next_run_began_ends(
 
 
 @pytest.mark.parametrize("horizon_s", [60, 0.001])
-async def test_a_worker_that_nobody_knows_any_more_does_not_say_finished(
+async def test_a_worker_that_is_no_longer_known_does_not_report_finished(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture, horizon_s: float
 ) -> None:
-    """The others took it for gone, and cleared the run: whether all that it had put was done is not known."""
+    """Other workers declared it gone and cleared the run: whether all its puts were done is unknown."""
     crawl.size = 1
     async with Engine(crawl, url=proxy.url, rollback_horizon_s=horizon_s) as away:
         away.may_end.clear()
@@ -118,7 +116,9 @@ async def test_a_worker_that_nobody_knows_any_more_does_not_say_finished(
     assert "may be missing" in error
 
 
-async def test_a_granted_entry_that_is_at_work_here_is_adopted(crawl: Crawl, state: State) -> None:
+async def test_a_granted_entry_that_is_already_in_progress_is_not_started_again(
+    crawl: Crawl, state: State
+) -> None:
     """Its lease was reclaimed and comes back to this worker: it is not started twice, and its ack counts."""
     crawl.size = 1
     async with Engine(crawl) as engine:
@@ -128,7 +128,7 @@ async def test_a_granted_entry_that_is_at_work_here_is_adopted(crawl: Crawl, sta
         await until(lambda: engine.works, "it works")
         await fence_and_drain(engine, engine.worker.id)
         await until(lambda: engine.counts["rejoin"], "it rejoined")
-        engine.take()  # hungry: it takes whatever waits
+        engine.take()  # hungry: it takes any waiting entry
         await until(lambda: set(entries(state(), engine.worker.id)) == {0}, "the entry is its own again")
         await asyncio.sleep(0.05)
         engine.take()
@@ -139,10 +139,10 @@ async def test_a_granted_entry_that_is_at_work_here_is_adopted(crawl: Crawl, sta
         assert (state()["done"], engine.counts[Ack]) == (1, 1)
 
 
-async def test_what_is_released_while_a_rejoin_is_under_way_is_given_back(
+async def test_leases_released_during_a_rejoin_are_given_back(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
-    """A pause in that moment: the rejoin kept the buffer, so its release has to be sent after it."""
+    """A pause comes during the rejoin, which kept the buffer: the release must follow the rejoin."""
     crawl.fan_out = crawl.size
     async with Engine(crawl, url=proxy.url, concurrency=2) as engine:
         engine.may_end.clear()
@@ -166,7 +166,7 @@ async def test_what_is_released_while_a_rejoin_is_under_way_is_given_back(
 async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
-    """The rejoin that is repeated says nothing of it and is answered FINISHED: one that does follows."""
+    """The repeated rejoin does not report the put and gets FINISHED; a second rejoin reports it."""
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed()
         await engine.run()
@@ -180,10 +180,10 @@ async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
 
 
 @pytest.mark.parametrize("forgotten", ["a seed", "a child"])
-async def test_what_redis_forgets_is_stored_again_by_the_process_that_put_it(
+async def test_a_put_that_redis_forgot_is_stored_again_by_its_process(
     crawl: Crawl, client: redis.Redis, state: State, forgotten: str
 ) -> None:
-    """Confirmed and then rolled back, while its parent, which would yield it again, is not run again."""
+    """The put was confirmed and rolled back, and its parent does not run again to yield it."""
     crawl.size = 2
     async with Engine(crawl, concurrency=1) as engine:
         engine.may_put.clear()

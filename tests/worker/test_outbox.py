@@ -1,4 +1,4 @@
-"""The outbox by itself: prefixes, replay, and what goes to disk."""
+"""The outbox alone: prefixes, replay and spilling to disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def filled(*moves: Move) -> Outbox:
 
 
 def test_an_exchange_takes_a_prefix_in_the_order_of_the_moves() -> None:
-    """Children stand before the ack of their parent, whatever the cut."""
+    """Children stay before the ack of their parent, wherever the prefix ends."""
     moves: list[Move] = [put(1), put(2), Ack(PARENT), put(3)]
     outbox = filled(*moves)
     assert outbox.prefix() == moves
@@ -44,7 +44,7 @@ def test_an_exchange_takes_a_prefix_in_the_order_of_the_moves() -> None:
 
 
 def test_a_prefix_has_at_most_max_moves() -> None:
-    """What is beyond goes with the next one, and makes the outbox full: no lingering."""
+    """Further moves go with the next exchange; they make the outbox full, so it does not linger."""
     moves = [put(number) for number in range(MAX_MOVES + 5)]
     outbox = filled(*moves[: MAX_MOVES - 1])
     assert not outbox.full
@@ -57,7 +57,7 @@ def test_a_prefix_has_at_most_max_moves() -> None:
 
 
 def test_a_prefix_has_about_max_bytes_and_at_least_one_move() -> None:
-    """4 MiB each way; one put that is larger by itself goes alone rather than never."""
+    """The limit is 4 MiB each way; a larger put goes alone."""
     third = MAX_EXCHANGE_BYTES // 3 + 1
     large = [put(number, payload=b"x" * third) for number in range(3)]
     outbox = filled(*large)
@@ -70,7 +70,7 @@ def test_a_prefix_has_about_max_bytes_and_at_least_one_move() -> None:
 
 
 def test_parentless_puts_are_counted_until_they_are_confirmed() -> None:
-    """Nobody else knows of them: as long as one waits, the worker seeds."""
+    """No other worker knows them: the worker seeds as long as one waits."""
     seed, child = put(1, parent=None), put(2)
     outbox = filled(seed, child, Ack(PARENT), put(3, parent=None))
     assert outbox.parentless == 2
@@ -80,8 +80,8 @@ def test_parentless_puts_are_counted_until_they_are_confirmed() -> None:
     assert outbox.parentless == 2
 
 
-def test_a_replay_puts_the_log_first_and_drops_what_settles_others_leases() -> None:
-    """After a rejoin: log, then puts and what settles the leases that are owned, in their order."""
+def test_a_replay_puts_the_log_first_and_drops_moves_of_lost_leases() -> None:
+    """After a rejoin: the log, then puts and the moves that settle owned leases, in their order."""
     kept, gone = entry_id(1), entry_id(2)
     outbox = filled(
         put(10), Ack(gone), Ack(kept), put(11, payload=b"xy"), Release(gone), Bury(gone, "why"),
@@ -96,12 +96,12 @@ def test_a_replay_puts_the_log_first_and_drops_what_settles_others_leases() -> N
     assert (len(outbox), outbox.parentless, outbox._bytes) == (0, 0, 0)
 
 
-# Beyond memory.
+# Spilling to disk
 
 
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Outbox]:
-    """An outbox that holds 10 moves in memory, and spills chunks of 5 to `tmp_path`."""
+    """Yield an outbox that holds 10 moves in memory and spills chunks of 5 to `tmp_path`."""
     monkeypatch.setattr(module, "MEMORY_MOVES", 10)
     monkeypatch.setattr(module, "CHUNK_MOVES", 5)
     outbox = Outbox(str(tmp_path))
@@ -110,7 +110,7 @@ def tight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Outbox]:
 
 
 def every_kind(count: int) -> list[Move]:
-    """Return moves of all kinds, each with something of its own in every field."""
+    """Return moves of all kinds, each with different values in every field."""
     moves: list[Move] = []
     for n in range(count):
         seed = Put(
@@ -131,8 +131,8 @@ def drain(outbox: Outbox, at_once: int) -> list[Move]:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-def test_what_went_to_disk_comes_back_in_order(tight: Outbox, tmp_path: Path, at_once: int) -> None:
-    """All kinds of moves, also those that are made while others are read back; nothing stays on disk."""
+def test_moves_on_disk_come_back_in_order(tight: Outbox, tmp_path: Path, at_once: int) -> None:
+    """This holds for all kinds of moves, even if made during the reading; nothing stays on disk."""
     moves = every_kind(100)
     for move in moves[:60]:
         tight.append(move)
@@ -147,10 +147,10 @@ def test_what_went_to_disk_comes_back_in_order(tight: Outbox, tmp_path: Path, at
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_replay_reaches_what_is_on_disk(tight: Outbox) -> None:
-    """The log stands first; of older moves, on disk too, those that settle lost leases are gone.
+def test_a_replay_also_changes_moves_on_disk(tight: Outbox) -> None:
+    """The log comes first; older moves that settle lost leases are dropped, also on disk.
 
-    Moves that are made after the replay are not affected.
+    Moves made after the replay are not affected.
     """
     kept, gone = entry_id(1), entry_id(2)
     old: list[Move] = [m for n in range(10, 30) for m in (put(n), Ack(gone), Ack(kept))]
@@ -164,8 +164,8 @@ def test_a_replay_reaches_what_is_on_disk(tight: Outbox) -> None:
     assert (len(tight), tight._bytes, tight._tail_bytes) == (0, 0, 0)
 
 
-def test_a_long_outbox_lets_go_of_its_sources() -> None:
-    """Requests are large; beyond one exchange only what is sent is kept."""
+def test_a_long_outbox_drops_its_source_requests() -> None:
+    """Requests are large: moves beyond one exchange keep only the data to send."""
     outbox = Outbox()
     puts = [put(number) for number in range(MAX_MOVES + 2)]
     for one in puts:
@@ -178,7 +178,7 @@ def test_a_long_outbox_lets_go_of_its_sources() -> None:
 def test_a_full_disk_leaves_the_moves_in_memory(
     tight: Outbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In order, with one warning that names DQ_DATA_DIR; once there is room, they go to disk again."""
+    """They keep their order, with one warning that names DQ_DATA_DIR; with room again they go to disk."""
     moves = every_kind(100)
     for move in moves[:30]:
         tight.append(move)
@@ -196,7 +196,7 @@ def test_a_full_disk_leaves_the_moves_in_memory(
 def test_a_failing_disk_is_not_tried_with_every_move(
     tight: Outbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Only after another chunk's worth of moves or bytes; and it leaves nothing behind."""
+    """A new attempt follows only after another chunk of moves or bytes; no file is left behind."""
     asked = []
 
     def full(path: object) -> None:
@@ -211,8 +211,8 @@ def test_a_failing_disk_is_not_tried_with_every_move(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_is_not_there_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """DQ_DATA_DIR need not exist; others may not look into it."""
+def test_a_missing_data_folder_is_created(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """DQ_DATA_DIR need not exist; other users cannot read the new folder."""
     monkeypatch.setattr(module, "MEMORY_MOVES", 10)
     outbox = Outbox(str(folder := tmp_path / "data" / "dq"))
     for move in every_kind(MAX_MOVES + 50):
@@ -223,7 +223,7 @@ def test_a_folder_that_is_not_there_is_made(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_the_folder_of_a_dead_process_is_removed(tight: Outbox, tmp_path: Path) -> None:
-    """By the lock that a process loses with its life."""
+    """A process that dies loses the lock of its folder."""
     dead = tmp_path / "scrapy-dq-outbox-dead"
     (dead / "moves").mkdir(parents=True)
     (dead / "lock").touch()

@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def pace(clock: Clock) -> Pace:
-    """A pace whose engine has been fed, and whose last exchange has just been answered."""
+    """Return a pace whose engine has leases and whose last exchange has just been answered."""
     pace = Pace()
     pace.granted(wanted=1, leases=1)
     pace.answered(clock.now - 0.001, clock.now)
@@ -38,14 +38,14 @@ def pace(clock: Clock) -> Pace:
 
 
 def test_the_first_exchange_is_due_at_once() -> None:
-    """A new engine is hungry: it waits neither for company nor for a pause, once something waits for it."""
+    """A new engine is hungry: if an entry or a move waits, it exchanges without lingering or a pause."""
     assert Pace().due_at(want=8, moves=0, full=False, waiting=1) == 0
     assert Pace().due_at(want=8, moves=1, full=False, waiting=0) == 0
     assert Pace().due_at(want=8, moves=0, full=False, waiting=0) - time.monotonic() <= IDLE_FIRST_S
 
 
 def test_a_call_during_an_exchange_is_answered_by_the_next_one(pace: Pace, clock: Clock) -> None:
-    """The exchange under way was composed before: what it was called for may not be in its answer."""
+    """The exchange under way was composed before the call, so its answer may miss the reason of the call."""
     began = clock.now
     clock.now += 0.001
     pace.called()
@@ -56,7 +56,7 @@ def test_a_call_during_an_exchange_is_answered_by_the_next_one(pace: Pace, clock
 
 
 def test_a_move_waits_briefly_for_others(pace: Pace, clock: Clock) -> None:
-    """15 ms from the oldest move, however many follow; keeps Redis's cost per request low."""
+    """It waits 15 ms from the oldest move, however many follow: this keeps Redis's cost per request low."""
     clock.now += 0.005
     pace.first_move()
     oldest = clock.now
@@ -64,8 +64,8 @@ def test_a_move_waits_briefly_for_others(pace: Pace, clock: Clock) -> None:
     assert pace.due_at(0, moves=5, full=False, waiting=100) == pytest.approx(oldest + LINGER_S)
 
 
-def test_moves_that_stay_behind_linger_from_the_last_answer(pace: Pace, clock: Clock) -> None:
-    """They came while the exchange was under way: a busy worker does not exchange without a pause."""
+def test_moves_made_during_an_exchange_linger_after_its_answer(pace: Pace, clock: Clock) -> None:
+    """They came during the exchange: a busy worker does not exchange without a pause."""
     pace.first_move()
     clock.now += 0.2
     pace.answered(clock.now - 0.2, clock.now)
@@ -73,19 +73,19 @@ def test_moves_that_stay_behind_linger_from_the_last_answer(pace: Pace, clock: C
 
 
 def test_a_starving_engine_does_not_linger_unless_nothing_was_granted(pace: Pace, clock: Clock) -> None:
-    """At once while something waits or was made; after a grant of nothing it backs off."""
+    """It exchanges at once while an entry or a move waits; after an empty grant it backs off."""
     pace.hungry = True
     assert pace.due_at(want=4, moves=0, full=False, waiting=1) == 0
     assert pace.due_at(want=4, moves=1, full=False, waiting=0) == 0
     assert pace.due_at(want=0, moves=0, full=False, waiting=1) > clock.now
     pace.granted(wanted=4, leases=0)
     assert pace.due_at(want=4, moves=0, full=False, waiting=1) > clock.now
-    pace.first_move()  # this worker has something new to offer, perhaps to itself
+    pace.first_move()  # this worker has new entries, perhaps for itself
     assert pace.due_at(want=4, moves=1, full=False, waiting=1) == 0
 
 
 def test_an_idle_worker_backs_off_to_half_a_second_with_jitter(pace: Pace, clock: Clock) -> None:
-    """20 ms, doubled with each exchange that brings nothing; a grant begins again."""
+    """The pause is 20 ms and doubles with each exchange without leases; a grant resets it."""
     for turn in range(12):
         longest = min(IDLE_FIRST_S * 2**turn, IDLE_LONGEST_S)
         pauses = {pace.due_at(4, 0, False, 0) - clock.now for _ in range(20)}
@@ -98,7 +98,7 @@ def test_an_idle_worker_backs_off_to_half_a_second_with_jitter(pace: Pace, clock
 
 @pytest.fixture
 def spread(pace: Pace, clock: Clock) -> Pace:
-    """Return that of one shard of 12, of which a lease is taken each second."""
+    """Return the pace of one shard of 12, from which the worker takes a lease each second."""
     pace.rhythm = rhythm_of(12)
     for _ in range(40):
         pace.taken()
@@ -108,8 +108,8 @@ def spread(pace: Pace, clock: Clock) -> Pace:
     return pace
 
 
-def test_in_one_of_several_shards_moves_wait_for_those_of_another_lease(spread: Pace, clock: Clock) -> None:
-    """It comes rarely there. A request for leases does not hasten it: they come with the moves."""
+def test_with_several_shards_moves_wait_for_the_moves_of_another_lease(spread: Pace, clock: Clock) -> None:
+    """Leases are rare there. A wish for leases does not hasten the exchange: they come with the moves."""
     clock.now += 5.0
     spread.first_move()
     for want in (0, 3):
@@ -117,8 +117,10 @@ def test_in_one_of_several_shards_moves_wait_for_those_of_another_lease(spread: 
         assert due == pytest.approx(clock.now + 1.0, rel=0.02)
 
 
-def test_but_not_for_long_and_not_if_others_wait_for_them(pace: Pace, spread: Pace, clock: Clock) -> None:
-    """Those of a partition wait for the time of a request; or the engine has nothing to do."""
+def test_moves_wait_only_briefly_and_not_if_another_worker_needs_them(
+    pace: Pace, spread: Pace, clock: Clock
+) -> None:
+    """Other workers may wait for a note about a partition, or the engine has nothing to do."""
     spread.first_move()
     assert spread.due_at(3, moves=2, full=False, waiting=9, notes=1) - clock.now < 0.3
     spread.expect(0.1, quiet=False)
@@ -135,8 +137,8 @@ def test_but_not_for_long_and_not_if_others_wait_for_them(pace: Pace, spread: Pa
     assert spread.due_at(3, moves=1, full=False, waiting=9) == 0
 
 
-def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:
-    """Less what is in the buffer; nothing at all without capacity."""
+def test_a_worker_wants_its_free_slots_and_one_lease_ahead_at_first(pace: Pace) -> None:
+    """It subtracts the buffer, and wants nothing without capacity."""
     assert pace.want(capacity=8, running=0, buffered=0, usable=0) == 9
     assert pace.want(capacity=8, running=5, buffered=0, usable=0) == 4
     assert pace.want(capacity=8, running=20, buffered=0, usable=0) == 1
@@ -146,8 +148,8 @@ def test_it_wants_the_free_slots_and_one_ahead_at_first(pace: Pace) -> None:
     assert pace.want(capacity=10**6, running=0, buffered=0, usable=0) == MAX_LEASES
 
 
-def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
-    """At 100 leases a second and 0.1 s to Redis and back, 2 x 0.115 s x 100/s are consumed meanwhile."""
+def test_a_worker_wants_more_leases_ahead_if_redis_is_farther_away(clock: Clock) -> None:
+    """With 100 leases/s and 0.1 s per trip, the engine consumes 2 x 0.115 s x 100/s before more arrive."""
     pace = Pace()
     for _ in range(50):
         for _ in range(10):
@@ -162,11 +164,11 @@ def test_the_farther_redis_the_more_it_wants_ahead(clock: Clock) -> None:
     assert pace.want(capacity=8, running=8, buffered=0, usable=0) == 1
 
 
-# What falls due
+# Due times
 
 
 def idle(pace: Pace) -> None:
-    """Have it back off as far as it does."""
+    """Let it back off to its longest pause."""
     pace.hungry = True
     for _ in range(12):
         pace.granted(wanted=4, leases=0)
@@ -176,14 +178,14 @@ def idle(pace: Pace) -> None:
 def test_the_next_exchange_is_shortly_before_something_falls_due(
     pace: Pace, clock: Clock, next_due_s: float, quiet: bool
 ) -> None:
-    """By half of the time that leases are taken ahead: a trip, and its jitter."""
+    """It is earlier by half of the lease-ahead time: a trip and its jitter."""
     idle(pace)
     pace.expect(next_due_s, quiet)
     assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(next_due_s - AHEAD_LEAST_S / 2)
 
 
-def test_a_quiet_worker_looks_in_every_ten_seconds(pace: Pace, clock: Clock) -> None:
-    """Nothing can happen before the next one is due, but a new worker may come."""
+def test_a_quiet_worker_exchanges_every_ten_seconds(pace: Pace, clock: Clock) -> None:
+    """Nothing is due earlier, but a new worker may come."""
     idle(pace)
     pace.expect(1000, True)
     pauses = {pace.due_at(4, 0, False, 0) - clock.now for _ in range(20)}
@@ -195,8 +197,8 @@ def test_a_quiet_worker_looks_in_every_ten_seconds(pace: Pace, clock: Clock) -> 
     assert pace.due_at(4, 0, False, 0) - clock.now <= IDLE_LONGEST_S
 
 
-def test_what_is_due_and_does_not_come_is_not_asked_for_at_once(pace: Pace, clock: Clock) -> None:
-    """It may be out of this worker's reach: no storm of exchanges."""
+def test_a_due_entry_that_does_not_come_causes_no_storm_of_exchanges(pace: Pace, clock: Clock) -> None:
+    """The entry may be out of this worker's reach: a storm of exchanges must not follow."""
     idle(pace)
     for next_due_s in (1e-9, 0.001, AHEAD_LEAST_S / 2):
         pace.expect(next_due_s, True)
@@ -204,7 +206,7 @@ def test_what_is_due_and_does_not_come_is_not_asked_for_at_once(pace: Pace, cloc
 
 
 def test_leases_are_taken_ahead_by_the_time_of_a_trip(pace: Pace, clock: Clock) -> None:
-    """Within bounds: a partition's delay is not to be leased away for many of its turns."""
+    """Bounds keep a worker from leasing many turns of a delayed partition in advance."""
     assert pace.ahead_s == AHEAD_LEAST_S
     for trip_s, ahead_s in ((0.2, 2 * (0.2 + LINGER_S)), (5.0, AHEAD_MOST_S)):
         for _ in range(50):
@@ -220,8 +222,8 @@ def wants(pace: OneByOne, appended: int, usable: int = 0) -> int:
     return pace.want(16, running=0, buffered=usable, usable=usable, appended=appended)
 
 
-def test_what_was_put_after_the_engine_asked_is_not_handed_in_before_it_is_answered() -> None:
-    """Else it would get what Scrapy's own scheduler did not have yet."""
+def test_later_puts_are_not_sent_before_the_request_of_the_engine_is_answered() -> None:
+    """Otherwise the engine would get a request that Scrapy's own scheduler would not have yet."""
     pace = OneByOne()
     assert pace.asked(3)
     assert not pace.asked(5)
@@ -234,8 +236,8 @@ def test_what_was_put_after_the_engine_asked_is_not_handed_in_before_it_is_answe
     assert (wants(pace, 7), pace.until) == (0, None)
 
 
-def test_nothing_is_leased_with_moves_that_nobody_has_asked_after() -> None:
-    """While nothing was put, it looks now and then whether others have put something."""
+def test_nothing_is_leased_until_the_engine_asks_after_the_moves() -> None:
+    """Without new puts, it checks now and then for puts of other workers."""
     pace = OneByOne()
     pace.asked(3)
     pace.granted(1, 0, confirmed=3)
@@ -245,8 +247,8 @@ def test_nothing_is_leased_with_moves_that_nobody_has_asked_after() -> None:
 
 
 @pytest.mark.parametrize("asks_again", [False, True])
-def test_an_ask_after_moves_that_are_gone_is_one_like_any_other(asks_again: bool) -> None:
-    """A rejoin has dropped some of them: what it asked after will never be confirmed."""
+def test_a_request_after_dropped_moves_is_answered_like_any_other(asks_again: bool) -> None:
+    """A rejoin has dropped some of the moves, so they will never be confirmed."""
     pace = OneByOne()
     pace.asked(9)
     if asks_again:

@@ -1,4 +1,4 @@
-"""Partitions and times, as workers see them: what is handed out when, what is reported, who is woken."""
+"""Partitions and times in workers: handing out leases, reporting sendings, waking workers."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ EARLY_S = 0.005
 
 
 def limited(delay_s: float = 0, concurrency: int = 0) -> dict[str, object]:
-    """Return what makes an Engine one of a crawl with limits."""
+    """Return the Engine options of a crawl with limits."""
     return {"identity": replace(IDENTITY, limits=Limits(delay_s, concurrency))}
 
 
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is woken by nothing else exchanges once in minutes: longer than a test lasts."""
+    """Let a worker that nothing wakes exchange once in minutes, longer than a test lasts."""
     for name in ("IDLE_FIRST_S", "IDLE_LONGEST_S", "QUIET_LONGEST_S"):
         monkeypatch.setattr(pace, name, 600.0)
 
 
 @pytest.fixture
 def far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are taken up to a second before their time, as from a Redis that is far away."""
+    """Let workers take leases up to a second ahead, as from a distant Redis."""
     monkeypatch.setattr(pace, "AHEAD_LEAST_S", 1.0)
 
 
@@ -53,7 +53,7 @@ def in_redis(client: redis.Redis, crawl: Crawl) -> Callable[[str], int]:
 async def test_a_lease_is_not_handed_out_before_its_time_and_its_owner_is_woken_then(
     crawl: Crawl,
 ) -> None:
-    """Four come with one exchange, of which nobody tells again: the worker itself knows when each may go."""
+    """Four leases come with one exchange: the worker itself remembers the time of each."""
     crawl.size = 0
     async with Engine(crawl, **limited(0.25)) as engine:
         for number in range(4):
@@ -67,8 +67,8 @@ async def test_a_lease_is_not_handed_out_before_its_time_and_its_owner_is_woken_
 
 
 @pytest.mark.usefixtures("far_ahead", "seldom")
-async def test_those_that_wait_for_a_late_sending_are_sent_after_it(crawl: Crawl) -> None:
-    """Their owner is woken for them: none of them waits for the end of a download."""
+async def test_leases_that_wait_for_a_late_request_are_sent_after_it(crawl: Crawl) -> None:
+    """Their worker is woken: no lease waits for the end of a download."""
     crawl.size = 0
     async with Engine(crawl, **limited(0.2)) as engine:
         engine.may_send.clear()
@@ -88,8 +88,8 @@ async def test_those_that_wait_for_a_late_sending_are_sent_after_it(crawl: Crawl
 
 
 @pytest.mark.usefixtures("seldom")
-async def test_a_sending_is_reported_at_once(crawl: Crawl, client: redis.Redis) -> None:
-    """Others wait for it; however seldom this worker has something else to say."""
+async def test_the_sending_of_a_request_is_reported_at_once(crawl: Crawl, client: redis.Redis) -> None:
+    """Other workers wait for the report, however rarely this worker exchanges."""
     crawl.size = 0
     unsent = in_redis(client, crawl)
     async with Engine(crawl, **limited(0.1)) as engine:
@@ -107,11 +107,11 @@ async def test_a_sending_is_reported_at_once(crawl: Crawl, client: redis.Redis) 
         await running
 
 
-# Room
+# Free slots
 
 
 async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
-    """A download has ended and its callback goes on: its slot is not idle until the next look at Redis."""
+    """A download ends while its callback continues: its slot must not wait for the next exchange."""
     crawl.size = 0
     async with Engine(crawl, concurrency=20, limit=lambda partition: 1, most_of_a_partition=1) as engine:
         engine.may_end.clear()
@@ -141,7 +141,7 @@ async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
 async def test_a_block_gives_the_buffer_back_and_reaches_the_other_worker(
     crawl: Crawl, client: redis.Redis
 ) -> None:
-    """Nobody starts anything of the partition until then, whatever is in a buffer; then all of it is done."""
+    """No worker starts an entry of the partition before the end of the block; then all are done."""
     crawl.size = 0
     count = in_redis(client, crawl)
     async with Engine(crawl, concurrency=2) as a, Engine(crawl, concurrency=2) as b:
@@ -172,7 +172,7 @@ async def test_a_block_gives_the_buffer_back_and_reaches_the_other_worker(
 
 
 async def test_leases_of_one_time_are_sent_together(crawl: Crawl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a block, without a delay: the next one waits for a sending, not for the end of a download."""
+    """As after a block without a delay: the next lease waits for a sending, not for the end of a download."""
     crawl.size = 0
     async with Engine(crawl, concurrency=4) as engine:
         engine.may_end.clear()
@@ -193,10 +193,10 @@ async def test_leases_of_one_time_are_sent_together(crawl: Crawl, monkeypatch: p
         await running
 
 
-async def test_a_block_holds_for_leases_that_are_under_way(
+async def test_a_block_also_applies_to_leases_on_their_way(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis
 ) -> None:
-    """They were granted before Redis knew of it; here it is known."""
+    """Redis granted them before it knew of the block, but this worker knows it."""
     crawl.size = 0
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed(())
@@ -217,7 +217,7 @@ async def test_a_block_holds_for_leases_that_are_under_way(
 
 
 async def polled(crawl: Crawl, workers: int, after_s: float) -> tuple[int, float]:
-    """Have idle workers wait for one delayed entry; return their exchanges meanwhile, and how late it was."""
+    """Let idle workers wait for one delayed entry; return their exchanges and its lateness in seconds."""
     crawl.size = 0
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(Engine(crawl)) for _ in range(workers)]
@@ -242,7 +242,7 @@ async def polled(crawl: Crawl, workers: int, after_s: float) -> tuple[int, float
 async def test_idle_workers_sleep_until_the_next_entry_is_due(
     crawl: Crawl, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """With the pauses of these tests polling would be 25 exchanges each; the crawl does not end before."""
+    """Polling would take 25 exchanges per worker with these pauses; the crawl does not end earlier."""
     monkeypatch.setattr(pace, "IDLE_LONGEST_S", 0.05)
     exchanges, late_s = await polled(crawl, workers, 1.5)
     assert exchanges <= 4 * workers

@@ -1,4 +1,4 @@
-"""A member that only puts: what a Ctrl-C does to it."""
+"""A member that only puts, and its reaction to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from scrapy_dq.pushing.producer import Producer
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Ctrl-C cancels nothing: it is raised at once")
-async def test_a_ctrl_c_that_comes_as_a_command_was_sent_is_not_forgotten() -> None:
-    """redis-py sends in asyncio.wait_for, which before Python 3.12 returns nevertheless."""
+async def test_a_ctrl_c_just_after_a_command_was_sent_is_not_lost() -> None:
+    """redis-py sends in asyncio.wait_for, which returns despite the cancellation before Python 3.12."""
     main = asyncio.current_task()
     assert main is not None
 
@@ -20,8 +20,8 @@ async def test_a_ctrl_c_that_comes_as_a_command_was_sent_is_not_forgotten() -> N
         main.cancel()
         return "sent"
 
-    visitor = Producer.__new__(Producer)  # what it is a member of does not matter
+    visitor = Producer.__new__(Producer)  # its crawl does not matter
     with pytest.raises(asyncio.CancelledError):
         await visitor.patiently(lambda: asyncio.wait_for(send(), 10))
-    await asyncio.sleep(0)  # it was raised once: who leaves is not cancelled
+    await asyncio.sleep(0)  # it was raised once: a later leave is not cancelled
     getattr(main, "uncancel", int)()

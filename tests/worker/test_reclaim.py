@@ -1,4 +1,4 @@
-"""Reclaim: what dead workers held goes back, and nothing else does."""
+"""Reclaim returns the leases of dead workers, and no others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ELSEWHERE = GONE | {"host": "elsewhere"}
 
 
 class Scene:
-    """A frontier with the worker `own`, and a reclaimer that is its."""
+    """A frontier with the worker `own` and its reclaimer."""
 
     def __init__(self, frontier: Frontier, epoch: str) -> None:
         self.frontier = frontier
@@ -48,7 +48,7 @@ class Scene:
         )
         assert receipt.applied
         held = 0
-        for seq in range(2, 30):  # nobody is granted more than a share at a time
+        for seq in range(2, 30):  # a worker gets only a share at a time
             receipt = await self.frontier.exchange(
                 Exchange(worker_id, self.epoch, 0, seq, 1000, Seeding.ACTIVE, held, pack_moves([]))
             )
@@ -72,7 +72,7 @@ async def scene_of(crawl: Crawl, url: str = "") -> AsyncIterator[Scene]:
 
 
 async def test_a_worker_that_died_on_this_machine_is_reclaimed_at_once(crawl: Crawl, state: State) -> None:
-    """Without a look at heartbeats; workers elsewhere, and those that live, keep what they hold."""
+    """This needs no heartbeats; workers on other hosts and live workers keep their leases."""
     async with scene_of(crawl) as scene:
         await scene.add("gone", GONE, 1, 2, 3)
         await scene.add("elsewhere", ELSEWHERE, 4)
@@ -84,10 +84,8 @@ async def test_a_worker_that_died_on_this_machine_is_reclaimed_at_once(crawl: Cr
         assert scene.reclaimed == [3]
 
 
-async def test_a_worker_that_is_silent_on_this_machine_is_looked_at_at_once(
-    crawl: Crawl, state: State
-) -> None:
-    """Two beats missed and its process gone: no need to wait for the TTL. Silent elsewhere: not yet."""
+async def test_a_silent_worker_on_this_machine_is_checked_at_once(crawl: Crawl, state: State) -> None:
+    """A silent local worker without a process is dead at once; a silent remote one only after the TTL."""
     async with scene_of(crawl) as scene:
         await scene.add("gone", GONE, 1)
         await scene.add("elsewhere", ELSEWHERE, 2)
@@ -112,7 +110,7 @@ async def test_a_worker_never_reclaims_itself(crawl: Crawl, state: State) -> Non
         assert state()["members"]["own"][3] is False  # not fenced
 
 
-async def test_a_drain_goes_in_steps_behind_the_fence(
+async def test_a_fenced_worker_is_drained_in_steps(
     crawl: Crawl, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each step is bounded; from the first one on, the worker can neither ack nor lease."""
@@ -132,7 +130,7 @@ async def test_a_drain_goes_in_steps_behind_the_fence(
 async def test_an_interrupted_reclaim_is_resumed(
     crawl: Crawl, proxy: RedisProxy, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lost reply in the middle: fenced, partly drained; said again, by anyone, the rest goes back."""
+    """After a lost reply the worker is fenced and partly drained; any repeat returns the rest."""
     monkeypatch.setattr(reclaim, "DRAIN_LIMIT", 2)
     async with scene_of(crawl, proxy.url) as scene:
         await scene.add("gone", GONE, 1, 2, 3)
@@ -147,7 +145,7 @@ async def test_an_interrupted_reclaim_is_resumed(
         )
         assert not late.applied
         fault = proxy.cut_next_reply(containing=call_of("fence"))
-        scene.observed(["gone"], ["gone"])  # in the background a broken reclaim raises nowhere
+        scene.observed(["gone"], ["gone"])  # a reclaim in the background raises no error
         await until(lambda: fault.fired and not scene.reclaimer._task, "it broke off again")
         scene.observed(["gone"], ["gone"])
         await until(lambda: not scene.reclaimer._task, "it is through")
@@ -156,10 +154,10 @@ async def test_an_interrupted_reclaim_is_resumed(
         assert set(state()["members"]) == {"own"}
 
 
-async def test_many_deaths_at_once_take_one_connection(
+async def test_many_deaths_at_once_use_one_connection(
     crawl: Crawl, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One by one, each once, and those that cannot be reclaimed hold up no other: they are tried again."""
+    """Workers are reclaimed one by one, each once; a failed reclaim delays no other and is repeated."""
     async with scene_of(crawl) as scene:
         many = [f"gone {n}" for n in range(40)]
         for worker_id in many:
@@ -180,7 +178,7 @@ async def test_many_deaths_at_once_take_one_connection(
                 under_way -= 1
 
         monkeypatch.setattr(scene.frontier, "fence", counted)
-        while len(scene.reclaimed) < 30:  # whoever is left is seen dead again and again meanwhile
+        while len(scene.reclaimed) < 30:  # the remaining workers are reported dead again and again
             gone = [each for each in fenced if each not in broken][: len(scene.reclaimed)]
             left = [each for each in many if each not in gone]
             scene.observed(left, left)
@@ -195,10 +193,10 @@ async def test_many_deaths_at_once_take_one_connection(
         assert set(state()["members"]) == {"own"}
 
 
-async def test_a_frozen_process_reclaims_nothing_that_it_saw_before(
+async def test_a_frozen_process_does_not_act_on_old_observations(
     crawl: Crawl, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever was dead then may be back; the next observation says so."""
+    """A worker that was dead then may be back; the next observation shows it."""
     async with scene_of(crawl) as scene:
         for worker_id in ("gone", "back"):
             await scene.add(worker_id, ELSEWHERE)

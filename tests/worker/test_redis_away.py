@@ -1,4 +1,4 @@
-"""A worker whose Redis is away: what its disk has lost meanwhile, and how long it waits as it stops."""
+"""A worker whose Redis is away: losses on its disk, and the deadline of its stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cut_in_half(spill_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("whose", ["children", "children of a page at work", "seeds"])
-async def test_moves_that_the_disk_has_lost_cost_repeats_and_no_entry(
+async def test_moves_lost_on_disk_cause_repeats_but_lose_no_entry(
     crawl: Crawl,
     proxy: RedisProxy,
     state: State,
@@ -36,7 +36,7 @@ async def test_moves_that_the_disk_has_lost_cost_repeats_and_no_entry(
     caplog: pytest.LogCaptureFixture,
     whose: str,
 ) -> None:
-    """Their parents are given back, even those that are through, and run again. Lost seeds keep it open."""
+    """Their parents, even finished ones, are released and run again. Lost seeds keep the run open."""
     monkeypatch.setattr(outbox, "MEMORY_MOVES", 10)
     monkeypatch.setattr(outbox, "CHUNK_MOVES", 5)
     crawl.size, crawl.fan_out = 60, 59
@@ -82,7 +82,7 @@ async def test_moves_that_the_disk_has_lost_cost_repeats_and_no_entry(
 async def test_stop_gives_up_when_redis_stays_unavailable(
     crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, away: str
 ) -> None:
-    """After the deadline, with one ERROR that says what was not stored; another worker runs it again."""
+    """It stops at the deadline with one ERROR about the moves not stored; another worker repeats the work."""
     async with Engine(crawl, url=proxy.url, timeout_s=0.2) as engine:
         engine.may_end.clear()
         engine.seed()
@@ -112,7 +112,7 @@ async def test_stop_gives_up_when_redis_stays_unavailable(
 async def test_stop_keeps_its_deadline_while_a_slow_redis_answers(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """More was found than it takes in time: it says how much, and goes."""
+    """There are more puts than it can store in time: it logs their number and stops."""
     async with Engine(crawl, url=proxy.url) as engine:
         await until(lambda: engine.counts["exchange"], "it has begun")
         proxy.set_delay(0.1)

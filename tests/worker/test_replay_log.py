@@ -1,4 +1,4 @@
-"""The log of confirmed puts, by itself."""
+"""The replay log of confirmed puts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def put(number: int, *, payload: bytes = b"") -> Put:
     return Put(entry_id(number), Admission.ID, entry_id(number), 0, False, payload)
 
 
-def test_a_logged_put_retires_by_an_exchange_sent_late_enough() -> None:
-    """Not by the clock: only an accepted exchange that was sent a whole horizon after the confirmation."""
+def test_a_logged_put_retires_with_an_exchange_sent_after_the_horizon() -> None:
+    """The clock does not retire it; an accepted exchange sent one horizon after the confirmation does."""
     log = ReplayLog(10)
     log.add(put(1), confirmed_at=100.0, seq=1)
     log.add(put(2), confirmed_at=105.0, seq=2)
@@ -33,20 +33,20 @@ def test_a_logged_put_retires_by_an_exchange_sent_late_enough() -> None:
     assert log.take() == []
 
 
-def test_a_logged_put_lets_go_of_its_source() -> None:
+def test_a_logged_put_drops_its_source_request() -> None:
     """The request itself is not kept in memory for the horizon."""
     log = ReplayLog(10)
     logged = put(1)
     logged.source = object()
     log.add(logged, 0.0, 1)
     assert logged.source is None
-    assert not logged.fresh  # known to itself: that makes no duplicate
+    assert not logged.fresh  # if Redis drops its repeat, that is no duplicate
 
 
-def test_the_log_is_bounded_and_says_so_once(
+def test_the_log_is_bounded_and_warns_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Past the bound the oldest go, with one warning that names DQ_ROLLBACK_HORIZON."""
+    """Beyond the bound the oldest puts are dropped, with one warning that names DQ_ROLLBACK_HORIZON."""
     monkeypatch.setattr(module, "LOG_LIMIT_BYTES", 1000)
     log = ReplayLog(10)
     for number in range(30):
@@ -57,23 +57,23 @@ def test_the_log_is_bounded_and_says_so_once(
     assert 5 <= len(kept) <= 10
     [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "DQ_ROLLBACK_HORIZON" in record.getMessage()
-    log.add(put(30, payload=b"x" * 100), 0.0, 1)  # what was taken does not count any more
+    log.add(put(30, payload=b"x" * 100), 0.0, 1)  # taken puts no longer count
     assert len(log.take()) == 1
 
 
-def test_a_logged_put_outlives_its_parents_lease_however_often_it_is_replayed() -> None:
-    """It was confirmed, its parent is done: nobody else brings it if Redis has forgotten it, even twice."""
+def test_a_logged_put_outlives_the_lease_of_its_parent_through_replays() -> None:
+    """It was confirmed and its parent is done: no other worker puts it again, even after two roll-backs."""
     log, outbox = ReplayLog(10), Outbox()
     fed = put(1)
     fed.once, fed.parent = True, b"lease of it."
     log.add(fed, 0.0, 1)
     outbox.replay(log.take(), ())  # Redis was rolled back
-    outbox.replay(log.take(), ())  # and older once more, before the first exchange
+    outbox.replay(log.take(), ())  # and again, before the first exchange
     assert outbox.prefix() == [fed]
 
 
-def test_a_put_that_ends_with_its_parents_lease_is_dropped_with_it() -> None:
-    """Unconfirmed: who has the lease now puts it, and another put of it would be a second one."""
+def test_an_unconfirmed_put_of_a_start_payload_is_dropped_with_its_lease() -> None:
+    """The put was not confirmed: the new owner of the lease puts it, and this put would be a second one."""
     outbox, fed = Outbox(), put(1)
     fed.once, fed.parent = True, b"lease of it."
     outbox.append(fed)
@@ -83,8 +83,8 @@ def test_a_put_that_ends_with_its_parents_lease_is_dropped_with_it() -> None:
     assert (outbox.prefix(), len(outbox), outbox.puts) == ([], 0, 0)
 
 
-def test_the_log_holds_what_a_deep_roll_back_has_forgotten() -> None:
-    """What retired under a later exchange than Redis knows is neither stored nor in the log."""
+def test_the_log_knows_whether_a_deep_roll_back_lost_any_puts() -> None:
+    """A put that retired under a later exchange than Redis knows is neither stored nor in the log."""
     log = ReplayLog(10)
     child = put(2)
     child.parent = entry_id(9)
@@ -99,8 +99,8 @@ def test_the_log_holds_what_a_deep_roll_back_has_forgotten() -> None:
     assert log.forgot(0) == log.forgot(None) == (True, True)
     log.begin_anew("first")
     assert log.forgot(0) == (False, False)
-    assert log.forgot(None) == (True, True)  # an id that Redis does not know: from before that
-    # It knows an id before: what was retired under the oldest is there, or is not; nothing was since.
+    assert log.forgot(None) == (True, True)  # Redis does not know the id: it was rolled back further
+    # Redis knows a former id: only puts that retired under the oldest id can be missing.
     log.begin_anew("second")
     assert log.former_ids == ["first", "second"]
     assert log.forgot(-2 - 2**52) == (False, False)

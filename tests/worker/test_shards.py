@@ -16,7 +16,7 @@ from worker.spread import SHARDS, SPREAD, Spread, leased, of, place, stored
 
 
 async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(spread: Spread) -> None:
-    """And each shard has its beats."""
+    """Each shard still gets its beats."""
     before = threading.active_count()
     async with spread.engine(ttl_s=0.6):
         beats = [spread.key(shard, "beats") for shard in range(SHARDS)]
@@ -25,7 +25,7 @@ async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(spread: 
 
 
 async def test_a_pause_releases_the_buffers_of_all_shards(spread: Spread) -> None:
-    """At once, and what comes late, too: only home hears of the pause."""
+    """The release follows at once, also for late leases: only home hears of the pause."""
     spread.crawl.size = 300
     async with spread.engine(concurrency=12) as worker:
         worker.seed(range(100))
@@ -38,7 +38,7 @@ async def test_a_pause_releases_the_buffers_of_all_shards(spread: Spread) -> Non
         assert spread.peek().census.waiting == 100
 
 
-async def test_a_line_about_another_shard_than_home_names_it(
+async def test_a_line_about_a_shard_other_than_home_names_it(
     spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "scrapy_dq")
@@ -56,15 +56,15 @@ async def test_a_line_about_another_shard_than_home_names_it(
             assert any(line.startswith(label + text) for line in lines), (label, text)
 
 
-def test_a_worker_with_fewer_slots_than_shards_asks_each() -> None:
-    """Also one that is full: no shard is passed over for ever."""
+def test_a_worker_with_fewer_slots_than_shards_asks_every_shard() -> None:
+    """This includes a full worker: no shard is skipped forever."""
     assert share(0, 0, 0.5) == 1
     assert share(4, 2, 0.5) == 4
     assert share(1, 0, 0.1) == 1
 
 
-async def test_shards_are_worked_at_in_proportion_to_what_waits_in_them(spread: Spread) -> None:
-    """With whole leases, rounded up. By turns, the small one would be empty when a fifth of all is done."""
+async def test_shards_are_served_in_proportion_to_their_backlogs(spread: Spread) -> None:
+    """Shares are rounded up to whole leases. In turns, the small shard would be empty after a fifth."""
     spread.crawl.size = 0
     many, few = ([n for n in range(1000, 3000) if place(n) == shard] for shard in (0, 1))
     async with spread.engine(concurrency=16) as worker:
@@ -79,7 +79,7 @@ async def test_shards_are_worked_at_in_proportion_to_what_waits_in_them(spread: 
 
 
 async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(spread: Spread) -> None:
-    """For DQ_NOTIFY_URL: home alone can tell only of its own."""
+    """DQ_NOTIFY_URL needs them: home alone knows only its own."""
     async with spread.engine() as worker:
         with patch.object(worker.home.frontier, "notices", AsyncMock(return_value=None)) as notices:
             await worker.worker.notices()

@@ -1,4 +1,4 @@
-"""What waits in one shard until what was put into another one is certain."""
+"""Ends of leases in one shard wait until their puts in other shards are retired."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from worker.engine import until
 from worker.spread import HORIZON_S, SHARDS, Spread, cut_off, leased, of, place, stored
 
 
-async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_certain(spread: Spread) -> None:
-    """Most links of most pages were put long before: else most pages would be crawled again after a kill."""
+async def test_a_page_waits_for_an_earlier_put_of_its_link_until_that_is_certain(spread: Spread) -> None:
+    """Most links were put long before. Otherwise most pages would be crawled again after a kill."""
     spread.crawl.size = 0
     links, at_home = ([n for n in range(1000, 2000) if place(n) == shard] for shard in (1, 0))
     async with spread.engine(concurrency=10) as worker:
@@ -45,8 +45,8 @@ async def test_a_page_waits_for_a_link_that_was_put_before_only_until_that_is_ce
         assert (worker.counts[Defer], worker.counts[Ack]) == (3, 6)
 
 
-async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back(spread: Spread) -> None:
-    """Not before: until a horizon after the end of its lease, the next worker must find the token."""
+async def test_the_token_of_a_fed_request_is_deleted_when_its_payload_cannot_return(spread: Spread) -> None:
+    """The next worker must find the token until a horizon after the end of its lease."""
     admitted = spread.key(1, "admitted")
     async with spread.engine() as worker:
         spread.crawl.size = 0
@@ -73,7 +73,7 @@ async def test_the_token_of_a_fed_request_goes_when_its_payload_cannot_come_back
 
 
 @pytest.mark.parametrize("lost", ["never", "before its end is confirmed", "after"])
-def test_a_lease_that_ended_lets_its_tokens_go_unless_it_was_lost(lost: str) -> None:
+def test_tokens_of_an_ended_lease_are_released_unless_it_was_lost(lost: str) -> None:
     home = SimpleNamespace(
         id="a", outbox=SimpleNamespace(appended=5, confirmed=4),
         leases=SimpleNamespace(owned={b"x", b"y"}), log=SimpleNamespace(certain_until=0.0),
@@ -100,7 +100,7 @@ def test_a_lease_that_ended_lets_its_tokens_go_unless_it_was_lost(lost: str) -> 
     assert forgotten == ([b"of x"] if lost == "never" else [])
 
 
-def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> None:
+def test_a_lease_that_was_lost_and_is_held_again_waits_for_its_new_puts() -> None:
     protocols = [SimpleNamespace(retired=0) for _ in range(3)]
     deferred = DeferredEnds(cast("Any", protocols))
 
@@ -117,8 +117,8 @@ def test_what_was_held_and_lost_and_is_held_again_waits_for_its_new_puts() -> No
     assert list(deferred.due(1)) == [(0, Ack(b"x"))]
 
 
-def test_what_waits_for_a_horizon_costs_the_garbage_collector_nothing() -> None:
-    """Of a busy worker that is tens of thousands."""
+def test_ends_that_wait_for_a_horizon_are_no_work_for_the_garbage_collector() -> None:
+    """A busy worker has tens of thousands of waiting ends."""
     protocols = [SimpleNamespace(retired=0) for _ in range(3)]
     deferred = DeferredEnds(cast("Any", protocols))
     ends: list[Ending] = [Ack(b"%d" % number) for number in range(1000)]
@@ -140,8 +140,8 @@ def test_what_waits_for_a_horizon_costs_the_garbage_collector_nothing() -> None:
     assert (0, Ack(b"7")) in found
 
 
-async def test_a_request_is_kept_from_another_shard_while_home_does_not_answer(spread: Spread) -> None:
-    """There others may have declared this worker dead, and finished the run."""
+async def test_a_request_for_another_shard_waits_while_home_does_not_answer(spread: Spread) -> None:
+    """At home, other workers may have declared this worker dead and finished the run."""
     async with spread.engine() as worker:
         worker.seed([of(1)])  # waits: the run stays open, and so does the level
         shard = worker.parts[2]
@@ -154,10 +154,10 @@ async def test_a_request_is_kept_from_another_shard_while_home_does_not_answer(s
         await until(lambda: stored(shard.protocol.census) == 1, "it is stored")
 
 
-async def test_a_shard_is_not_asked_without_a_pause_while_what_it_is_to_get_waits_for_home(
+async def test_a_shard_is_not_asked_again_and_again_while_its_moves_wait_for_home(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if that fills an exchange; it is sent when home is back."""
+    """This holds even if the moves fill an exchange; they are sent when home is back."""
     full = [n for n in range(9000) if shard_of(b"", b"%d" % n, SHARDS) == 2][:MAX_MOVES]
     spread.crawl.size = 0
     async with spread.engine(concurrency=0) as worker:
@@ -179,10 +179,10 @@ async def test_a_shard_is_not_asked_without_a_pause_while_what_it_is_to_get_wait
         await until(lambda: stored(shard.protocol.census) == len(full), "all is stored")
 
 
-async def test_home_is_asked_at_once_for_a_put_that_comes_while_it_is_asked(
+async def test_home_is_asked_at_once_for_a_put_made_during_its_exchange(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That exchange lowers the level, which the put needs in its shard."""
+    """The exchange under way lowers the level that the put needs in its shard."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(0)])
         home = worker.parts[0]

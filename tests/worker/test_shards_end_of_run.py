@@ -1,4 +1,4 @@
-"""When the run of a crawl of several shards is over, and what becomes of the requests that wait then."""
+"""The end of a run in a crawl of several shards, and the fate of the requests that still wait."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from worker.spread import SPREAD, Spread, cut_off, fail_one, leased, of, stored
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(spread: Spread, first: int) -> None:
-    """No idle exchange is needed: a shard, and home for the level, are asked when the horizon is over."""
+async def test_a_run_ends_as_soon_as_its_puts_and_level_are_certain(spread: Spread, first: int) -> None:
+    """It needs no idle exchange: the worker asks the shard, and home for the level, after the horizon."""
     spread.crawl.size = 0
     async with spread.engine() as worker:
         worker.seed([of(first)])
@@ -42,8 +42,8 @@ async def test_a_run_ends_as_soon_as_what_it_waits_for_is_certain(spread: Spread
         assert worker.worker.ending == "finished"
 
 
-async def test_home_knows_what_is_gone_from_another_shard(spread: Spread) -> None:
-    """Once, though both workers tell it; and again, when home was rolled back."""
+async def test_losses_of_another_shard_are_counted_at_home(spread: Spread) -> None:
+    """Home counts the loss once although both workers report it, and again after a roll-back of home."""
     async with spread.engine() as a, spread.engine() as b:
         a.worker.listen(True)
         spread.set(2, gone=3)
@@ -62,7 +62,7 @@ async def test_home_knows_what_is_gone_from_another_shard(spread: Spread) -> Non
 
 
 class Answered:
-    """What the detector of the end uses of a protocol."""
+    """The part of a protocol that the termination detector uses."""
 
     def __init__(self, number: int) -> None:
         self.id = str(number)
@@ -74,8 +74,8 @@ class Answered:
         return Census(waiting=self.left, version=self.version)
 
 
-def test_the_questions_are_asked_anew_when_the_worker_has_registered_again() -> None:
-    """A shard was rolled back: its version may be the same by chance, and what was put is missing."""
+def test_the_collect_starts_again_after_the_worker_has_registered_again() -> None:
+    """The shard was rolled back: its version may be equal by chance, but puts are missing."""
     shards = [Answered(number) for number in range(2)]
     asked: list[int] = []
     detector = TerminationDetector(cast("Any", shards), asked.append)
@@ -87,11 +87,11 @@ def test_the_questions_are_asked_anew_when_the_worker_has_registered_again() -> 
     detector.step(1, quiet=True)
     shards[0].applied += 1
     detector.step(0, quiet=True)
-    assert asked == [0, 0]  # from the beginning: 1 was not asked again
+    assert asked == [0, 0]  # from the beginning: shard 1 was not asked again
 
 
-def test_the_end_is_not_asked_for_while_an_audit_of_a_shard_is_due() -> None:
-    """Its counts may say that nothing is left."""
+def test_the_collect_does_not_begin_while_a_shard_needs_an_audit() -> None:
+    """The shard's counts may wrongly show that nothing is left."""
     shards = [Answered(number) for number in range(2)]
     asked: list[int] = []
     detector = TerminationDetector(cast("Any", shards), asked.append)
@@ -103,8 +103,8 @@ def test_the_end_is_not_asked_for_while_an_audit_of_a_shard_is_due() -> None:
         assert asked == questions
 
 
-def test_only_what_is_over_budgets_is_left_when_each_shard_has_said_so_twice() -> None:
-    """A page may move to a shard that has answered from one that answers later: then the first differs."""
+def test_each_shard_must_report_twice_that_only_entries_over_budget_are_left() -> None:
+    """A page may move from a later shard to one that has answered: the second answers show it."""
     shards = [
         SimpleNamespace(
             census=Census(waiting=1, only_over_budget=1), applied=1, outbox=[], leases=[],
@@ -126,9 +126,9 @@ def test_only_what_is_over_budgets_is_left_when_each_shard_has_said_so_twice() -
 
 
 async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(spread: Spread) -> None:
-    """One may have been rolled back further than the log reaches: then only this worker can tell."""
+    """A shard may be rolled back further than the log reaches: only this worker can report it."""
     async with spread.engine() as worker:
-        # While something is left at home, a finished run there is over for this worker.
+        # While entries are left at home, a finished run there is over for this worker.
         worker.seed([of(0), of(1)])
         home, leases = (each.protocol for each in worker.parts[:2])
         dialogue = worker.parts[2]
@@ -143,10 +143,10 @@ async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(sp
         assert (worker.worker.ending, worker.told_finished) == ("run_over", 1)
 
 
-async def test_what_waits_for_home_is_not_dropped_when_another_shard_is_in_the_next_run(
+async def test_puts_waiting_for_home_are_kept_when_another_shard_is_in_the_next_run(
     spread: Spread,
 ) -> None:
-    """Home takes it when this worker leaves; a Queue must not put it again."""
+    """Home stores it when this worker leaves, so a Queue must not put it again."""
     async with spread.engine() as worker:
         worker.seed([of(1)])
         await leased(worker)
@@ -158,10 +158,10 @@ async def test_what_waits_for_home_is_not_dropped_when_another_shard_is_in_the_n
             assert b"%d" % of(0) not in [put.token for put in worker.worker.left_over]
 
 
-async def test_a_request_that_waits_for_another_shard_is_missing_when_home_is_in_the_next_run(
+async def test_a_request_for_another_shard_is_missing_when_home_is_in_the_next_run(
     spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Home will not confirm the level that it needs."""
+    """The request needs a level that home will not confirm."""
     async with spread.engine() as worker:
         await fail_one(worker, of(2))
         spread.forget(0, worker, run=1)
@@ -177,10 +177,10 @@ async def test_a_request_that_waits_for_another_shard_is_missing_when_home_is_in
     assert "1 requests of start() or engine.crawl() that it could not store are dropped" in caplog.text
 
 
-async def test_requests_of_other_shards_are_missing_when_home_has_no_record_of_their_worker(
+async def test_requests_of_other_shards_are_missing_when_home_has_forgotten_their_worker(
     spread: Spread,
 ) -> None:
-    """It was rolled back to before that one joined, and others have finished the run."""
+    """Home was rolled back to before the worker joined, and other workers finished the run."""
     async with Engine(spread.crawl, identity=SPREAD) as worker:
         worker.seed([of(1)])
         shard = worker.parts[1].protocol
@@ -191,10 +191,10 @@ async def test_requests_of_other_shards_are_missing_when_home_has_no_record_of_t
         assert [put.token for put in worker.worker.left_over] == [b"%d" % of(1)]
 
 
-async def test_what_home_has_not_confirmed_is_missing_when_another_shard_is_in_the_next_run(
+async def test_unconfirmed_puts_count_as_missing_when_another_shard_is_in_the_next_run(
     spread: Spread,
 ) -> None:
-    """The owner closes with the reason of that moment: it waits until home has said what it knows."""
+    """The owner closes with the current reason, so the worker waits for the answer of home."""
     async with spread.engine() as worker:
         await fail_one(worker, of(1))
         async with cut_off(worker.parts[0]):
@@ -206,8 +206,8 @@ async def test_what_home_has_not_confirmed_is_missing_when_another_shard_is_in_t
         assert worker.worker.ending == "run_over"
 
 
-async def test_a_request_of_a_worker_that_listens_opens_the_run_that_has_ended(spread: Spread) -> None:
-    """Others took it for dead. The request, for another shard, came after what hears of the end."""
+async def test_a_request_of_a_listening_worker_opens_a_finished_run(spread: Spread) -> None:
+    """It was declared dead. The request, for another shard, follows the exchange that learns of the end."""
     async with spread.engine() as worker:
         worker.worker.listen(True)
         worker.seed([])
@@ -222,7 +222,7 @@ async def test_a_request_of_a_worker_that_listens_opens_the_run_that_has_ended(s
 
 
 async def test_a_run_is_not_over_because_another_shard_has_ended_it(spread: Spread) -> None:
-    """A retry has opened it again at home: the page there goes on, and what it leads to is stored."""
+    """A retry opened the run again at home: the page there continues, and its requests are stored."""
     async with spread.engine() as worker:
         worker.seed([of(0)])
         lease = await leased(worker)
@@ -234,8 +234,8 @@ async def test_a_run_is_not_over_because_another_shard_has_ended_it(spread: Spre
         assert not worker.worker.over
 
 
-async def test_a_page_ends_unconfirmed_when_the_run_is_over_for_who_listened(spread: Spread) -> None:
-    """What it would put is dropped."""
+async def test_the_page_of_a_worker_whose_run_is_over_is_released(spread: Spread) -> None:
+    """Further puts of the page are dropped."""
     async with spread.engine() as worker:
         worker.seed([of(0)])
         lease = await leased(worker)

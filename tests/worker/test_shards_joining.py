@@ -1,4 +1,4 @@
-"""How a worker registers in all shards of a crawl, and how they come into one run."""
+"""A worker registers in all shards of a crawl and brings them into one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.spread import SHARDS, SPREAD, Spread, cut_off, fail_one, of
 async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It begins nothing in a shard that is cleared, and leaves those that it has joined."""
+    """It does not begin a cleared shard, and leaves the shards that it has joined."""
     async with spread.engine() as early, spread.engine(join=False) as late:
         join = late.worker.parts[0].membership.join
 
@@ -36,10 +36,10 @@ async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
         assert spread.members() == [1, 1, 1]
 
 
-async def test_a_worker_that_cannot_join_a_shard_has_left_the_others(
+async def test_a_worker_that_cannot_join_a_shard_leaves_the_others(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would count as seeding, and then as one whose start() was interrupted: it has not begun."""
+    """Otherwise it would count as seeding, then as an interrupted start(), although it has not begun."""
     identity = replace(SPREAD, starts="*one")
     async with spread.engine() as other, Engine(spread.crawl, identity=identity, join=False) as worker:
 
@@ -56,7 +56,7 @@ async def test_a_worker_that_cannot_join_a_shard_has_left_the_others(
 async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one for another shard: home was asked as if there were none."""
+    """This includes a request for another shard: the rejoin at home did not know it."""
     async with spread.engine() as worker:
         await fail_one(worker, of(1))
         home = worker.parts[0]
@@ -74,10 +74,10 @@ async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
         assert not worker.worker.over
 
 
-async def test_a_worker_that_home_takes_into_the_next_run_registers_in_the_other_shards(
+async def test_a_worker_that_home_moves_into_the_next_run_joins_the_other_shards_again(
     spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else it gets no answer there by which it could find the end, and waits for ever."""
+    """Otherwise the shards give it no answer that shows the end, and it waits forever."""
     async with spread.engine() as worker:
         await fail_one(worker, of(1))
         worker.put(of(2))
@@ -94,13 +94,11 @@ async def test_a_worker_that_home_takes_into_the_next_run_registers_in_the_other
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-async def test_a_worker_brings_all_shards_into_the_latest_run_in_which_it_is(
-    spread: Spread, ahead: int
-) -> None:
-    """All were rolled back, and who has taken one into its run died: the others follow."""
+async def test_a_worker_brings_all_shards_into_its_latest_run(spread: Spread, ahead: int) -> None:
+    """All shards were rolled back, and the worker that moved one to its run died: the others follow."""
     spread.crawl.size = 60
     async with spread.engine(concurrency=0) as worker:
-        worker.seed(range(20, 60))  # without children: their shards forget what was seen in the run before
+        worker.seed(range(20, 60))  # no children: their shards forget the fingerprints of the previous run
         await worker.until_stored(40)
         spread.set(ahead, run=1)
         await until(lambda: set(spread.metas("run")) == {b"1"}, "one run")
@@ -112,10 +110,10 @@ async def test_a_worker_brings_all_shards_into_the_latest_run_in_which_it_is(
         assert worker.worker.ending == "finished"
 
 
-async def test_a_worker_that_leaves_brings_all_shards_into_the_latest_run_in_which_it_is(
+async def test_a_worker_that_leaves_brings_all_shards_into_its_latest_run(
     spread: Spread,
 ) -> None:
-    """It learns of it as it leaves: the next worker to join would delete what the others have."""
+    """It learns of the run as it leaves: otherwise the next join would delete the other shards' entries."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1), of(2)])
         await worker.until_stored(2)
@@ -129,8 +127,8 @@ async def test_a_worker_that_leaves_brings_all_shards_into_the_latest_run_in_whi
     assert spread.metas("run") == [b"1"] * SHARDS
 
 
-async def test_a_worker_that_a_shard_has_left_behind_does_not_wait_for_its_answer(spread: Spread) -> None:
-    """Home was rolled back: it is in the run before, and cannot end that without the shard."""
+async def test_a_worker_does_not_wait_for_a_shard_that_is_in_the_next_run(spread: Spread) -> None:
+    """Home was rolled back to the previous run and cannot end it without the shard."""
     async with spread.engine() as worker:
         shard = worker.parts[1]
         await until(lambda: shard.protocol.applied, "an exchange")

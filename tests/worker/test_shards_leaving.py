@@ -1,4 +1,4 @@
-"""How a worker leaves a crawl of several shards, without losing what it has put or what the next run has."""
+"""A worker leaves a crawl of several shards without losing its puts or entries of the next run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from worker.engine import Engine, until
 from worker.spread import HORIZON_S, SPREAD, Spread, cut_off, leased, of
 
 
-async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(spread: Spread) -> None:
-    """A put without a parent waits for home; meanwhile its shard is not asked without a pause."""
+async def test_a_worker_that_home_declared_dead_stores_all_puts_before_it_leaves(spread: Spread) -> None:
+    """A put without a parent waits for home; the worker pauses between exchanges with its shard."""
     spread.crawl.size = 1
     async with spread.engine() as worker:
         worker.seed()
@@ -34,10 +34,10 @@ async def test_a_worker_that_home_takes_for_dead_stores_all_before_it_leaves(spr
     assert spread.peek().census.waiting == 1
 
 
-async def test_a_worker_that_leaves_keeps_what_the_next_run_has_in_a_shard(
+async def test_a_worker_that_leaves_keeps_entries_of_the_next_run_in_a_shard(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shard was rolled back, and another worker has taken it, with this one, into the run after."""
+    """The shard was rolled back, and another worker moved it and this worker into the next run."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
         home, shard = (each.protocol for each in worker.parts[:2])
@@ -52,8 +52,8 @@ async def test_a_worker_that_leaves_keeps_what_the_next_run_has_in_a_shard(
     assert spread.peek().census.waiting == 1
 
 
-async def test_a_worker_that_leaves_opens_the_run_of_what_it_has_put_elsewhere(spread: Spread) -> None:
-    """Others took it for dead, and have finished the run: the next one would delete it."""
+async def test_a_worker_that_leaves_opens_the_run_of_its_puts_in_other_shards(spread: Spread) -> None:
+    """Other workers declared it dead and finished the run: the next run would delete its puts."""
     async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
@@ -62,10 +62,10 @@ async def test_a_worker_that_leaves_opens_the_run_of_what_it_has_put_elsewhere(s
     assert spread.get("phase") == b"open"
 
 
-async def test_a_worker_leaves_if_its_puts_become_certain_meanwhile(
+async def test_a_worker_leaves_even_if_its_puts_become_certain_as_it_leaves(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then its exchange lowers the level, which is never raised again."""
+    """Its exchange then lowers the level, and nothing raises it again."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
@@ -77,10 +77,10 @@ async def test_a_worker_leaves_if_its_puts_become_certain_meanwhile(
         await until(stopping.done, "the end")
 
 
-async def test_a_page_whose_links_become_certain_while_its_worker_leaves_is_done(
+async def test_a_page_is_done_if_its_links_become_certain_while_its_worker_leaves(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own shard has been waited for by then."""
+    """At that time the worker no longer waits for the page's own shard."""
     spread.crawl.size = 0
     async with spread.engine(concurrency=1) as worker:
         worker.seed([of(0)])
@@ -94,7 +94,7 @@ async def test_a_page_whose_links_become_certain_while_its_worker_leaves_is_done
         async def on_disk(member: Membership, verify: Any, deadline: float) -> str:
             if member.dialogue.protocol is other:
                 await handed_in.wait()
-                # It may be certain by now, on a busy machine: then there is no such moment.
+                # On a busy machine the link may be certain already: then this moment does not occur.
                 await asyncio.sleep(min(max(0.0, other.certain_at - time.monotonic()), HORIZON_S))
             await verify()
             if member.dialogue.protocol is home:
@@ -108,10 +108,10 @@ async def test_a_page_whose_links_become_certain_while_its_worker_leaves_is_done
     assert (census.done, census.waiting) == (1, 1)
 
 
-async def test_a_worker_leaves_though_home_is_in_the_next_run_and_has_not_confirmed_its_level(
+async def test_a_worker_leaves_although_home_in_the_next_run_confirms_no_level(
     spread: Spread,
 ) -> None:
-    """Its start() has failed, so that nothing of the run before is left: home never confirms it."""
+    """Its start() failed, so nothing of the previous run is left: home never confirms the level."""
     async with Engine(spread.crawl, identity=SPREAD) as worker:
         worker.seed([of(1)])
         shard = worker.parts[1]
@@ -127,10 +127,10 @@ async def test_a_worker_leaves_though_home_is_in_the_next_run_and_has_not_confir
         assert worker.parts[0].protocol.over
 
 
-async def test_a_worker_that_is_stopped_while_all_shards_register_it_leaves_in_all(
+async def test_a_worker_that_is_stopped_during_a_rejoin_leaves_all_shards(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another shard may have to get its puts again: home confirms the level for them first."""
+    """Another shard may need its puts again, and home confirms the level for them first."""
     async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
@@ -158,10 +158,10 @@ async def test_a_worker_that_is_stopped_while_all_shards_register_it_leaves_in_a
         assert not any(each.membership.gave_up for each in worker.parts)
 
 
-async def test_a_start_is_complete_if_all_that_it_has_put_elsewhere_is_on_the_disks(
+async def test_a_start_is_complete_if_its_puts_in_other_shards_are_on_disk(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the run waits for another worker with the same arguments, although nothing is missing."""
+    """Otherwise the run waits for another worker with the same arguments, although nothing is missing."""
     started = replace(SPREAD, starts="*one")
     async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as other:
         async with Engine(spread.crawl, identity=started, concurrency=0) as worker:

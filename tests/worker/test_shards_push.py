@@ -35,10 +35,10 @@ async def producing(crawl: Crawl, *, durable: bool, shards: int = SHARDS) -> Asy
             yield producer
 
 
-async def test_the_disks_of_all_shards_are_waited_for_at_once(
+async def test_a_worker_waits_for_the_disks_of_all_shards_at_once(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With appendfsync everysec each takes a second: a worker, and a process that only puts."""
+    """With appendfsync everysec each disk takes a second, for a worker and for a process that only puts."""
     waiting = 0
 
     async def wait_for_all(*args: Any) -> str:
@@ -58,7 +58,7 @@ async def test_the_disks_of_all_shards_are_waited_for_at_once(
 async def test_a_push_whose_join_has_no_answer_joins_once(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It repeats the join under the same id: another one would keep the run open until it counts as dead."""
+    """It repeats the join under the same id: a second id would keep the run open until it counts as dead."""
     monkeypatch.setattr(membership, "JOIN_PATIENCE_S", 0.0)
     join, lost = Frontier.join, iter([True])
 
@@ -75,8 +75,8 @@ async def test_a_push_whose_join_has_no_answer_joins_once(
 
 
 @pytest.mark.parametrize("cleared", [False, True])
-async def test_a_push_opens_the_run_of_what_it_has_put_elsewhere(spread: Spread, cleared: bool) -> None:
-    """Others have taken the push for dead, and have finished the run: what was cleared, it reports."""
+async def test_a_push_opens_the_run_of_its_puts_in_other_shards(spread: Spread, cleared: bool) -> None:
+    """Other workers declared it dead and finished the run; if the run was cleared, it reports this."""
     refused = pytest.raises(FrontierRefused, match="the crawl was deleted, or replaced")
     with refused if cleared else nullcontext():
         async with producing(spread.crawl, durable=False) as producer:

@@ -1,4 +1,4 @@
-"""A worker is cut off from one shard for good: others run what it cannot finish. In an outage nobody does."""
+"""A worker loses one shard for good: other workers finish its pages. In an outage all workers wait."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TTL_S = 0.6
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["home", "another one"])
-async def test_what_leads_to_a_shard_that_only_others_reach_is_given_back(spread: Spread, lost: int) -> None:
-    """The page is done, and its link cannot be stored: another worker gets it. It takes no other one."""
+async def test_pages_with_links_into_an_unreachable_shard_are_given_back(spread: Spread, lost: int) -> None:
+    """The page is done but its link cannot be stored: another worker gets the page, the first no other."""
     spread.crawl.size = 0
     async with spread.engine(ttl_s=TTL_S) as worker, spread.engine(ttl_s=TTL_S) as other:
         other.capacity = 0
@@ -41,10 +41,10 @@ async def test_what_leads_to_a_shard_that_only_others_reach_is_given_back(spread
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["home", "another one"])
-async def test_one_that_is_cut_off_leaves_the_other_shards_at_once(
+async def test_a_worker_that_is_cut_off_from_a_shard_leaves_the_others_at_once(
     spread: Spread, lost: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lost shard gets one more try, so that the others have the time that the worker has left."""
+    """The lost shard gets one more try, so that the other shards get the worker's remaining time."""
     async with spread.engine(ttl_s=TTL_S) as worker, spread.engine(ttl_s=TTL_S) as other:
         other.seed([])
         worker.seed([])
@@ -62,7 +62,7 @@ async def test_one_that_is_cut_off_leaves_the_other_shards_at_once(
 
 
 class Looks:
-    """A worker of three shards, of which the last one gives it no answer; and what it finds when it looks."""
+    """A worker of three shards, the last one without an answer, and the findings of its looks."""
 
     def __init__(self) -> None:
         self.members = AsyncMock()
@@ -96,7 +96,7 @@ def other(beat: int, waits_for: str = "") -> Member:
 
 
 async def test_a_shard_is_given_up_only_if_a_live_worker_does_not_wait_for_it() -> None:
-    """What has no heartbeat says nothing."""
+    """A worker without a heartbeat is no evidence."""
     looks = Looks()
     for beat in (1, 2, 3):
         await looks.look(other(beat, waits_for="no answer"))
@@ -126,7 +126,7 @@ async def test_a_shard_is_given_up_only_if_a_live_worker_does_not_wait_for_it() 
     assert looks.reach.lost == frozenset()
 
 
-async def test_a_shard_that_is_silent_for_a_short_time_is_waited_for() -> None:
+async def test_a_shard_that_is_silent_for_a_short_time_is_not_given_up() -> None:
     looks = Looks()
     looks.outages[2].unanswered = (100.0, 130.0)
     for beat in range(3):

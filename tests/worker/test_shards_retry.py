@@ -1,4 +1,4 @@
-"""A retry of failed requests while a worker of several shards is there."""
+"""A retry of failed requests while a worker of several shards is present."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker.spread import SHARDS, Spread, fail_one, leased, of
 
 
 async def test_a_retry_while_the_last_worker_leaves_loses_nothing(spread: Spread) -> None:
-    """It has heard that the run is finished, and the retry opens it again."""
+    """The worker knows that the run is finished, and the retry opens it again."""
     async with spread.engine() as worker:
         await fail_one(worker, of(2))
         spread.retry()
@@ -23,8 +23,10 @@ async def test_a_retry_while_the_last_worker_leaves_loses_nothing(spread: Spread
     assert (left.phase, left.census.waiting, left.census.failed) == ("open", 1, 0)
 
 
-async def test_a_retry_opens_the_run_for_each_part(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has moved before may be done meanwhile, and the run finished again."""
+async def test_a_retry_opens_the_run_again_for_each_shard(
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other workers may do the first part and finish the run before the next part."""
     async with spread.engine() as worker:
         for shard in (1, 2):
             worker.seed([of(shard)])
@@ -45,8 +47,8 @@ async def test_a_retry_opens_the_run_for_each_part(spread: Spread, monkeypatch: 
     assert spread.get("phase") == b"open"
 
 
-async def test_what_a_retry_needs_stays_in_all_shards(spread: Spread) -> None:
-    """Otherwise links into shards without failed requests would be new, and so what is below them."""
+async def test_fingerprints_that_a_retry_needs_stay_in_all_shards(spread: Spread) -> None:
+    """Otherwise links into shards without failed requests would be new, and so would their own links."""
     spread.crawl.size = 60
     async with spread.engine() as worker:
         worker.seed()
@@ -58,8 +60,8 @@ async def test_what_a_retry_needs_stays_in_all_shards(spread: Spread) -> None:
         assert spread.redis.exists(spread.key(shard, "seen"))
 
 
-async def test_a_worker_whose_run_is_over_leaves_what_a_retry_has_brought_since(spread: Spread) -> None:
-    """It makes no more exchanges with home, so it would take the retry for what is left of its run."""
+async def test_a_worker_whose_run_is_over_leaves_the_entries_of_a_retry_alone(spread: Spread) -> None:
+    """It no longer exchanges with home, so it could mistake the retry for leftovers of its run."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
@@ -68,8 +70,8 @@ async def test_a_worker_whose_run_is_over_leaves_what_a_retry_has_brought_since(
     assert spread.peek().census.waiting == 1
 
 
-async def test_a_worker_that_is_over_at_home_keeps_what_a_retry_needs(spread: Spread) -> None:
-    """A page may have failed there since: what was seen elsewhere is known to nobody else."""
+async def test_a_worker_whose_run_is_over_keeps_the_fingerprints_that_a_retry_needs(spread: Spread) -> None:
+    """A page may have failed at home since: only the other shards know their fingerprints."""
     async with spread.engine() as worker:
         await fail_one(worker, of(0))
         home = worker.parts[0].protocol

@@ -1,4 +1,4 @@
-"""When a worker tells what it has counted, and what becomes of it if no answer comes."""
+"""When a worker reports its counts, and their fate if no answer comes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def sharing(
 
 
 async def test_a_lost_reply_counts_once(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
-    """The same bytes under the same number again, with what was counted meanwhile after them."""
+    """The worker repeats the same bytes under the same number; later counts follow."""
     async with Engine(crawl, url=proxy.url) as engine, sharing(engine, 0.05) as (stats, shared):
         cut = proxy.cut_next_reply(containing=b"a counted stat")
         stats.inc_value("a counted stat", 5)
@@ -53,7 +53,7 @@ async def test_a_lost_reply_counts_once(crawl: Crawl, proxy: RedisProxy, read: R
 
 
 async def test_a_lost_reply_and_a_rejoin_count_once(crawl: Crawl, proxy: RedisProxy, read: Read) -> None:
-    """The worker is fenced and drained, and registers again, before it can repeat what got no answer."""
+    """The worker is fenced, drained and registered again before it can repeat its unanswered report."""
     async with Engine(crawl, url=proxy.url) as engine, sharing(engine) as (stats, shared):
         proxy.cut_next_reply(containing=b"a counted stat")
         stats.inc_value("a counted stat", 5)
@@ -67,7 +67,7 @@ async def test_a_lost_reply_and_a_rejoin_count_once(crawl: Crawl, proxy: RedisPr
         assert read() == {"a counted stat": 5}
 
 
-async def test_an_outage_costs_nothing_but_time(
+async def test_stats_of_an_outage_are_only_delayed(
     crawl: Crawl, proxy: RedisProxy, read: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Stats of an outage are reported when Redis is back, and nothing is logged about it."""
@@ -83,8 +83,8 @@ async def test_an_outage_costs_nothing_but_time(
     assert not [record for record in caplog.records if record.name == "scrapy_dq.repeated"]
 
 
-async def test_the_end_tells_the_rest_in_bounded_steps(crawl: Crawl, read: Read) -> None:
-    """Also more than one trip may carry, and also when the worker has left."""
+async def test_the_remaining_stats_are_reported_in_bounded_steps_at_the_end(crawl: Crawl, read: Read) -> None:
+    """There may be more than one trip carries, and the worker may have left."""
     async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
         for n in range(MAX_DELTAS * 2 + 1):
             stats.inc_value(f"stat/{n}")
@@ -97,7 +97,7 @@ async def test_the_end_tells_the_rest_in_bounded_steps(crawl: Crawl, read: Read)
 
 
 async def test_the_end_does_not_wait_for_a_redis_that_is_unavailable(crawl: Crawl, proxy: RedisProxy) -> None:
-    """A second at most; what is counted is lost."""
+    """It waits a second at most; the counts are lost."""
     async with Engine(crawl, url=proxy.url, timeout_s=100) as engine:
         stats = SharedStats(Crawler(Spider))
         shared = StatsSharing(stats, engine.frontier, engine.worker)
@@ -109,10 +109,10 @@ async def test_the_end_does_not_wait_for_a_redis_that_is_unavailable(crawl: Craw
         proxy.pass_through()
 
 
-async def test_a_rolled_back_redis_costs_what_it_has_forgotten(
+async def test_a_roll_back_loses_only_the_forgotten_stats(
     crawl: Crawl, client: redis.Redis, read: Read
 ) -> None:
-    """And no more: later reports are counted."""
+    """Only the forgotten reports are lost: later reports count."""
     async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
         stats.inc_value("a", 1)
         await shared.tell()

@@ -1,4 +1,4 @@
-"""How a worker obeys commands to all workers: within two seconds, by exchanges that it makes anyway."""
+"""A worker obeys commands within two seconds, through exchanges that it makes anyway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOON_S = 2.0
 
 @asynccontextmanager
 async def busy(crawl: Crawl) -> AsyncIterator[tuple[Engine, asyncio.Future[None]]]:
-    """Yield a worker with two entries at work, which do not end, and more in its buffer; and its run."""
+    """Yield a worker with two endless entries in work and more in its buffer, and its run."""
     crawl.size = 12
     async with Engine(crawl, concurrency=2) as engine:
         engine.may_end.clear()
@@ -32,7 +32,7 @@ async def busy(crawl: Crawl) -> AsyncIterator[tuple[Engine, asyncio.Future[None]
 
 
 async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, client: redis.Redis) -> None:
-    """What is at work is acked, all else waits in Redis; after `resume` the rest is done, each once."""
+    """Entries in work are acked and the others wait in Redis; after `resume` each is done once."""
     async with busy(crawl) as (engine, running):
         said = Stopwatch()
         steer(client, crawl.name, Command.PAUSE)
@@ -52,8 +52,8 @@ async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, cli
     assert crawl.done == crawl.once
 
 
-async def test_draining_finishes_what_is_leased(crawl: Crawl, client: redis.Redis) -> None:
-    """The buffer is worked off; then nothing is in flight and the rest waits."""
+async def test_draining_finishes_the_leases_of_a_worker(crawl: Crawl, client: redis.Redis) -> None:
+    """The worker finishes its buffer; then nothing is in flight and the rest waits."""
     async with busy(crawl) as (engine, running):
         leased = engine.worker.census.in_flight
         before = sum(crawl.done.values())
@@ -66,8 +66,8 @@ async def test_draining_finishes_what_is_leased(crawl: Crawl, client: redis.Redi
         running.cancel()
 
 
-async def test_a_quiet_worker_hears_it_by_its_heartbeat(crawl: Crawl, client: redis.Redis) -> None:
-    """With only delayed entries left it looks in every ten seconds; what is said brings one look more."""
+async def test_a_quiet_worker_learns_of_a_command_by_its_heartbeat(crawl: Crawl, client: redis.Redis) -> None:
+    """With only delayed entries left it exchanges every ten seconds; a command causes one more exchange."""
     async with Engine(crawl) as engine:
         engine.put(1, after_s=60.0)
         engine.seed(())
@@ -83,8 +83,8 @@ async def test_a_quiet_worker_hears_it_by_its_heartbeat(crawl: Crawl, client: re
         assert engine.counts["exchange"] == exchanges + 1
 
 
-async def test_other_limits_hold_for_what_is_buffered(crawl: Crawl, client: redis.Redis) -> None:
-    """The buffer goes back, to be leased under the new delay: after it no more than one is sent."""
+async def test_new_limits_apply_to_buffered_leases(crawl: Crawl, client: redis.Redis) -> None:
+    """The worker releases its buffer for leases under the new delay; then at most one request is sent."""
     async with busy(crawl) as (engine, running):
         limit(client, crawl.name, "", delay_s=30)
         await until(lambda: engine.commands, "the command", SOON_S)
@@ -98,10 +98,10 @@ async def test_other_limits_hold_for_what_is_buffered(crawl: Crawl, client: redi
 
 
 @pytest.mark.parametrize("how", [Command.DRAIN, Command.PAUSE, None], ids=["drain", "pause", "close"])
-async def test_in_strict_order_no_ack_waits_for_a_lease_that_does_not_come(
+async def test_in_strict_order_acks_do_not_wait_for_a_lease_that_never_comes(
     crawl: Crawl, client: redis.Redis, how: Command | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The engine asks after each page: on hold, or while it closes, nothing answers that."""
+    """The engine asks for a lease after each page; on hold or while closing it gets no answer."""
     async with Engine(crawl, pace=OneByOne()) as engine:
         engine.seed(range(3))
         leases: list[Lease] = []

@@ -1,4 +1,4 @@
-"""The spans that a worker makes of entries that are traced, with a real Redis and the SDK's own exporter."""
+"""A worker's spans of traced entries, with a real Redis and the SDK's own exporter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _numbers = count()
 
 
 class Traced:
-    """A worker that traces, and what it has made."""
+    """A tracing worker and its spans."""
 
     def __init__(self, crawl: Crawl, monkeypatch: pytest.MonkeyPatch, share: float, **provider: Any) -> None:
         self.exporter = InMemorySpanExporter()
@@ -94,7 +94,7 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
 
 
 async def test_put_lease_download_and_ack_are_one_trace(trace: Callable[..., Any]) -> None:
-    """With the attributes of the conventions; logins are hidden, children are put within the lease."""
+    """Spans have the attributes of the conventions; logins are hidden, children are put within the lease."""
     async with trace() as made:
         with made.tracing.tracer.start_as_current_span("of the program"):
             put = made.put(LOGIN)
@@ -147,8 +147,8 @@ async def test_put_lease_download_and_ack_are_one_trace(trace: Callable[..., Any
         }  # fmt: skip
 
 
-async def test_of_a_failure_only_the_kind_is_told(trace: Callable[..., Any]) -> None:
-    """Of the lease, and of a download without a response."""
+async def test_a_span_shows_only_the_kind_of_a_failure(trace: Callable[..., Any]) -> None:
+    """This holds for the lease and for a download without a response."""
     async with trace() as made:
         made.put("https://books.example/")
         lease = await made.lease()
@@ -160,13 +160,13 @@ async def test_of_a_failure_only_the_kind_is_told(trace: Callable[..., Any]) -> 
         _, download, _, ended = made.spans
         assert download.attributes["error.type"] == download.attributes["http.request.method"] == "_OTHER"
         assert ended.attributes["error.type"] == "TimeoutError"
-        assert ended.status.description is None  # it may quote a body, a header, or a URL
+        assert ended.status.description is None  # a description may quote a body, a header, or a URL
         assert not ended.status.is_ok
         assert not download.status.is_ok
 
 
-async def test_what_is_yielded_after_a_release_belongs_to_the_trace(trace: Callable[..., Any]) -> None:
-    """The grace period is over, the callback goes on; the lease ends once."""
+async def test_requests_yielded_after_a_release_belong_to_the_trace(trace: Callable[..., Any]) -> None:
+    """The callback continues after the grace period; the lease ends once."""
     async with trace() as made:
         made.put("https://books.example/")
         lease = await made.lease()
@@ -177,8 +177,8 @@ async def test_what_is_yielded_after_a_release_belongs_to_the_trace(trace: Calla
         assert above(made.spans[3]) == ids(made.spans[2])[1]
 
 
-async def test_what_was_fed_begins_a_trace_with_its_lease(trace: Callable[..., Any]) -> None:
-    """Whoever has written the payload knows of no trace."""
+async def test_a_start_payload_begins_a_trace_with_its_lease(trace: Callable[..., Any]) -> None:
+    """The program that wrote the payload knows of no trace."""
     async with trace() as made:
         other = Worker.put  # as a program puts it
         put = Put(b"0" * 12, Admission.ID, b"0" * 12, 0, False, b"\2https://books.example/")
@@ -192,8 +192,10 @@ async def test_what_was_fed_begins_a_trace_with_its_lease(trace: Callable[..., A
 
 
 @pytest.mark.parametrize("sampler", [None, ALWAYS_OFF])
-async def test_what_is_not_drawn_is_stored_as_it_is(trace: Callable[..., Any], sampler: Any) -> None:
-    """Nor are its children traced; a sampler of the program has a say, too."""
+async def test_a_request_that_is_not_sampled_is_stored_without_ids(
+    trace: Callable[..., Any], sampler: Any
+) -> None:
+    """Its children are not traced either; a sampler of the program may also exclude it."""
     async with trace(1.0 if sampler else 1e-9, sampler=sampler) as made:
         made.put("https://books.example/")
         lease = await made.lease()
@@ -203,8 +205,8 @@ async def test_what_is_not_drawn_is_stored_as_it_is(trace: Callable[..., Any], s
         assert made.spans == []
 
 
-async def test_a_trace_that_another_worker_has_begun_goes_on(trace: Callable[..., Any]) -> None:
-    """Whatever the share is here."""
+async def test_a_trace_that_another_worker_began_is_continued(trace: Callable[..., Any]) -> None:
+    """This holds for any share of this worker."""
     async with trace(1e-9) as made:
         made.put("https://books.example/", payload=IDS + b"\1")
         made.worker.ack((await made.lease()).entry_id)
@@ -216,7 +218,7 @@ async def test_a_trace_that_another_worker_has_begun_goes_on(trace: Callable[...
 async def test_a_processor_that_raises_loses_no_request(
     trace: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line of the log says so."""
+    """One log line reports it."""
 
     class Broken(SpanProcessor):
         def on_start(self, span: Any, parent_context: Any = None) -> None:

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("no_long_pauses")
 # Without a fault
 
 
-async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, state: State) -> None:
-    """Each entry once; both see the end; the last to leave clears up all but the tombstone."""
+async def test_two_workers_crawl_a_tree_and_both_see_its_end(crawl: Crawl, state: State) -> None:
+    """Each entry is done once and both see the end; the last to leave clears all except the tombstone."""
     crawl.size = 200
     async with Engine(crawl, work_s=0.002) as a, Engine(crawl, work_s=0.002) as b:
         a.seed()
@@ -43,8 +43,8 @@ async def test_a_tree_is_crawled_by_two_workers_and_ends_for_both(crawl: Crawl, 
     )
 
 
-async def test_the_owner_hears_again_that_nothing_is_left_after_a_duplicate(crawl: Crawl) -> None:
-    """Its put has made it wait; the exchange that drops it as a duplicate leaves the run finished."""
+async def test_the_owner_is_notified_again_after_a_duplicate_that_nothing_is_left(crawl: Crawl) -> None:
+    """Its put made the owner wait; the exchange drops it as a duplicate and leaves the run finished."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         engine.seed()
@@ -55,7 +55,7 @@ async def test_the_owner_hears_again_that_nothing_is_left_after_a_duplicate(craw
 
 
 async def test_a_worker_that_is_still_seeding_keeps_the_others_from_finishing(crawl: Crawl) -> None:
-    """The other one, with nothing to do, stays until start() of the first is exhausted and all is done."""
+    """The idle worker stays until the first one's start() ends and all is done."""
     crawl.size = 2
     async with Engine(crawl) as slow, Engine(crawl) as quick:
         quick.seed([])
@@ -74,7 +74,7 @@ async def test_a_worker_that_is_still_seeding_keeps_the_others_from_finishing(cr
 
 
 async def test_a_failed_start_ends_the_worker_but_not_the_run(crawl: Crawl, state: State) -> None:
-    """What was yielded is crawled, the run stays open, and the next worker resumes it and finishes it."""
+    """The yielded requests are crawled and the run stays open; the next worker resumes and finishes it."""
     async with Engine(crawl) as engine:
         engine.put(0)
         engine.worker.seeded(failed=True)
@@ -98,7 +98,7 @@ async def test_a_failed_start_ends_the_worker_but_not_the_run(crawl: Crawl, stat
 async def test_lost_replies_of_exchanges_lose_and_double_nothing(
     crawl: Crawl, proxy: RedisProxy, state: State
 ) -> None:
-    """Every second exchange is applied and its reply lost: a repeat brings the stored one."""
+    """Every second exchange is applied but its reply is lost: a repeat brings the stored reply."""
     async with Engine(crawl, url=proxy.url, concurrency=2, work_s=0.005) as engine:
         faults = [proxy.cut_next_reply(containing=call_of("exchange"))]
         engine.seed()

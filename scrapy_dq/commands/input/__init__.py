@@ -1,1 +1,1 @@
-"""What commands read: files, answers, settings."""
+"""Input of commands: answers of the user, and the spider with its settings."""

@@ -1,4 +1,4 @@
-"""Shared by the commands that change something: they ask first, and print the command to run next."""
+"""Shared by commands that change something: ask first, and name the command to run next."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NAMED_INSIDE = re.compile(rf"{SECRET_WORD}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
 _HARMLESS = (
     "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY",
 )  # fmt: skip
-# But for the login in it, the address of Redis is worth reading.
+# Only the login in the address of Redis is secret.
 _SECRET_SETTINGS = {each.name for each in SETTINGS if each.secret} - {"REDIS_URL"}
-# Settings with the address of a server: none is followed by an @, as that of a page may be.
+# Settings with the address of a server. Unlike the URL of a page, it has an @ only after a login.
 _SERVER = re.compile(r"[A-Z0-9_]*(?:URL|URI|DSN)")
 
 
@@ -34,14 +34,14 @@ def say(line: str, options: argparse.Namespace) -> None:
 
 
 def need_consent(question: str, options: argparse.Namespace) -> None:
-    """Ask, in a terminal, unless `--yes` is given.
+    """Ask in a terminal, unless the user has given `--yes`.
 
     Raises:
         CommandError: the answer is no, or standard input is not a terminal.
     """
     if options.yes:
         return
-    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed before this program started
+    if sys.stdin is None or not sys.stdin.isatty():  # None: closed before this program started
         raise CommandError("standard input is not a terminal to ask in: nothing was changed. Use --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -49,7 +49,7 @@ def need_consent(question: str, options: argparse.Namespace) -> None:
 
 
 def go_on(options: argparse.Namespace) -> str:
-    """Return which `scrapy crawl` command continues the crawl that the command line names."""
+    """Return the `scrapy crawl` command that continues the crawl on the command line."""
     given = [*(getattr(options, "set", None) or ())]
     if options.crawl:
         given.append(f"DQ_CRAWL={options.crawl.replace('%', '%%')}")
@@ -58,7 +58,7 @@ def go_on(options: argparse.Namespace) -> str:
 
 
 def named(crawl: str, options: argparse.Namespace) -> str:
-    """Return the words that name a crawl, and its Redis, to other commands."""
+    """Return the words that name a crawl and its Redis in other commands."""
     words = [shlex.quote(options.spider), *repeated("-a", options.spargs)]
     if options.spider != crawl:
         words = [f"--crawl {shlex.quote(crawl)}"]
@@ -71,7 +71,7 @@ def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:
         if flag in ("-a", "-s"):
             name, equals, value = given.partition("=")
             shown = f"{name}{equals}{'...' if _is_secret(name, value) else value}"
-        else:  # the URI of a feed, say
+        else:  # for example the URI of a feed
             shown = without_login(given)
         yield f"{flag} {shlex.quote(shown)}"
 

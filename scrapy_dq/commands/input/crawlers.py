@@ -1,4 +1,4 @@
-"""A crawler with the same spider and settings as with `scrapy crawl`, but without an engine."""
+"""Make a crawler with the spider and settings of `scrapy crawl`, but without an engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spider_names(settings: Settings) -> list[str]:
 def _loader(settings: Settings) -> Any:
     try:
         return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
-    except Exception as error:  # of any module of the project
+    except Exception as error:  # any module of the project may raise it
         raise CommandError(
             f"the project's spiders cannot be loaded: {_place_of(error)}: {type(error).__name__}: "
             f"{getattr(error, 'msg', error)} (commands that only show a crawl work without: --crawl NAME)"
@@ -48,7 +48,7 @@ def _loader(settings: Settings) -> Any:
 
 
 def _place_of(error: Exception) -> str:
-    """Return file and line of the project's code in which *error* was raised."""
+    """Return file and line of the project's code that raised *error*."""
     from scrapy_dq.commands.output.display import short
 
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
@@ -64,7 +64,7 @@ def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str
     """Return a crawler with its spider, its add-ons' settings and its fingerprinter.
 
     Raises:
-        CommandError: the spiders cannot be loaded, or there is no such spider, or it cannot be created.
+        CommandError: the spiders cannot be loaded, or the spider does not exist or cannot be created.
     """
     AddonManager.load_pre_crawler_settings(settings)
     loader = _loader(settings)
@@ -75,7 +75,7 @@ def prepared_crawler(settings: Settings, spider_name: str, spider_args: dict[str
         raise CommandError(f"there is no spider {spider_name!r} in this project: {hint}") from None
     crawler = Crawler(spidercls, settings)
     try:
-        # In this order. Source: scrapy/crawler.py::Crawler.crawl
+        # The order matters. Source: scrapy/crawler.py::Crawler.crawl
         crawler.spider = spidercls.from_crawler(crawler, **spider_args)
         crawler.addons.load_settings(crawler.settings)
         fingerprinter = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])

@@ -1,4 +1,4 @@
-"""What `scrapy dq crawl` shows while it runs (in a terminal a live view, else lines), and its summary."""
+"""Show the progress of `scrapy dq crawl` (a live view in a terminal, else lines), and its summary."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NUMBERS = ("worker", "pid", "pages/s", "pages", "items", "errors", "restarts")
 
 
 class CrawlView:
-    """Shows a crew on standard error. If the terminal is closed, the crawl continues."""
+    """Shows a crew on standard error. If the user closes the terminal, the crawl continues."""
 
     def __init__(self, crawl: str) -> None:
         self._crawl = crawl
@@ -92,7 +92,7 @@ class CrawlView:
 
 
 def of_run(crew: Supervisor) -> Overview | None:
-    """Return the newest counts of the crew's run; None: they are unknown, or of another run."""
+    """Return the newest counts of the crew's run; None: unknown, or the counts belong to another run."""
     seen, run = crew.monitor.overview, crew.run
     return seen if seen and run and (seen.epoch, seen.run) == tuple(run) else None
 
@@ -113,7 +113,7 @@ def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
 
 
 def _progress(crew: Supervisor) -> tuple[int, int]:
-    """Return how many requests are settled, and how many there are in total."""
+    """Return the numbers of settled requests and of all requests."""
     seen = of_run(crew)
     if seen is None:
         return 0, 0
@@ -159,7 +159,7 @@ class Summary:
         self, crew: Supervisor, crawl: str, target: str, stored: list[Exported], failures: list[str],
         options: argparse.Namespace, run_name: str = "",
     ) -> None:  # fmt: skip
-        """*run_name*: DQ_RUN_NAME, if it is set."""
+        """Compute the results; *run_name* is DQ_RUN_NAME, if set."""
         self._crew, self._stored = crew, stored
         self._named = named(crawl, options)
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
@@ -167,7 +167,7 @@ class Summary:
         self._census = census = of_it.census if of_it else None
         """The counts of the crew's run; None: unknown."""
         self.not_begun = run_name if seen and crew.finished and seen.run_name != run_name else ""
-        """The run name that the user asked for, if an earlier run was finished instead; else empty."""
+        """The user's run name if the crew finished an earlier run instead; else empty."""
         rows: list[dict[str, Any]] = [
             {
                 "worker": slot.number, "pages": slot.counts["pages"], "items": slot.counts["items"],
@@ -199,7 +199,7 @@ class Summary:
 
     @property
     def lacks_items(self) -> bool:
-        """Whether items that were scraped are in no feed."""
+        """Whether no feed has some of the scraped items."""
         return bool(self.found["feed_writes_failed"] or self.found["feeds_not_stored"])
 
     def print(self) -> None:
@@ -216,7 +216,7 @@ class Summary:
             print(line)
 
     def _lines(self) -> Iterator[str]:
-        """Yield what is below the table."""
+        """Yield the lines below the table."""
         found, crew = self.found, self._crew
         yield from self._differences()
         yield from feed_lines(self._stored)
@@ -233,7 +233,7 @@ class Summary:
             yield not_begun(crew.run.number, found["run_name"], self.not_begun)
 
     def _differences(self) -> Iterator[str]:
-        """Explain why the pages in the table are not the requests done, or why nothing was done."""
+        """Explain a difference between pages and requests done, or a crew that had nothing to do."""
         pages, reported, census = self.found["pages"], self.found["done"], self._census
         if pages != reported:
             yield (
@@ -250,7 +250,7 @@ class Summary:
             )
 
     def _next(self) -> Iterator[str]:
-        """Yield which commands continue the run."""
+        """Yield the commands that continue the run."""
         seen, census = self._crew.monitor.overview, self._census
         if seen and seen.hold:
             yield f"The crawl is {seen.hold.value}: first run scrapy dq resume {self._named}"

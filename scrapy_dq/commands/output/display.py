@@ -1,4 +1,4 @@
-"""What commands show: a progress bar in a terminal, elsewhere a line every 5 s; counts, tables, JSON."""
+"""Show progress (a bar in a terminal, elsewhere a line every 5 s), counts, tables and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_CELL = 2000
 
 
 class ProgressBar:
-    """Shows progress on standard error. If the terminal or pipe is closed, the command continues."""
+    """Shows progress on standard error. If terminal or pipe close, the command continues."""
 
     def __init__(self) -> None:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -44,7 +44,7 @@ class ProgressBar:
         self._row = self._bar.add_task(what, total=total)
 
     def advance(self, count: int) -> None:
-        """*count* more are done."""
+        """Add *count* to the progress."""
         self._bar.advance(self._row, count)
         if not self._drawn and time.monotonic() >= self._told_at + LINE_EVERY_S:
             self._told_at, task = time.monotonic(), self._bar.tasks[-1]
@@ -53,7 +53,7 @@ class ProgressBar:
     def say(self, line: str) -> None:
         """Print a line, above the bar."""
         if self._drawn:
-            # Text, no markup: it may quote a URL of a page.
+            # Text, not markup: the line may quote a URL of a page.
             self._bar.console.print(Text(line))
         else:
             print(line, file=sys.stderr, flush=True)
@@ -67,7 +67,7 @@ def print_json(found: Any) -> None:
 def print_found(
     found: dict[str, Any], as_json: bool, rows: Iterable[tuple[str, int]], lines: Iterable[str] = ()
 ) -> None:
-    """Print what a command has done with a crawl: as JSON, or its name, its Redis, *rows* and *lines*."""
+    """Print the result of a command: as JSON, or as crawl, Redis, *rows* and *lines*."""
     if as_json:
         print_json(found)
         return
@@ -84,12 +84,12 @@ def table_of(
     numbers: Sequence[str] = (),
     wraps: Sequence[str] = (),
 ) -> Table:
-    """Return a table that is readable without colours, too; columns that are too wide are wrapped.
+    """Return a table that is also readable without colours; columns that are too wide are wrapped.
 
     Args:
-        rows: each cell is one line, or a tuple of lines.
-        numbers: the columns that are aligned right.
-        wraps: the columns that are wrapped; by default the last one.
+        rows: cells; a cell is one line, or a tuple of lines.
+        numbers: columns that are aligned right.
+        wraps: columns that are wrapped; by default the last one.
     """
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
@@ -99,7 +99,7 @@ def table_of(
             overflow="fold" if wrapped else "ellipsis",
         )  # fmt: skip
     for row in rows:
-        # Text, no markup: URLs come from pages.
+        # Text, not markup: URLs come from pages.
         table.add_row(*(Text(cell(value)) for value in row))
     return table
 
@@ -115,7 +115,7 @@ def print_table(
     """Print a table (see `table_of`), as wide as the terminal.
 
     Args:
-        most: how many rows are shown: each takes half a millisecond. A last line counts the others, which
+        most: number of shown rows; each takes half a millisecond. A last line counts the other rows, which
             --json lists.
     """
     console = Console(highlight=False, markup=False)
@@ -128,7 +128,7 @@ def print_table(
 
 
 def green_bar(done: int, total: int) -> Bar:
-    """Return a bar for a live view; it moves to and fro while nothing is known."""
+    """Return a bar for a live view; it pulses while *total* is unknown."""
     return Bar(
         total=total or None, completed=done, pulse=not total, style="bright_black", complete_style="green",
         finished_style="green",
@@ -136,13 +136,13 @@ def green_bar(done: int, total: int) -> Bar:
 
 
 def short(path: Path) -> str:
-    """Return a path, relative to the current folder if it is below that."""
+    """Return a path, relative if it is below the current folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def cell(value: object) -> str:
-    """Return a value as a table shows it: its lines, each printable."""
+    """Return the text of a table's cell, with printable lines."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     lines = value if isinstance(value, tuple) else (value,)

@@ -1,4 +1,4 @@
-"""The feeds that were exported, as text and as JSON."""
+"""Show the exported feeds as text and as JSON."""
 
 from __future__ import annotations
 

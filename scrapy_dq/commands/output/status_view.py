@@ -1,4 +1,4 @@
-"""A crawl's status: the lines that `scrapy dq status` prints, and its live view, cut to the terminal."""
+"""Show a crawl's status: the lines of `scrapy dq status`, and a live view, cut to the terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from scrapy_dq.text import printable
 
 LIMITS = ("delay", "at once", "blocked")
 WIDE = 72
-"""Minimum width, in columns, for showing them."""
+"""Minimum width of the terminal, in columns, for the LIMITS."""
 Partitions = tuple[str, Sequence[str], list[tuple[object, ...]]]
-"""A table of some partitions: title, columns, rows. All columns but the last one are numbers."""
+"""A table of some partitions: title, columns, rows. All columns except the last one are numbers."""
 
 
 def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[Partitions]:
-    """Yield the largest and the slowest partitions, *most* of each; one table if they are the same."""
+    """Yield tables of the largest and the slowest partitions, *most* of each; one table if both are equal."""
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
     part = words.examined(status)
     same = slowest and {each["partition"] for each in slowest} == {each["partition"] for each in largest}
@@ -53,7 +53,7 @@ def _table(title: str, columns: Sequence[str], found: list[dict[str, Any]]) -> P
 
 
 def print_status(status: dict[str, Any]) -> None:
-    """Print the whole status, once."""
+    """Print the whole status."""
     print(f"Crawl {status['crawl']!r} at {status['redis']}: {words.phase_of(status)}, {words.run_of(status)}")
     notes = {"workers": words.workers(status).partition(" ")[2]}
     print_rows((name.replace("_", " "), status[name], notes.get(name, "")) for name in COUNTS)
@@ -90,7 +90,7 @@ PHASES = {"open": "green", "finished": "cyan"}
 
 
 def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None) -> RenderableType:
-    """Return the *status*, cut to the height of the terminal; *missed*: why there is no newer one."""
+    """Return the *status*, cut to the height of the terminal; *missed* has the error of a later read."""
     width, height = console.size
     parts: list[RenderableType] = [_head(missed or status, words.run_of(status))]
     if missed:
@@ -123,7 +123,7 @@ def _bar(status: dict[str, Any]) -> RenderableType:
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
     part = 1 if not known else ended / known
-    # Rounded down: 100 % only when all is done.
+    # Rounded down: 100 % means that all is done.
     bar.add_row(
         green_bar(ended, known) if known else green_bar(1, 1),
         Text.assemble((f"{int(100 * part)} %", "bold"), f"  {ended:,} of {known:,}"),

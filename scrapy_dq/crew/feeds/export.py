@@ -1,4 +1,4 @@
-"""A process that exports one feed: Scrapy's own FeedExporter gets the items of the journals once more.
+"""A process that exports one feed: it gives the items of the journals to Scrapy's own FeedExporter.
 
 It is `scrapy dq crawl` again, with the same spider, arguments and settings, started by `exporting.py`.
 """
@@ -41,9 +41,9 @@ from scrapy_dq.factory import codec_of, config_of
 logger = logging.getLogger(__name__)
 VARIABLE = "SCRAPY_DQ_EXPORT"
 MOST_PENDING = 8
-"""Batches that are being stored."""
+"""Maximum number of batches that are being stored."""
 TURN = 100
-"""After so many items, batches can be stored on the event loop."""
+"""Number of items after which batches can be stored on the event loop."""
 MIB = 1 << 20
 
 
@@ -54,7 +54,7 @@ def taken_work() -> tuple[int, Work] | None:
 
 
 def export(crawler: Crawler, reports: int, work: Work) -> None:
-    """Export a feed. The last report has its end; a process that ends without one has failed."""
+    """Export a feed. The last report tells its end. A process without that report has failed."""
     logging.getLogger().addHandler(Relay(reports))
 
     async def run() -> None:
@@ -110,7 +110,7 @@ class _Export:
     def _exporter(self) -> FeedExporter:
         """Return the project's exporter, with one feed. Other extensions may need its signals."""
         crawler, uri = self._crawler, self._work.uri
-        freeze(datetime.fromisoformat(self._work.began), 1)  # the names of batches differ by time
+        freeze(datetime.fromisoformat(self._work.began), 1)  # batches need different times in their names
         crawler.stats = StatsCollector(crawler)
         crawler.extensions = ExtensionManager.from_crawler(crawler)
         exporter = crawler.get_extension(FeedExporter)
@@ -126,14 +126,14 @@ class _Export:
             and not options["fields"]
             and exporter.exporters["csv"] is CsvItemExporter
         ):
-            # Scrapy alone would drop columns that the first item does not have.
+            # Scrapy alone would drop columns that the first item lacks.
             found = (
                 ItemAdapter(each).field_names()
                 for each, _ in self._items()
                 if exporter.filters[uri].accepts(each)
             )
             ReplacingFileStorage.columns = list(dict.fromkeys(chain.from_iterable(found)))
-            exporter.filters[uri] = type(exporter.filters[uri])(options)  # it may have a state
+            exporter.filters[uri] = type(exporter.filters[uri])(options)  # a filter may have a state
         crawler.signals.connect(self._closed, signals.feed_slot_closed)
         return exporter
 

@@ -20,7 +20,7 @@ from scrapy_dq.crew.worker_process import how_it_ended
 
 TICK_S = 0.05
 GRACE_S = 2.0
-"""How long a process may take to remove the file that it is building."""
+"""Seconds that a process gets to remove the file that it is building."""
 
 
 class Bar(Protocol):
@@ -37,34 +37,34 @@ class Exported(NamedTuple):
     """A path, or a URI without its login."""
     items: int
     appended: bool
-    """It holds something else, before these items."""
+    """The file holds other content before these items."""
 
 
 class Exports(NamedTuple):
-    """The feeds of one crew."""
+    """The feeds of one crew, and how they are exported."""
 
     feeds: Sequence[Feed]
     folder: ItemsFolder
     command: Sequence[str]
-    """Of an exporting process."""
+    """The command line of an exporting process."""
     lock: int
-    """Of the folder. The exporting processes have it, too: nobody else exports meanwhile."""
+    """The folder's lock. The exporting processes also hold it, so that no other crew exports."""
     began: datetime
-    """When the crew was begun."""
+    """When the crew began."""
     say: Callable[[str], None]
 
     def run(
         self, run: Run, bar: Bar, stopped: Callable[[], None], *, finished: bool, began_run: bool
     ) -> tuple[list[Exported], list[str]]:
-        """Export all feeds, or before the run is finished those that can be replaced later.
+        """Export all feeds; before the run is finished, export only the feeds that can be replaced later.
 
         CRASH at any line: the next crew with feeds exports again, and writes the same.
 
         Args:
-            stopped: called repeatedly; raises Interrupted to stop. Each feed is as it was, or complete.
+            stopped: called repeatedly; raises Interrupted to stop. Each feed is then unchanged or complete.
             began_run: nothing was crawled in the run before this crew.
         Returns:
-            The feeds that are stored, and why others are not.
+            The stored feeds, and why others are not stored.
         """
         folder = self.folder
         of_run = folder.journals(run)
@@ -110,7 +110,7 @@ class Exports(NamedTuple):
 
 
 class _Process(Child):
-    """One that exports a feed."""
+    """A process that exports one feed."""
 
     def __init__(self, feed: Feed, work: Work, command: Sequence[str], log: Any, lock: int) -> None:
         self.feed = feed
@@ -141,7 +141,7 @@ class _Process(Child):
         return status is not None
 
     def close(self) -> None:
-        """Wait until it has ended; kill it if that takes too long."""
+        """Wait for its end; kill it if that takes too long."""
         self.problem = self.problem or "interrupted"
         with suppress(subprocess.TimeoutExpired):
             self.wait(GRACE_S)

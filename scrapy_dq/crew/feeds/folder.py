@@ -1,15 +1,15 @@
-"""The folder of a crawl's items: the journals of a crew's workers, and notes of which feeds hold which run.
+"""The folder of a crawl's items: the journals of a crew's workers, and notes about the runs in each feed.
 
-`scrapy crawl` and `scrapy dq crawl` use the same notes: otherwise each would replace what the other has
-scraped in the run. They stay after the end: a finished run may be reopened (`scrapy dq retry`).
+`scrapy crawl` and `scrapy dq crawl` share the notes: otherwise each would replace the items that the other
+has scraped in the run. The notes stay after the end: a finished run may be reopened (`scrapy dq retry`).
 
 crew.lock   held by the one `scrapy dq crawl` that exports, and by its exporting processes
-*.journal   what one worker process has written, in one run
-*.exported  the same, once all feeds were stored. If the run goes on, or requests of it are retried, its
+*.journal   the records of one worker process in one run
+*.exported  the same, after all feeds were stored. If the run goes on, or requests of it are retried, its
             feeds are written again. The next run removes it
 *.time      when a run was begun: `%(time)s` in the names of its feeds
-*.notes     what a feed holds, which was exported in a run: `replacing.py`
-export.log  what the last exporting processes have logged
+*.notes     the content of a feed that was exported in a run: `replacing.py`
+export.log  the log of the last exporting processes
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from scrapy_dq.scheduling.feeds import DONE, OPEN, items_folder
 
 try:
     import fcntl
-except ImportError:  # Windows: this module can be imported, `scrapy dq crawl` says what to do
+except ImportError:  # Windows can import this module; `scrapy dq crawl` explains what to do
     fcntl = None  # type: ignore[assignment]
 
 
 class Run(NamedTuple):
-    """One life of a crawl."""
+    """One run of a crawl."""
 
     epoch: str
     number: int
@@ -53,7 +53,7 @@ class ItemsFolder:
         """Make the folder, and yield its lock.
 
         Raises:
-            CrewError: another crew has it, or exports still; or it cannot be made.
+            CrewError: another crew uses the folder or still exports, or the folder cannot be made.
         """
         try:
             self._make()
@@ -75,22 +75,22 @@ class ItemsFolder:
             os.close(lock)
 
     def journals(self, run: Run) -> list[Path]:
-        """Return the journals of a run, in the order in which they were begun."""
+        """Return the journals of a run, oldest first."""
         return [path for path in self.all_journals() if run_of(path) == run]
 
     def newest_run(self) -> Run | None:
-        """Return the run of the journal that was begun last; None: there is no journal."""
+        """Return the run of the newest journal, or None without a journal."""
         newest = max(self.all_journals(), key=lambda path: path.name.split(".")[2], default=None)
         return run_of(newest) if newest else None
 
     def owed(self, run: Run | None = None) -> list[Path]:
-        """Return the journals of which feeds may lack items; *run*: only of this one."""
+        """Return the journals whose items some feeds may lack; *run* selects one run."""
         return [path for path in self.all_journals() if path.suffix == OPEN and run in (None, run_of(path))]
 
     def settle(self, journals: list[Path], run: Run) -> None:
-        """Note that all feeds hold these journals, and remove what is left of other runs.
+        """Note that all feeds hold these journals, and remove the files of other runs.
 
-        CRASH anywhere: the next crew exports again what is still open, with the same result.
+        CRASH anywhere: the next crew exports the open journals again, with the same result.
         """
         for path in journals:
             if path.suffix == OPEN:
@@ -100,28 +100,30 @@ class ItemsFolder:
                 path.unlink()
 
     def state(self, run: Run, what: str) -> Path:
-        """Return the path of a file with something about a run."""
+        """Return the path of a file about a run."""
         return self.path / f"{run.epoch}.{run.number:09d}.{what}"
 
     def notes_of(self, run: Run, target: Path) -> Path:
-        """Return the notes about what a feed holds of a run; they exist once it may hold items of it."""
+        """Return the path of a feed's notes of a run. They exist once the feed may hold items of the run."""
         return self.state(run, f"{_digest(target)}.notes")
 
     def older_notes(self, run: Run, target: Path) -> list[Path]:
-        """Return the notes about what a feed holds of other runs."""
+        """Return the paths of a feed's notes of other runs."""
         notes = self.path.glob(f"*.{_digest(target)}.notes")
         return [path for path in notes if path != self.notes_of(run, target)]
 
     @contextmanager
     def beginning(self, run: Run, target: Path) -> Iterator[tuple[bool, bool]]:
-        """Note that a feed holds *run*, and keep others from doing so.
+        """Note that a feed holds *run*, and keep other processes from doing so.
 
-        It is on the disk then: after a power loss, the next worker must not empty a feed that has new items.
+        The note is on the disk before the block runs: after a power loss, the next worker must not empty a
+        feed that has new items.
 
         Yields:
-            Whether this was noted before, and whether the same was noted of an older run.
+            Whether this was noted before, and whether an older run was noted.
         Raises:
-            CrewError, OSError: it cannot be noted; feeds are emptied by notes: nobody else may write there.
+            CrewError, OSError: it cannot be noted. Notes decide which feeds are emptied: no other user may
+                write to them.
         """
         self._make()
         notes = self.notes_of(run, target)
@@ -150,7 +152,7 @@ def _digest(target: Path) -> str:
 
 
 def run_of(path: Path) -> Run | None:
-    """Return the run of a file in the folder; None: it is of none."""
+    """Return the run of a file in the folder, or None if its name has no run."""
     with suppress(ValueError):
         epoch, number, _ = path.name.split(".", 2)
         return Run(epoch, int(number))
@@ -158,7 +160,7 @@ def run_of(path: Path) -> Run | None:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a small file holds; None if it cannot be read."""
+    """Return the content of a small file, or None if it cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
         return json.loads(path.read_text())
     return None

@@ -1,6 +1,6 @@
-"""The journal of one worker process: each item is in it before the request that it came from is acked.
+"""The journal of one worker process. It gets each item before the item's request is acked.
 
-A kill or a power loss may tear its last record, which belongs to a request that was not acked.
+A kill or a power loss may tear the last record, which then belongs to a request that was not acked.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Journal:
         self._packer = Packer(codec, private=True)
         self._file: Whole | None = None
         self._begun = False
-        """The head of the file is written."""
+        """Whether the head of the file is written."""
 
     def add(self, entry_id: bytes, item: Any) -> None:
         """Write an item; when this returns, the operating system has it.
 
         Raises:
             CrewError: neither the codec nor pickle can store it.
-            OSError: there is no room for it. Nothing of it is written.
+            OSError: there is no room for it. The file is unchanged.
         """
         records = self._packer.item(entry_id, item)
         if self._file is None:
@@ -46,14 +46,14 @@ class Journal:
         self._packer.stored(entry_id, item)
 
     def ended(self, done: Iterable[bytes], others: Iterable[bytes]) -> None:
-        """Write that the leases of entries have ended: *done* ones were acked."""
+        """Write the ends of leases; *done* leases were acked."""
         records = self._packer.ends(done, others)
         if records and self._file is not None:
-            with suppress(OSError):  # its items count as of an entry that has not ended
+            with suppress(OSError):  # its items then count as items of an entry that has not ended
                 self._file.write(records)
 
     def close(self) -> None:
-        """Close it; it is on the disk before the process ends."""
+        """Close the file. Its data is on the disk before the process ends."""
         if self._file is not None:
             self._file.close()
 
@@ -64,16 +64,16 @@ def name_of(run: Run, began_ns: int, worker: int, process: str) -> str:
 
 
 def not_exported(journals: Sequence[Path], passed: Callable[[int], None]) -> list[set[int]]:
-    """Return, for each journal, where items begin that are not exported.
+    """Return, for each journal, the positions where items begin that are not exported.
 
-    A feed gets the items of one attempt per entry: an attempt that was acked, if there is one. Only entries
-    that have not ended stay in memory.
+    A feed gets the items of one attempt per entry: the acked attempt, if there is one. Only entries that have
+    not ended stay in memory.
 
     Args:
         passed: called with the size of each record.
     """
     unended: defaultdict[bytes, list[list[int]]] = defaultdict(list)
-    """By entry, of each attempt that was not acked: how many items, in which journal, the first record."""
+    """By entry, for each attempt that was not acked: number of items, journal, first record."""
     for number, path in enumerate(journals):
         begun: dict[bytes, list[int]] = {}
         for position, record in enumerate(read(path)):
@@ -103,7 +103,7 @@ def exported(journals: Sequence[Path], dropped: Sequence[set[int]]) -> Iterator[
     """Yield the records of the items that are exported, in the order in which each worker wrote them.
 
     Args:
-        dropped: what `not_exported` has returned.
+        dropped: the result of `not_exported`.
     """
     for path, begins in zip(journals, dropped, strict=True):
         left_out: set[bytes] = set()
@@ -118,13 +118,13 @@ def exported(journals: Sequence[Path], dropped: Sequence[set[int]]) -> Iterator[
 
 
 class Work(NamedTuple):
-    """What a process that exports a feed gets on its standard input, as JSON."""
+    """The input of a process that exports a feed, as JSON."""
 
     uri: str
-    """Of the feed."""
+    """The feed's URI."""
     run: Sequence[Any]
     began: str
     """When the run was begun: `%(time)s` in the names of files."""
     keeps: bool
-    """Something was crawled in the run before: a feed of which nothing is known may hold items of it."""
+    """Something was crawled in the run before. A feed without notes may then hold items of the run."""
     journals: Sequence[str]

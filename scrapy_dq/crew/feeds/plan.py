@@ -1,4 +1,4 @@
-"""Decides which feeds of a crawl are exported at its end, and which each worker writes itself."""
+"""Decides which feeds of a crawl a crew exports at the end, and which each worker writes itself."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class Feed:
     """A feed that is exported from the journals of all workers."""
 
     uri: str
-    """As in FEEDS."""
+    """The URI, as in FEEDS."""
     name: str
     """For people: a path, or a URI without its login."""
     is_local: bool
     """It is one file on this host, which can be replaced at any time."""
     overwrite: bool
     one_end: bool
-    """Nothing can be appended to a file in its format."""
+    """Its format has an end: nothing can be appended."""
 
 
 def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
-    """Return the feeds that are exported, without those of which each worker has its own file.
+    """Return the feeds to export. A feed with one file per worker is left out.
 
     Args:
-        began: `%(time)s` in their names.
+        began: the value of `%(time)s` in their names.
     Raises:
-        CrewError: one of them cannot be written.
+        CrewError: a feed cannot be written.
     """
     if not (crawler.settings["FEEDS"] or crawler.settings["FEED_URI"]):
         return []
@@ -89,7 +89,7 @@ def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
 
 
 def _check(target: Path, uri: str) -> None:
-    """Raise CrewError if *target* could not be replaced at the end, after the whole crawl."""
+    """Raise CrewError if *target* could not be replaced at the end of the crawl."""
     real = real_path(target)  # before anything follows the link
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
@@ -102,14 +102,14 @@ def _check(target: Path, uri: str) -> None:
 
 
 def freeze(began: datetime, step_us: int) -> None:
-    """Let it be *began* for Scrapy's exporter in this process, and a bit later each time it asks."""
+    """Make Scrapy's exporter in this process see the time *began*, *step_us* later at each look."""
     moments = (began + timedelta(microseconds=step_us * n) for n in count())
     # Source: scrapy/extensions/feedexport.py::FeedExporter._get_uri_params
     feedexport.datetime = SimpleNamespace(now=lambda tz: next(moments))  # type: ignore
 
 
 def _resolved(exporter: FeedExporter, uri: str, options: Mapping[str, Any], worker: str) -> str:
-    """Return the URI as a worker would have it. Source: scrapy/extensions/feedexport.py"""
+    """Return the URI that *worker* would have. Source: scrapy/extensions/feedexport.py"""
     spider: Any = exporter.crawler.spider
     before = getattr(spider, "dq_worker", None)
     spider.dq_worker = worker

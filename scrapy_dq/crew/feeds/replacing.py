@@ -1,7 +1,7 @@
 """The storage of local feeds in an exporting process: a new file replaces the feed in one step.
 
-A feed holds what it held before the run, and all items of the run, however often it is exported. So the
-process notes how much of the file was there before, and what the file looked like afterwards.
+A feed holds its content from before the run, and all items of the run, however often it is exported. So the
+process notes the size of the older content, and the inode and size of the new file.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ FIELD_BYTES = (1 << 31) - 1
 
 
 class ReplacingFileStorage(FileFeedStorage):
-    """Builds a file beside the one that it replaces. A batch is no continuation of an older file."""
+    """Builds a new file next to the old one. A batch does not continue an older file."""
 
     work: Work
-    """Of this process, which exports one feed."""
+    """The task of this process, which exports one feed."""
     folder: ItemsFolder
     columns: list[str] | None = None
-    """Those of all items, if the feed is CSV and neither it nor an exporter of the project names them."""
+    """The columns of all items, if the feed is CSV and neither it nor the project's exporter names them."""
     building: Path | None = None
-    """A new file that is of no use if this process fails."""
+    """A new file, which is useless if this process fails."""
     appends = False
-    """The feed holds something of before this run."""
+    """The feed holds content from before this run."""
 
     def __init__(self, uri: str, *, feed_options: dict[str, Any] | None = None) -> None:
         super().__init__(uri, feed_options=feed_options)
@@ -45,7 +45,7 @@ class ReplacingFileStorage(FileFeedStorage):
         self._is_batch = bool(self._options.get("batch_item_count"))
 
     def open(self, spider: Spider) -> IO[bytes]:
-        """Return a new file with what the feed holds of before this run."""
+        """Return a new file that begins with the feed's content from before this run."""
         self._target = real_path(Path(self.path))
         run = Run(*self.work.run)
         self._notes = self.folder.notes_of(run, self._target)
@@ -82,7 +82,7 @@ class ReplacingFileStorage(FileFeedStorage):
         file.flush()
         now = self._found()
         if now is not None and now.st_uid == os.geteuid():
-            # Never a program of another user that runs as this one.
+            # Without set-user-ID and execute bits: another user's program must not run as this user.
             os.fchmod(file.fileno(), now.st_mode & 0o666)
         os.fsync(file.fileno())
         new = os.fstat(file.fileno())
@@ -94,17 +94,18 @@ class ReplacingFileStorage(FileFeedStorage):
         sync_folder(self._target.parent)
 
     def _found(self) -> os.stat_result | None:
-        """Return the status of the feed; None: no file is there."""
+        """Return the status of the feed's file, or None without a file."""
         return self._target.lstat() if self._target.is_file() else None
 
     def _parts_before(self) -> list[tuple[int, int]]:
-        """Return the parts of the file that are not of this run, as pairs of positions.
+        """Return the parts of the file from before this run, as pairs of positions.
 
-        What another program has appended since the last export is kept; or all, if it replaced the file.
+        Content that another program has appended since the last export is kept. If another program replaced
+        the file, all of it is kept.
         """
         now, notes = self._found(), read_json(self._notes)
         if notes is None:
-            # With -O, what it holds is left out, unless it may be of this run.
+            # -O drops the old content, unless it may belong to this run.
             old = self._options.get("overwrite") and not self._notes.exists()
             old = old and (self._is_known or not self.work.keeps)
             before = 0 if old or now is None else now.st_size
@@ -121,7 +122,7 @@ class ReplacingFileStorage(FileFeedStorage):
         return [(0, now.st_size)]
 
     def _continue_csv(self, file: IO[bytes]) -> None:
-        """Write no second header. Columns that the first one lacks come last."""
+        """Write no second header. Columns that the first header lacks come last."""
         kwargs = self._options.get("item_export_kwargs") or {}
         if self.columns is not None and kwargs.get("include_headers_line", True):
             csv.field_size_limit(FIELD_BYTES)

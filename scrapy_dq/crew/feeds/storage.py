@@ -1,6 +1,6 @@
 """A feed storage for local files that loses no items on kill -9.
 
-Data is passed to the operating system at once, and is on the disk, safe from power loss, a second later.
+The operating system gets data at once. A second later it is on the disk, safe from power loss.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ logger = logging.getLogger(__name__)
 
 
 _runs: WeakKeyDictionary[Crawler, tuple[str, Run, bool]] = WeakKeyDictionary()
-"""Of crawlers that have joined a run. Scrapy also creates storages before that, to test them."""
+"""The runs that crawlers have joined. Scrapy also creates storages before that, to test them."""
 
 
 def run_begins(sender: Crawler, crawl: str, epoch: str, run: int, new: bool) -> None:
     """Have each local feed with `overwrite` emptied once in a run: when the first worker opens it.
 
-    Later workers append: what it holds was acknowledged and will not be scraped again.
+    Later workers append: the file's items belong to acked requests and will not be scraped again.
 
     Args:
-        new: no worker has scraped anything in it yet.
+        new: no worker has scraped anything in the run yet.
     """
     _runs[sender] = crawl, Run(epoch, run), new
 
 
 def _is_of_all(path: str, crawler: Crawler, feed_options: Any) -> bool:
-    """Tell whether other workers may continue this file: it is neither a batch nor a worker's own.
+    """Tell whether other workers may continue this file: it is neither a batch nor one worker's own.
 
-    There may be many batches, and each would have a record.
+    There may be many batches, and each would need a record.
     """
     own = getattr(crawler.spider, "dq_worker", None)
     return not (feed_options or {}).get("batch_item_count") and not (own and str(own) in path)
 
 
 class UnbufferedFileFeedStorage(FileFeedStorage):
-    """Scrapy's local feed storage, but each item is written to the file as soon as it is exported.
+    """Scrapy's local feed storage, except that it writes each item to the file as soon as it is exported.
 
-    Scrapy's own keeps up to a buffer of items in the process, which a kill -9 loses, although their requests
-    are acknowledged. Give each worker its own file with `%(dq_worker)s`, or use `scrapy dq crawl`.
+    Scrapy's own storage buffers items in the process. A kill -9 loses them, although their requests are
+    acked. Give each worker its own file with `%(dq_worker)s`, or use `scrapy dq crawl`.
     """
 
     _form = ""
@@ -68,17 +68,17 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler
 
         Raises:
-            CrewError: Scrapy tests it, and it is a link of another user: the crawl does not start.
+            CrewError: Scrapy tests the storage, which is a link of another user. The crawl does not start.
         """
         storage = cls(uri, feed_options=feed_options)
         storage._crawler = crawler
         storage._form = str((feed_options or {}).get("format", ""))
-        # When Scrapy tests it; repeating it changes nothing.
+        # Scrapy tests the storage before the crawl. Another connect() changes nothing.
         crawler.signals.connect(run_begins, crawl_joined)
         try:
             real_path(Path(storage.path))
         except CrewError as error:
-            if crawler.crawling:  # the parent of a crew tries its feeds, too, and reports this itself
+            if crawler.crawling:  # the parent of a crew also tries its feeds, and reports this itself
                 refuse(logger, crawler, "A feed cannot be written", error)
             raise
         if crawler in _runs and (
@@ -90,16 +90,17 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     @staticmethod
     def writes_at_once(exporter: Any) -> bool:
         """Tell whether an item is in the file as soon as *exporter*, a class, has exported it."""
-        # A project's own exporter may keep all items until its end, as for spreadsheets.
+        # A project's own exporter may keep all items until its end, for example for spreadsheets.
         export = getattr(exporter, "export_item", None)
         return getattr(export, "__module__", None) == "scrapy.exporters"
 
     def _begin(self, crawl: str, run: Run, new: bool) -> None:
-        """Record that the file holds *run*; with `overwrite`, empty it, unless it may hold the run already.
+        """Record that the file holds *run*. With `overwrite`, empty it, unless it may already hold the run.
 
-        Now, not with the first item: until then others may have written theirs, or, if this worker is killed
-        before, the next would find the items of an older run. Recorded without `overwrite`, too: a later
-        worker or crew with it would take the file for an older run's.
+        The first item would be too late: other workers may have written items before. If this worker were
+        killed before its first item, the next worker would find the items of an older run. A file without
+        `overwrite` is also recorded: otherwise a later worker or crew with `overwrite` would take it for an
+        older run's.
         """
         assert self._crawler is not None
         path = Path(self.path)
@@ -130,7 +131,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 logger.warning("%s is appended to: it may hold what this run has scraped before", path)
 
     def open(self, spider: Spider) -> IO[bytes]:
-        """Open for appending, without a buffer; each write is complete or has no effect."""
+        """Open for appending, without a buffer. Each write is complete or has no effect."""
         path = Path(self.path)
         real_path(path).parent.mkdir(parents=True, exist_ok=True)
         if self.write_mode == "wb":
@@ -146,13 +147,13 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         return unbuffered  # type: ignore[no-any-return]
 
     def _write_failed(self) -> None:
-        """Scrapy drops the item, and its request counts as done: what is missing is not scraped again."""
+        """Count a failed write. Scrapy drops the item, and its request counts as done: it is not repeated."""
         if self._crawler is not None and self._crawler.stats is not None:
             self._crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
 
 
 def use_storage(exporter: FeedExporter, ours: type[FileFeedStorage]) -> None:
-    """Let an exporter write local files by *ours*, before it is open; a storage of the project stays."""
+    """Make an exporter write local files with *ours*, before it is open. A project's own storage stays."""
     for scheme, storage in exporter.storages.items():
         if storage in (FileFeedStorage, UnbufferedFileFeedStorage):
             exporter.storages[scheme] = ours

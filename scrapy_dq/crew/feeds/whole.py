@@ -1,4 +1,4 @@
-"""A file that holds whole records whatever the disk does, and is on the disk a second later."""
+"""A file of whole records, also after errors of the disk. Its data is on the disk a second later."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ SYNC_EVERY_S = 1.0
 
 
 class Whole(io.FileIO):
-    """A file that a failed write leaves unchanged; a pipe cannot be truncated, so it may keep a part.
+    """A file that a failed write leaves unchanged. A pipe cannot be truncated, so it may keep a part.
 
-    A thread syncs it to the disk, at most once a second, and at its end: on the event loop, an fsync would
-    block the crawl for as long as the disk takes.
+    A thread syncs the file to the disk, at most once a second, and at its end. On the event loop, an fsync
+    would block the crawl for as long as the disk takes.
     """
 
     failed: Callable[[], None] | None = None
     """Called after a failed write."""
     _sync_now: threading.Event | None = None
-    """Of the thread that is about to sync; None: everything is synced, or is being synced."""
+    """Wakes the thread that is about to sync; None: everything is synced, or is being synced."""
 
     def write(self, data: Any) -> int:
         """Write all of *data*, or nothing and raise.
 
-        A full disk may accept a part of it without an error. Once there is room again, the next record would
-        continue the incomplete one, and later records could not be separated.
+        A full disk may accept a part of it without an error. Once the disk has room again, the next record
+        would continue the incomplete one, and later records could not be separated.
         """
         if not self.seekable():
             return super().write(data)
@@ -47,8 +47,8 @@ class Whole(io.FileIO):
             raise
         if self._sync_now is None:
             self._sync_now = threading.Event()
-            # Its own descriptor: the file's may be closed, and its number used again, while the thread waits.
-            # Not a daemon thread: the process ends when it is done.
+            # The thread has its own descriptor: the file may be closed, and its number reused, while the
+            # thread waits. Not a daemon thread: the process ends after it.
             arguments = (os.dup(self.fileno()), self._sync_now)
             threading.Thread(target=self._sync, args=arguments, name="scrapy-dq-feed").start()
         return done
@@ -61,7 +61,7 @@ class Whole(io.FileIO):
 
     def _sync(self, descriptor: int, now: threading.Event) -> None:
         now.wait(SYNC_EVERY_S)
-        self._sync_now = None  # before the fsync: what is written from now on needs another one
+        self._sync_now = None  # before the fsync: later writes need another one
         try:
             os.fsync(descriptor)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Bounded, read-only queries about the entries that wait in a crawl; no key is read as a whole."""
+"""Bounded, read-only queries about the waiting entries of a crawl; no key is read as a whole."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _STANDS = ("rotation", "suspects", "resting", "saturated", "delayed")
 
 @dataclass(frozen=True)
 class Size:
-    """How many entries of a partition wait, and what delays them."""
+    """How many entries of a partition wait, and which limits delay them."""
 
     partition: str
     waiting: int
-    """In its lists."""
+    """Entries in its lists."""
     delay_s: float
     concurrency: int
-    """In flight; 0: no limit."""
+    """Most entries in flight; 0: no limit."""
     blocked_s: float
     """Remaining seconds of a block; 0: none."""
     takes_s: float
@@ -57,26 +57,26 @@ class Sizes:
     looked_at: int
     """Number of partitions that were examined."""
     largest: list[Size]
-    """Of those examined, the ones with the most entries; the largest first."""
+    """The examined partitions with the most entries, the largest first."""
     slowest: list[Size]
-    """Of those examined, the ones that take longest; the slowest first. Empty without limits."""
+    """The examined partitions that take longest, the slowest first. Empty without limits."""
     blocked: list[Size]
-    """Of the slowest ones that were examined, those that are blocked; the longest first."""
+    """The blocked partitions among the slowest examined ones, the longest block first."""
 
 
 def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
-    """Return the partitions with the most entries, and those that limits and blocks delay longest; blocking.
+    """Return the largest partitions, and the ones that limits and blocks delay longest; blocking.
 
-    The 250 that are blocked longest, and about as many with their own limits, are always examined; those of
-    a shard that does not answer are not: `peek` tells of it.
+    The 250 with the longest blocks, and about as many with their own limits, are always examined, except in a
+    shard that does not answer: `peek` reports such a shard.
 
     Args:
         client: a `redis` client that decodes nothing.
-        top: how many of each.
+        top: how many of each kind to return.
         most: examine at most about this many partitions.
         budget_s: start no further part after this many seconds.
     Raises:
-        redis.exceptions.RedisError: no reply of home.
+        redis.exceptions.RedisError: home does not reply.
     """
     shards = shards_of(client, crawl)
     count = len(shards)
@@ -114,9 +114,8 @@ def _sizes_in_shard(
 def names_beside(client: Any, crawl: str, partition: str, *, most: int = 20_000) -> list[str] | None:
     """Return names of partitions in use, if *partition* is not in use, else None; blocking.
 
-    A partition is in use if its entries wait or are in flight, or if it has its own limits or a block. Of the
-    delayed entries, the next 500 are examined. Names in other shards than that of *partition* are not
-    returned.
+    A partition is in use if its entries wait or are in flight, or if it has its own limits or a block. Only
+    the next 500 delayed entries are examined. Names in other shards are not returned.
 
     Args:
         most: return at most about this many names.
@@ -146,23 +145,22 @@ def names_beside(client: Any, crawl: str, partition: str, *, most: int = 20_000)
 def upcoming(client: Any, crawl: str, count: int) -> list[Entry]:
     """Return the next *count* entries, roughly as a worker without leases would lease them; blocking.
 
-    Nothing is leased. Entries that may be leased now come first, then those that wait for their partition,
-    then those that are not due; of several shards in turn. At most MAX_UPCOMING entries, and MAX_BYTES of
-    each shard.
+    Nothing is leased. Entries that may be leased now come first, then entries that wait for their partition,
+    then delayed ones; several shards take turns. At most MAX_UPCOMING entries, and MAX_BYTES from each shard.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     parts = shards_of(client, crawl).each(lambda client, shard: _upcoming_in_shard(client, shard, count))
     in_turn = [each for turn in zip_longest(*parts) for each in turn if each is not None]
-    # Stable: within a shard the order stays.
+    # The sort is stable: it keeps the order within a shard.
     return sorted(in_turn, key=lambda each: _STANDS.index(each.where) if each.where in _STANDS else 0)[:count]
 
 
 def awaited_turn(client: Any, crawl: str, overview: Overview) -> Entry | None:
-    """Return the next entry if workers hold nothing, and it may not be leased yet; None: else; blocking.
+    """Return the next entry if a worker holds no lease and may not lease it yet; else None; blocking.
 
-    Its partition has a delay, a block, or no lease or budget left, or it is not due yet.
+    The entry is not due yet, or its partition has a delay, a block, or no lease or budget left.
 
     Args:
         overview: of this crawl, read just now, with its members.
@@ -202,13 +200,13 @@ def info_of(client: Any) -> dict[str, Any] | None:
 def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None) -> str:
     """Return why scripts do not run; empty: they do. Blocking.
 
-    Nothing of the crawl is changed.
+    The crawl is not changed.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     try:
-        # Not by a script of ours: they take an error of a command that they try for one of its arguments.
+        # Not with our own scripts: they mistake an error of a tried command for an error in its arguments.
         text = f"{UNDECLARED_KEYS}\nreturn redis.call('EXISTS', ARGV[1])"
         client.eval(text, 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared")
         kind = start_keys.kind if start_keys else ""
@@ -218,9 +216,9 @@ def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None
 
 
 def compress_depth(client: Any) -> int | None:
-    """Return how many nodes at each end of a list this Redis leaves uncompressed; 0: all.
+    """Return how many nodes at each end of a list this Redis leaves uncompressed; 0: all. Blocking.
 
-    None: this user, or nobody, may read the configuration, or this server has no such setting. Blocking.
+    None: this user, or every user, may not read the configuration, or this server has no such setting.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -229,7 +227,7 @@ def compress_depth(client: Any) -> int | None:
 
 
 def configured(client: Any, name: str) -> int | None:
-    """Return a number of the configuration of this Redis; None: as `compress_depth`, which see. Blocking."""
+    """Return a number from the configuration of this Redis; None: see `compress_depth`. Blocking."""
     with suppress(ResponseError, ValueError):
         if found := client.config_get(name):
             return int(next(iter(found.values())))
@@ -237,10 +235,11 @@ def configured(client: Any, name: str) -> int | None:
 
 
 def unusable_keys(client: Any, start_keys: StartKeys) -> tuple[list[str], str]:
-    """Return those start keys that this user may not read; blocking.
+    """Return the start keys that cannot be used; blocking.
 
     Returns:
-        and a message about one of another type, from which nothing is served; empty: none.
+        the keys that this user may not read; a message about a key of another type, from which nothing is
+        served (empty: no such key).
     Raises:
         redis.exceptions.RedisError: no reply.
     """

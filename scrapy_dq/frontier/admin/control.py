@@ -14,7 +14,7 @@ from scrapy_dq.frontier.wire import by_bytes, whole_ms
 MAX_DELAY_S = 86_400
 MAX_CONCURRENCY = 1_000_000
 MAX_BLOCK_S = 31_536_000
-"""The greatest limits that a person may set."""
+"""The greatest limits that a user may set."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PartitionLimits:
     budget: int = 0
     """Most requests that are done in the run, or on a day; 0: any number."""
     spent: int = 0
-    """How many are done of these."""
+    """How many of these are done."""
 
 
 def limit(
@@ -46,8 +46,8 @@ def limit(
 ) -> PartitionLimits | None:
     """Change the limits of one partition; all workers obey from their next exchange on. Blocking.
 
-    The change lasts until the run is finished, or until a worker joins whose settings differ from those in
-    force. Without a limit given, nothing is changed.
+    The change lasts until the run is finished, or until a worker with other limits in its settings joins.
+    Without any limit in the call, nothing is changed.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
@@ -57,7 +57,7 @@ def limit(
         budget: most requests that are done in the run, or on a day, while it has a budget; 0: any number;
             negative: the crawl's setting.
         block_s: block the partition for this many seconds; 0: lift a block.
-        by: who changes them, for the journal of the crawl: at most 80 bytes of it are kept.
+        by: who changes them, for the journal of the crawl, which keeps at most 80 bytes of it.
     Returns:
         The limits in force now; None: there is no such crawl.
     Raises:
@@ -83,7 +83,7 @@ def wake(client: Any, crawl: str) -> None:
     """Make idle workers exchange again within a second or two. Blocking.
 
     Raises:
-        As `steer`.
+        See `steer`.
     """
     command(client, Shard(crawl, HOME), "steer", "wake", b"")
 

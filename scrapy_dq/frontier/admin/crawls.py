@@ -25,23 +25,24 @@ class CrawlSearch:
         self.complete = False
         """Whether all keys were examined once, and each node has answered."""
         self._left: list[Any] = []
-        """Of this round through all keys: a client for each node with keys that were not examined."""
+        """A client for each node that is not completely scanned in this round through all keys."""
         self._cursor = 0
-        """Of the last one of them."""
+        """The SCAN cursor of the last of these nodes."""
         self._missed = False
         """Whether a node did not answer in this round."""
 
     def go_on(
         self, nodes: Callable[[], Sequence[Any]], *, most_keys: int = 200_000, budget_s: float = 0.5
     ) -> list[str]:
-        """Return the names of the crawls that are found within the bounds; after the last key it begins anew.
+        """Return the names of the crawls found within the bounds; the next call continues behind these keys.
 
-        A Redis may hold millions of other keys: SCAN examines about *most_keys* of them.
+        After the last key, a new round begins. A Redis may hold millions of other keys: SCAN examines about
+        *most_keys* of them.
 
         Args:
-            nodes: returns a client for each node; it is asked at the beginning of each round.
+            nodes: returns a client for each node; it is called at the beginning of each round.
         Raises:
-            redis.exceptions.RedisError: no reply of the only node; or a node has answered with an error.
+            redis.exceptions.RedisError: the only node does not reply, or a node has answered with an error.
         """
         found, until = set[str](), time.monotonic() + budget_s
         for _ in range(most_keys // _PART):
@@ -54,7 +55,7 @@ class CrawlSearch:
         """Return the names of all crawls, however many keys there are: SCAN examines about 10⁶ in a second.
 
         Raises:
-            As `go_on`.
+            See `go_on`.
         """
         found = set(self._part(nodes))
         while self._left:
@@ -80,12 +81,12 @@ class CrawlSearch:
             name.decode("utf-8", "replace").removeprefix(f"{PREFIX}{{").removesuffix("}:meta")
             for name in names
         )
-        # With a slash, which a name does not have once it is encoded, it is another shard of a crawl.
+        # An encoded name has no slash: a key with a slash belongs to another shard of a crawl.
         return [unquote(name) for name in encoded if "/" not in name]
 
 
 def shards_left(nodes: Sequence[Any], crawl: str) -> set[int]:
-    """Return the numbers of shards of which something is stored, but for home; scans all keys; blocking.
+    """Return the numbers of all stored shards except home; scans all keys; blocking.
 
     Raises:
         redis.exceptions.RedisError: a node does not answer.

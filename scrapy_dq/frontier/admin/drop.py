@@ -1,4 +1,4 @@
-"""Drop what waits in one partition: a site that is a trap, or that is not wanted any more."""
+"""Drop the waiting entries of one partition, for a site that is a trap or not wanted any more."""
 
 from __future__ import annotations
 
@@ -43,16 +43,17 @@ def drop(
 ) -> int | None:
     """Drop all entries of a partition that wait or are delayed; they stay seen. Blocking.
 
-    What is in flight is done, failed or released as always; what is released, or found, meanwhile may stay.
+    Entries in flight are done, failed or released as usual. Entries that workers release or put during the
+    call may stay.
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
         by: who drops them, for the journal of the crawl.
-        dropped: called with the number of further ones.
+        dropped: called with the number of entries that each step has dropped.
     Returns:
-        How many it were; None: there is no such crawl.
+        The number of dropped entries; None: there is no such crawl.
     Raises:
-        redis.exceptions.RedisError: no reply; some may be dropped, and a repeat goes on.
+        redis.exceptions.RedisError: no reply; some may be dropped, and a repeat continues.
         FrontierRefused: a key of the crawl has a foreign type, or it is half moved.
     Source: transitions/drop.lua
     """

@@ -1,4 +1,4 @@
-"""All entries of a crawl, wherever they are, decoded and in parts; no key is read as a whole; blocking."""
+"""Reads all entries of a crawl, decoded and in parts; no key is read as a whole. Blocking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Looked:
     entries: int = 0
     """Number of entries that were read."""
     complete: bool = True
-    """All that there are, in the shards that answer."""
+    """Whether it has read all entries of the shards that answer."""
 
 
 def look_at_entries(
@@ -35,14 +35,14 @@ def look_at_entries(
 ) -> Looked:
     """Pass entries to *see* until it returns False, or *most* were read, or there are no more.
 
-    What others do meanwhile may hide an entry that moves, or show it twice.
+    An entry that moves during the search may be missing, or appear twice.
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
         partitions: pass only entries of these; None: of all.
         looked: called now and then with the number of further entries that were read.
     Raises:
-        redis.exceptions.RedisError: no reply of home.
+        redis.exceptions.RedisError: home does not reply.
     """
     found = Looked()
 
@@ -74,19 +74,19 @@ def kept(
 ) -> list[Entry]:
     """Return *limit* failed requests, or dead letters, of the run, newest first; blocking.
 
-    Of failed requests these are the newest. Dead letters are stored in no order: it is any of them.
+    Failed requests: the newest ones. Dead letters are stored in no order: any of them.
 
     Args:
         where: `"failed"` or `"dead"`.
         partitions: read only these; None: all.
-        most_bytes: read about so many, and at least one part of them in each shard.
+        most_bytes: read about this many bytes, and at least one part in each shard.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     shards = shards_of(client, crawl)
 
     def read(client: Any, shard: keys.Shard) -> list[Entry]:
-        # Each once: new failures shift the list, so that some are read twice.
+        # A dict drops repeats: new failures shift the list, so that some are read twice.
         found, left = dict[Entry, None](), most_bytes / len(shards)
         for page in drained(Reader(client, shard).entries(where)):
             found |= dict.fromkeys(
@@ -116,10 +116,10 @@ def dead(client: Any, crawl: str, limit: int = 100) -> list[Entry]:
 
 
 def kept_one(client: Any, crawl: str, where: str, entry_id: bytes) -> Entry | None:
-    """Return the failed request or dead letter with this id, None if it is not among those kept; blocking.
+    """Return the failed request or dead letter with this id, None if it is not kept; blocking.
 
     Args:
-        where: as for `kept`.
+        where: see `kept`.
     Raises:
         redis.exceptions.RedisError: no reply.
     """

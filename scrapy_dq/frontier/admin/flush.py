@@ -18,7 +18,7 @@ from scrapy_dq.frontier.scan import scan
 
 logger = logging.getLogger(__name__)
 PURGE_S = 10.0
-"""How long a starting worker looks: enough for some ten million keys."""
+"""Seconds for which a starting worker looks for lost keys: enough for about ten million keys."""
 
 
 _AT_START = (
@@ -34,14 +34,14 @@ async def flush(
     refused: str = _AT_START,
     dead: dict[str, int | None] | None = None,
 ) -> Flushed:
-    """Delete the home shard, whatever is stored in it, and return what was deleted.
+    """Delete the home shard, even if its data is invalid, and return the result.
 
     Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
 
     Args:
         purpose: the setting or command that requests it, for the log.
         refused: how the error message ends, after "worker ID of crawl NAME is alive".
-        dead: what an earlier `need_nobody` has found.
+        dead: the findings of an earlier `need_nobody`.
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
     """
@@ -51,7 +51,7 @@ async def flush(
         flushed = await frontier.flush(sorted(dead))
         if not flushed.joined:
             return flushed
-        # A worker has joined meanwhile: check it, too.
+        # A worker has joined since the check: check it also.
 
 
 async def flush_all(
@@ -60,16 +60,16 @@ async def flush_all(
     shards: int,
     most_s: float = math.inf,
 ) -> list[Flushed]:
-    """Delete everything of the crawl, in all its shards, and return what was deleted in each.
+    """Delete the crawl in all its shards, and return the result for each shard.
 
-    Home, without which there is no crawl, is deleted first. If this is interrupted, `scrapy dq clear --all`
+    Home is deleted first: without it there is no crawl. After an interruption, `scrapy dq clear --all`
     deletes the rest: it finds the other shards by their names.
 
     Args:
         delete: deletes home: `flush`, or by force.
         of_shard: returns the frontier of a shard.
-        shards: how many there are; home may know of more.
-        most_s: how long to look for keys that nothing leads to, among all keys of this Redis.
+        shards: the number of shards; home may know of more.
+        most_s: seconds to look for keys that no index names, among all keys of this Redis.
     """
     frontiers = [await of_shard(number) for number in range(shards)]
     epochs = [await each.epoch() for each in frontiers[1:]]
@@ -86,25 +86,25 @@ async def flush_all(
 
 
 async def flush_others(others: Sequence[Frontier], epochs: Sequence[bytes]) -> list[Flushed]:
-    """Delete the other shards of a crawl whose home was deleted, and return what was deleted.
+    """Delete the other shards of a crawl whose home was deleted, and return the results.
 
-    Without home, they belong to no crawl: a worker that is alive there only was left behind. One that belongs
-    to a crawl that has begun since stays.
+    Without home, they belong to no crawl: a worker that is alive only there was left behind. If another crawl
+    has begun in a shard since, that shard stays.
 
     Args:
-        epochs: what they had before home was deleted; of those beyond, what they have is deleted.
+        epochs: the epochs before home was deleted; the shards beyond these are deleted with any epoch.
     """
     found = []
     for other, epoch in zip_longest(others, epochs):
         try:
             found.append(await other.flush([], force=True, epoch=epoch))
         except BegunAnew:
-            logger.warning("Crawl %r was begun anew meanwhile: a shard of it was not deleted", other.crawl)
+            logger.warning("Crawl %r has just begun again: one of its shards was not deleted", other.crawl)
     return found
 
 
 async def purge(frontiers: Sequence[Frontier], most_s: float = math.inf) -> int:
-    """Delete the keys of flushed shards that nothing led to, and return how many; -1: it took too long.
+    """Delete the keys of flushed shards that no index named, and return how many; -1: it took too long.
 
     Raises:
         FrontierError: some may be left; repeat the call.

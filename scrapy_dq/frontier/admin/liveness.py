@@ -1,4 +1,4 @@
-"""Check from outside whether a worker of a crawl is live, before an operation that requires that none is."""
+"""Check from outside whether a worker of a crawl is live, before an operation on a crawl at rest."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def need_nobody(
     Args:
         purpose: the setting or command that asks, for the log.
         refused: how the error message ends, after "worker ID of crawl NAME is alive".
-        dead: ids of dead workers, each with its heartbeat (None: of no interest); further ones are added. One
-            whose heartbeat has moved since was only frozen, and is live.
+        dead: ids of dead workers, each with its heartbeat (None: not needed); further ones are added. If a
+            heartbeat has moved since, its worker was only frozen, and is live.
     Raises:
         FrontierRefused: a worker is live.
     """

@@ -42,20 +42,21 @@ class Overview:
     """How often the workers were asked to close."""
     shards: int = 1
     unreachable: tuple[int, ...] = ()
-    """The shards that did not answer: nothing of them is counted."""
+    """The shards that did not answer: their entries are not counted."""
     apart: tuple[int, ...] = ()
-    """Those that have nothing of this run: lost, rolled back, or not begun yet."""
+    """The shards without data of this run: lost, rolled back, or not begun yet."""
     run_name: str = ""
     began_at: float = 0.0
     finished_at: float = 0.0
-    """When a run of this crawl finished last: seconds since 1970 by Redis's clock; 0: unknown, or none."""
+    """When the last finished run of this crawl ended, in seconds since 1970 by Redis's clock; 0: unknown, or
+    no run has finished."""
 
 
 def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
     """Return the sums of `scrapy_dq.SharedStats` over all workers of this run; blocking.
 
     Raises:
-        redis.exceptions.RedisError: no reply, or another type of key.
+        redis.exceptions.RedisError: no reply, or the key has another type.
     """
     found: dict[str, int | float] = {}
     stored = at_home(client, crawl, lambda client, home: client.hgetall(keys.prefix(home) + "stats"))
@@ -67,7 +68,7 @@ def shared_stats(client: Any, crawl: str) -> dict[str, int | float]:
 
 
 def described(client: Any, crawl: str) -> dict[str, str]:
-    """Return the stored `spider`, `fingerprinter`, `seen_kind` and `run_name`; empty: none. Blocking.
+    """Return the stored `spider`, `fingerprinter`, `seen_kind` and `run_name`; empty: not stored. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -80,7 +81,7 @@ def described(client: Any, crawl: str) -> dict[str, str]:
 
 
 async def order_of(client: Any, crawl: str) -> Order | None:
-    """Return the stored order of *crawl*; None: none, or an unknown one.
+    """Return the stored order of *crawl*; None: there is no order, or an unknown one.
 
     Args:
         client: a `redis.asyncio` client that decodes nothing.
@@ -93,9 +94,9 @@ async def order_of(client: Any, crawl: str) -> Order | None:
 
 
 def _of_all(members: Sequence[Member], others: Sequence[Member]) -> list[Member]:
-    """Add to each worker what it has in another shard, where it is registered under another id.
+    """Add the counts of each worker in another shard, where it is registered under another id.
 
-    Of several in one process nothing tells which is which there: the first one gets it all.
+    Several workers in one process cannot be told apart there: the first one gets the counts of all.
     """
     there: defaultdict[Any, list[Member]] = defaultdict(list)
     for other in others:
@@ -118,9 +119,9 @@ def peek(client: Any, crawl: str, *, most_members: int | None = None) -> Overvie
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
-        most_members: read the records of so many workers; all are counted.
+        most_members: read the records of at most this many workers; all are counted.
     Raises:
-        redis.exceptions.RedisError: no reply of home. Another shard that does not answer is noted.
+        redis.exceptions.RedisError: home does not reply. Other shards that do not reply are noted.
         FrontierRefused: a key of the crawl has another type.
     """
     shards = shards_of(client, crawl)

@@ -30,9 +30,9 @@ class Retried:
     failed: int = 0
     dead: int = 0
     left: int = 0
-    """Chosen, but gone before they were moved."""
+    """Chosen records that were gone before they were moved."""
     unreachable: tuple[int, ...] = ()
-    """The shards that did not answer: of what they have, some may be left."""
+    """The shards that did not answer: some of their records may be left."""
 
 
 def retry(
@@ -48,7 +48,8 @@ def retry(
     """Move failed requests and dead letters of the run back to their places in the backlog; blocking.
 
     Their attempts are reset to 0. A finished run is reopened: its seen set and its start requests are kept.
-    Requests that fail again meanwhile are not moved a second time. The call may be repeated at any time.
+    A request that fails again during the call is not moved a second time. The call may be repeated at any
+    time.
 
     Args:
         client: a `redis` client that decodes nothing.
@@ -57,15 +58,15 @@ def retry(
         moved: called now and then with the number of further records that were examined.
         by: who retries them, for the journal of the crawl.
     Raises:
-        redis.exceptions.RedisError, FrontierUnavailable: no reply of home; some may have been moved.
-        FrontierRefused: the crawl has changed meanwhile, or a key of it has a foreign type.
+        redis.exceptions.RedisError, FrontierUnavailable: home does not reply; some may have been moved.
+        FrontierRefused: the crawl is not the one in *overview* any more, or a key of it has a foreign type.
     """
     shards, found = shards_of(client, crawl), Retried()
     home = next(iter(shards))
 
     def open_home() -> None:
-        # A shard that is open in a finished crawl would be cleared by the next run. Before and after each
-        # batch: what was moved before may be done, and the run finished again.
+        # The next run would clear a shard that is open in a finished crawl. Home is opened before and after
+        # each batch: workers may have done earlier batches, and finished the run again.
         with as_unavailable():  # not taken for an error of the other shard
             retry_records(*home, overview, by=by, reopen=True)
 
@@ -109,7 +110,7 @@ def _once(wanted: Callable[[Entry], bool]) -> Callable[[Entry], bool]:
 
 
 def count_kept(client: Any, crawl: str) -> tuple[int, int]:
-    """Return the numbers of failed requests and dead letters that are kept; blocking.
+    """Return the numbers of stored failed requests and dead letters; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -175,7 +176,7 @@ def retry_records(
         by: see `retry`.
         reopen: open the run, even if nothing is moved.
     Raises:
-        As of `retry`.
+        See `retry`.
     Source: transitions/retry.lua
     """
     flat = [part for each in failed for part in each]

@@ -1,4 +1,4 @@
-"""The shards of a crawl as a program sees them from outside: where each is, and which of them answer."""
+"""The shards of a crawl as a program sees them from outside: where each one is, and which ones answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrapy_dq.frontier.wire import answer_of, refuse
 
 T = TypeVar("T")
 _MOST_TRIES = 4
-"""In a cluster: a node that does not answer, two that name another one, and that."""
+"""In a cluster: a node that does not answer, two nodes that name another one, and the right node."""
 
 
 class Shards:
@@ -27,14 +27,14 @@ class Shards:
         """
         Args:
             connect: returns the client for the keys of a shard.
-            strict: an error of any shard is raised, where the caller of `each` does not say otherwise.
+            strict: raise an error of any shard, unless the caller of `each` decides otherwise.
         """
         self._shards = [(connect(number), Shard(crawl, number)) for number in range(count)]
         self._strict = strict
         self.unreachable: set[int] = set()
-        """Those that did not answer. They are not asked again: that could take a time-out each time."""
+        """Shards that did not answer. They are not asked again: that could take a time-out each time."""
         self._silent: set[object] = set()
-        """Nodes of a cluster that did not answer: other shards that they have are not asked."""
+        """Nodes of a cluster that did not answer: the other shards on them are not asked."""
 
     def __iter__(self) -> Iterator[tuple[Any, Shard]]:
         return iter(self._shards)
@@ -47,19 +47,19 @@ class Shards:
         return self._shards[shard_of(partition.encode(), b"", len(self))]
 
     def ask_all(self) -> None:
-        """Ask those again that did not answer."""
+        """From now on, also ask the shards again that did not answer."""
         self.unreachable.clear()
         self._silent.clear()
 
     def each(self, call: Callable[[Any, Shard], T], *, strict: bool | None = None) -> Iterator[T]:
-        """Yield what *call* returns for each shard that answers, home first; note the others.
+        """Yield the result of *call* for each shard that answers, home first; note the others.
 
-        In a cluster, *call* is repeated if it has asked a node that is not that of the shard.
+        In a cluster, *call* is repeated if it has asked a node that does not have the shard.
 
         Args:
-            strict: raise what any shard raises; None: as the object was made.
+            strict: raise an error of any shard; None: as in the constructor.
         Raises:
-            redis.exceptions.RedisError: home does not answer; or another shard has answered with an error.
+            redis.exceptions.RedisError: home does not answer, or another shard has answered with an error.
         """
         strict = self._strict if strict is None else strict
         for client, shard in self._shards:
@@ -76,10 +76,10 @@ class Shards:
 
 
 def shards_of(client: Any, crawl: str) -> Shards:
-    """Return the shards of a crawl, as many as it has; blocking.
+    """Return the shards of a crawl; blocking.
 
     Args:
-        client: a `redis` client that decodes nothing, for all shards; Shards are returned as they are.
+        client: a `redis` client that decodes nothing, for all shards; Shards are returned unchanged.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
@@ -89,7 +89,7 @@ def shards_of(client: Any, crawl: str) -> Shards:
 
 
 def count_of(client: Any, crawl: str) -> int:
-    """Return how many shards a crawl has, as it is stored; 0 if it is absent, or unreadable; blocking.
+    """Return the stored number of shards of a crawl; 0 if it is absent or unreadable; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -102,7 +102,7 @@ def count_of(client: Any, crawl: str) -> int:
         epoch, stored = at_home(client, crawl, read)
     except ResponseError as error:
         if str(error).startswith("WRONGTYPE"):
-            return 0  # what reads the rest says so
+            return 0  # the caller's next read of the crawl raises an error
         raise
     if epoch is None:
         return 0
@@ -110,7 +110,7 @@ def count_of(client: Any, crawl: str) -> int:
 
 
 def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:
-    """Return what *call* returns for home, as `Shards.each` would; blocking.
+    """Return the result of *call* for home, as `Shards.each` would; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -121,7 +121,7 @@ def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:
 
 
 def command(client: Any, shard: Shard, transition: str, *args: Any) -> list[Any] | None:
-    """Run a script that changes a shard, and return what it answers after OK; None: no such crawl. Blocking.
+    """Run a script that changes a shard, and return its answer after OK; None: no such crawl. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -133,12 +133,12 @@ def command(client: Any, shard: Shard, transition: str, *args: Any) -> list[Any]
 
 
 def in_cluster(client: Any) -> bool:
-    """Tell whether a client is of a Redis Cluster (backend/cluster.py): each crawl may be on another node."""
+    """Tell whether a client is for a Redis Cluster (backend/cluster.py): crawls may be on different nodes."""
     return hasattr(getattr(client, "connection_pool", None), "route")
 
 
 def node_of(client: Any) -> object:
-    """Return the address of the node to which a client's commands go now; None: it is of no cluster."""
+    """Return the address of the node to which a client's commands go now; None: there is no cluster."""
     return client.connection_pool.route.address if in_cluster(client) else None
 
 
@@ -152,14 +152,14 @@ def _called(
         try:
             if node in silent:
                 client.connection_pool.route.failed(node)
-                client.connection_pool.disconnect()  # it would ask there again
+                client.connection_pool.disconnect()  # it would ask this node again
                 raise ConnectionError("the node did not answer before")
             return call(client, shard)
         except ResponseError as error:
             if last or not finds or moved_to(error) is None:  # else the client knows the node now
                 raise
         except (RedisError, OSError):
-            # The first one that was asked may be another shard's node: now the client asks the next.
+            # The first node may belong to another shard: now the client asks the next one.
             if last or failed or not finds:
                 if finds:
                     silent.add(node)

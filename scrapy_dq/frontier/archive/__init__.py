@@ -1,1 +1,1 @@
-"""Reads a whole crawl, and stores one: in terms that do not depend on Redis, order or number of shards."""
+"""Reads and stores whole crawls, in a form that does not depend on Redis, order or number of shards."""

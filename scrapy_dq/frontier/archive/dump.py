@@ -1,4 +1,4 @@
-"""A crawl -> its parts. Nothing is changed, and no key is read as a whole."""
+"""Reads a crawl in parts. It changes nothing, and reads no key as a whole."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Items = AsyncIterator[list[Any]]
 async def dump(
     frontiers: Sequence[Frontier], header: Header, kinds: Sequence[str] = parts.KINDS
 ) -> AsyncIterator[Part]:
-    """Yield all parts of a crawl: of each shard, in the order of *kinds*.
+    """Yield all parts of a crawl, shard by shard, each in the order of *kinds*.
 
     Raises:
         FrontierUnavailable: no usable reply.
@@ -39,7 +39,7 @@ async def _pages(frontiers: Sequence[Frontier], header: Header, kinds: Sequence[
     for number, frontier in enumerate(frontiers):
         for kind in kinds:
             if number != HOME and kind in (parts.STATS, *HISTORY):
-                continue  # the curves of another shard would not fit to those of home
+                continue  # the curves of another shard would not match home's
             async for items in _items(Reader(frontier.client, frontier.name), kind, header):
                 yield Part(kind, number, items)
 
@@ -81,7 +81,7 @@ async def _buckets(reader: Reader, name: bytes) -> _Items:
 
 
 async def _came_back(reader: Reader, kind: str) -> _Items:
-    """Yield what has come back or was declined, and what workers hold that are dead, or on hold."""
+    """Yield returned or declined entries, and the leases of workers that are dead or on hold."""
     suspect = kind == QUARANTINE
     for where in (kind,) if suspect else (kind, DECLINED):
         async for entries in reader.entries(where):
@@ -108,7 +108,7 @@ def _entries(of: Backlog, pages: Pages) -> _Items:
 async def _merged(lists: list[_Items]) -> _Items:
     heads = [await anext(each, []) for each in lists]
     while any(heads):
-        # As far as the list whose page ends first: what is read next of it may be older than the others.
+        # Merge up to the list whose page ends first: its next page may be older than the other pages.
         ends = min(head[-1].sequence for head in heads if head)
         older = ([e for e in head if e.sequence <= ends] for head in heads)
         yield list(merge(*older, key=lambda e: e.sequence))

@@ -1,4 +1,4 @@
-"""What is true of a whole crawl, and whether anything has been done in it."""
+"""Reads the properties of a whole crawl, and detects changes in it."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from scrapy_dq.frontier.scripts import at_node
 from scrapy_dq.frontier.wire import half_moved, refuse_other_schema
 
 _SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _OFFSET, _DELAYED, _SEEN = 0, 1, 2, 3, 4, 7, 9, 11
-"""In the counts of a shard. Source: lua/lib/state.lua"""
+"""Indexes in the counts of a shard. Source: lua/lib/state.lua"""
 _NO_COUNTS = [0] * 12
 _MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
 """Counts that change whenever an entry or a token does."""
 
 
 async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
-    """Return what differs later if anything has been done in the crawl."""
+    """Return a value that differs later if the crawl has changed."""
     found = []
     for frontier in frontiers:
         meta = await meta_of(frontier)
         counts = counts_of(meta)
         members = await Reader(frontier.client, frontier.name).ask("smembers", b"members")
-        # Who comes and goes may have moved entries, though all counts are as before.
+        # A worker that joined and left may have moved entries, although all counts are as before.
         said = [meta.get(name) for name in (b"epoch", b"run", b"phase", b"events")]
         found.append([*said, *(counts[n] for n in _MARKED), sorted(members)])
     return found
 
 
 async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT) -> Header:
-    """Return what is true of the whole crawl.
+    """Return the properties of the whole crawl.
 
     Args:
-        frontiers: of all its shards, home first.
-        fields: home's meta, for the header; never_sent is the sum over all shards.
+        frontiers: all its shards, home first.
+        fields: the fields of home's meta for the header; never_sent is the sum over all shards.
     Raises:
-        FrontierRefused: there is none, or it is half of something; or it was stored by another version.
+        FrontierRefused: there is no crawl, it is incomplete, or another version has stored it.
     """
     metas = [await meta_of(each) for each in frontiers]
     home, crawl = metas[HOME], frontiers[HOME].crawl
@@ -61,7 +61,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
             )
         if meta.get(b"shards", b"").startswith(b"0>"):
             raise FrontierRefused(half_moved(meta[b"shards"]))
-    # A program that pushes requests has begun it, and no spider has joined since.
+    # Not stored: a program that pushes requests has begun the crawl, and no spider has joined since.
     order, seen = Order(_text(home, "order") or "fifo"), Seen(_text(home, "seen_kind") or "exact")
     with as_unavailable():
         seconds, micros = await frontiers[HOME].client.time()
@@ -87,7 +87,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
 
 
 async def meta_of(frontier: Frontier) -> dict[bytes, bytes]:
-    """Return the meta of a shard; in a cluster, its node is found by this."""
+    """Return the meta of a shard; in a cluster, this call also finds its node."""
     client, name = frontier.client, keys.meta(frontier.name)
     with as_unavailable():
         return dict(await at_node(client, lambda: client.hgetall(name)))

@@ -1,6 +1,6 @@
-"""Parts -> a new crawl, in any order, kind of seen and number of shards.
+"""Stores parts as a new crawl, in any order, kind of seen and number of shards.
 
-An interrupted load begins again: what it has stored is deleted first.
+An interrupted load begins again: it first deletes the data of the earlier attempt.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _OF_PARTITIONS = (parts.LIMITS, parts.BLOCKED, parts.SPENT, parts.EARLIEST)
 
 @dataclass
 class Loaded:
-    """What a call has done."""
+    """The result of a load."""
 
     before: bool = False
-    """The same was loaded before, completely: nothing was done."""
+    """An earlier call has loaded the same export completely: nothing was done."""
     entries: int = 0
     tokens: int = 0
     """How many entries and fingerprints were given; expired ones are not counted."""
     doubts: list[str] = field(default_factory=list)
-    """Why it is not certain that everything is on disk; a sentence without a full stop each."""
+    """Why it is not certain that everything is on disk: sentences without a full stop."""
 
 
 async def load(
@@ -50,18 +50,18 @@ async def load(
     progress: Callable[[int], object] = lambda count: None,
     whole: bool = False,
 ) -> Loaded:
-    """Store a crawl that does not exist; the next call begins one again that was interrupted.
+    """Store a crawl that does not exist; after an interruption, the next call begins again.
 
     Args:
-        frontiers: of all shards that it will have, home first.
+        frontiers: all shards of the new crawl, home first.
         given: all its parts.
-        shape: what the new crawl is.
-        priority_of: returns the priority of a payload, if the order of the old crawl knew none.
+        shape: the shape of the new crawl.
+        priority_of: returns the priority of a payload, for an old crawl whose order has no priorities.
         progress: called with the number of further entries and fingerprints.
-        whole: refuse to end if other entries were given than the header counts.
+        whole: refuse to end if the number of given entries differs from the header.
     Raises:
         FrontierUnavailable: a shard does not answer: repeat the call.
-        FrontierRefused: the crawl exists, is half of something else, or was rolled back meanwhile.
+        FrontierRefused: the crawl exists, is half imported from elsewhere, or was rolled back in between.
     """
     require_convertible(header, shape.seen)
     if await is_loaded(frontiers, header.id):
@@ -85,7 +85,7 @@ async def load(
 
 
 async def is_loaded(frontiers: Sequence[Frontier], id_: str) -> bool:
-    """Tell whether the export *id_* was loaded completely; if so, take the last steps of that."""
+    """Tell whether the export *id_* was loaded completely; if so, take the last steps of that load."""
     metas = [await meta_of(each) for each in frontiers]
     home = metas[HOME]
     if home.get(b"imported") != id_.encode() or home.get(b"shards", b"").startswith(b"0>"):
@@ -95,7 +95,7 @@ async def is_loaded(frontiers: Sequence[Frontier], id_: str) -> bool:
 
 
 def require_convertible(header: Header, seen: Seen) -> None:
-    """Raise FrontierRefused if what was seen cannot become of this kind."""
+    """Raise FrontierRefused if the seen set cannot be converted to this kind."""
     if header.seen is Seen.COMPACT and seen is not Seen.COMPACT and header.tokens:
         raise FrontierRefused(
             "what was seen is compact, and does not hold whole fingerprints: it cannot become "
@@ -150,7 +150,7 @@ class _Loading:
     ) -> None:
         self._new, self._header, self._shape, self._priority_of = new, header, shape, priority_of
         self._failed: dict[int, int] = defaultdict(int)
-        """By shard: how many records of failed requests."""
+        """By shard: the number of records of failed requests."""
         self.entries = self.tokens = 0
 
     async def take(self, part: Part) -> None:
@@ -191,13 +191,13 @@ class _Loading:
     async def _forget_messages(self, entries: Sequence[Entry]) -> None:
         """Acknowledge the messages of streams that *entries* were made from.
 
-        If the new crawl has the name of the old one, these are pending in its group, and would be read again.
+        If the new crawl has the name of the old one, they are pending in its group, and would be read again.
         """
         if messages := {apart(each.payload)[0] for each in entries} - {b""}:
             await self._new.store(HOME, "messages", sorted(messages))
 
     def _as_new(self, entry: Entry) -> Entry:
-        """Return an entry as it is in the new order, without its message."""
+        """Return an entry with its rank in the new order, without its message."""
         (_, payload), rank = apart(entry.payload), entry.rank
         if not self._shape.order.by_priority:
             rank = 0
@@ -215,14 +215,14 @@ class _Loading:
         """Return the shards that get an item of a part."""
         kind, before, after = part.kind, self._header.shards, self._shape.shards
         if kind in ENTRIES:
-            # Without a partition, any shard will do: its token, which is stored elsewhere, decides no more.
+            # Without a partition, any shard will do: the token, which decides for a put, is stored already.
             return (_home_of(item.partition, item.entry_id, after),)
         if kind in _OF_PARTITIONS:
             partition = item[kind in (parts.BLOCKED, parts.EARLIEST)]
-            # Those that are in force, where the partition lives: limits of the settings are in all shards.
+            # Only items in force, from the partition's own shard: all shards store the limits of settings.
             is_in_force = shard_of(partition, b"", before) == part.shard
             return (_home_of(partition, b"", after),) if is_in_force else ()
-        if kind == parts.ADOPTED:  # those are in all shards
+        if kind == parts.ADOPTED:  # all shards have all of these
             return range(after) if part.shard == HOME else ()
         if kind in TOKENS:
             is_whole = kind != parts.SEEN or self._header.seen is not Seen.COMPACT
@@ -233,14 +233,14 @@ class _Loading:
 
 
 def _home_of(partition: bytes, entry_id: bytes, shards: int) -> int:
-    """Return the shard of a partition; what was claimed is at home."""
+    """Return the shard of a partition; claimed start payloads are at home."""
     return HOME if partition == CLAIMED else shard_of(partition, entry_id, shards)
 
 
 def shards_for_all_of(shard: int, before: int, after: int) -> range:
     """Return all new shards that get partitions of an old *shard*.
 
-    The fingerprint of a request does not name its partition: each of these gets a copy.
+    The fingerprint of a request does not name its partition: each of these shards gets a copy.
     """
     common = math.gcd(before, after)
     return range(shard % common, after, common)

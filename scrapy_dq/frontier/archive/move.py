@@ -1,6 +1,6 @@
-"""Moves a crawl at rest: what an export reads is loaded elsewhere, and only then deleted here.
+"""Moves a crawl at rest: reads it like an export, loads it elsewhere, and only then deletes it here.
 
-A move that is killed is continued by the same one. The crawl is frozen first, so that it does not change, and
+After a kill, the same command continues the move. The crawl is frozen first, so that it does not change, and
 stores the plan, with the id of the load. It is deleted when the new crawl is complete and on disk. In the
 same Redis a crawl moves twice, through another name.
 """
@@ -32,23 +32,23 @@ from scrapy_dq.frontier.wire import half_moved, id_text, refuse
 from scrapy_dq.frontier.worker.audit import audit
 
 BETWEEN = "~moving"
-"""Behind the name of a crawl: its name between the two halves of a move in one Redis."""
+"""Appended to the name of a crawl between the two halves of a move in one Redis."""
 ShardOf = Callable[[int], Awaitable[Frontier]]
 """Returns the frontier of a shard of one crawl, by its number."""
 
 
 @dataclass
 class Moved:
-    """The result of a call."""
+    """The result of a move."""
 
     now: Shape
     was: Shape | None = None
-    """None: the old crawl was deleted by an earlier call."""
+    """None: an earlier call has deleted the old crawl."""
     entries: int = 0
     tokens: int = 0
-    """Requests and fingerprints that this call has given to the new crawl; 0: an earlier one had."""
+    """Requests and fingerprints that this call has stored in the new crawl; 0: an earlier call has."""
     doubts: list[str] = field(default_factory=list)
-    """Why it is not certain that everything is on disk; a sentence without a full stop each."""
+    """Why it is not certain that everything is on disk: sentences without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class _Plan:
     """The plan that a frozen crawl has stored in its home."""
 
     id: str
-    """Of the load."""
+    """The id of the load."""
     to: str
-    """The address of the Redis where it goes; empty: this one."""
+    """The address of the new Redis; empty: this one."""
     shape: Shape
 
     @classmethod
@@ -78,7 +78,7 @@ class Mover:
     """The arguments that both halves of a move have in common."""
 
     shape: Shape
-    """The new shape, unless an earlier command began a move to another one: this one completes that."""
+    """The new shape. If an earlier command began a move to another shape, this one completes that move."""
     priority_of: Callable[[bytes], int]
     """See `load`."""
     at_rest: Callable[[Sequence[Frontier], str, int], Awaitable[None]]
@@ -89,16 +89,16 @@ class Mover:
     began: Callable[[int], object] = lambda count: None
     """Called with the number of entries and fingerprints before they are read."""
     progress: Callable[[int], object] = lambda count: None
-    """Called with the number of further ones."""
+    """Called with the number of entries and fingerprints in each further part."""
 
     async def elsewhere(self, source: ShardOf, target: ShardOf, to: str) -> Moved:
         """Move a crawl into another Redis; the next call continues an interrupted move.
 
         Args:
-            to: the address of that, without a password.
+            to: the address of the new Redis, without a password.
         Raises:
             FrontierUnavailable: a Redis does not answer: repeat the call.
-            FrontierRefused: it is not possible; the message says why.
+            FrontierRefused: the move is not possible; the message says why.
         """
         home = await source(HOME)
         if b"epoch" not in await meta_of(home) and b"imported" in await meta_of(await target(HOME)):
@@ -111,7 +111,7 @@ class Mover:
         """Give a crawl another shape in the same Redis; see `elsewhere`.
 
         Args:
-            between: of the crawl that exists between the two halves.
+            between: returns the shards of the crawl that exists between the two halves.
         """
         first = Moved(self.shape)
         await (await between(HOME)).sweep(math.inf)  # an earlier call may have been killed before its end
@@ -155,7 +155,7 @@ class Mover:
         await on_disk(old[HOME], lambda home: _freeze(home, epoch, len(old), plan))
         for frontier in old[1:]:
             await _freeze(frontier, epoch, len(old))
-        for frontier in old:  # a list that is in no index would be deleted
+        for frontier in old:  # a list that is in no index would not be moved, but deleted
             await audit(frontier, epoch, run)
         header = replace(await header_of(old, KEPT_BY_MOVE), id=plan.id)
         self.began(header.entries + header.tokens)
@@ -167,7 +167,7 @@ class Mover:
 
 
 async def _is_halfway(source: ShardOf, between: ShardOf) -> bool:
-    """Tell whether the first half of a move is complete: the crawl has only its other name, or comes back."""
+    """Tell whether the first half of a move is complete: the crawl has only its other name, or moves back."""
     home, halfway = await meta_of(await source(HOME)), await meta_of(await between(HOME))
     if b"epoch" not in halfway or halfway.get(b"shards", b"").startswith(b"0>"):
         return False
@@ -176,7 +176,7 @@ async def _is_halfway(source: ShardOf, between: ShardOf) -> bool:
 
 
 async def _shape_of(source: ShardOf) -> Shape:
-    """Return what a crawl is.
+    """Return the shape of a crawl.
 
     Raises:
         FrontierRefused: the crawl does not exist, or only half of it does.
@@ -199,7 +199,7 @@ async def _freeze(
     plan: _Plan | None = None,
     messages: Sequence[bytes] = (),
 ) -> None:
-    """Let nothing but a deletion change a shard any more; acknowledge *messages*.
+    """Freeze a shard, so that only a deletion can change it; acknowledge *messages*.
 
     Source: transitions/freeze.lua
     """
@@ -210,18 +210,17 @@ async def _freeze(
     refuse(reply)
     if reply[0] == b"LIVE":
         raise FrontierRefused(
-            f"worker {id_text(reply[1])} has joined crawl {frontier.crawl!r} meanwhile: stop it, and repeat "
+            f"worker {id_text(reply[1])} has just joined crawl {frontier.crawl!r}: stop it, and repeat "
             f"the command"
         )
     if reply[0] != b"OK" or (plan and reply[1].decode() != said):
         raise FrontierRefused(
-            f"crawl {frontier.crawl!r} has changed meanwhile, or the same command runs elsewhere: repeat "
-            f"this one"
+            f"crawl {frontier.crawl!r} has just changed, or the same command runs elsewhere: repeat this one"
         )
 
 
 async def _delete(old: Sequence[Frontier], epoch: bytes, shards: int) -> None:
-    """Delete a crawl that is complete in its new place; home last, which says that it is."""
+    """Delete a crawl that is complete in its new place; home last, because it stores the plan."""
     async for messages in Reader(old[HOME].client, old[HOME].name).pages(b"messages"):
         if messages:  # else home may be deleted already, with its epoch
             await _freeze(old[HOME], epoch, shards, messages=[message for message, _ in messages])

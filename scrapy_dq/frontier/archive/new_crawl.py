@@ -1,6 +1,6 @@
-"""The shards of a crawl that is loaded, from the first call to the last. Until then, no worker can join.
+"""The shards of a crawl that is being loaded. No worker can join before the last call.
 
-Each shard counts the calls, which shows whether its Redis was rolled back between two of them.
+Each shard counts the calls. The count shows whether its Redis was rolled back between two calls.
 
 Source of all: lua/transitions/load.lua
 """
@@ -27,15 +27,15 @@ from scrapy_dq.frontier.wire import refuse
 from scrapy_dq.frontier.worker.durability import written
 
 DISK_S = 60.0
-"""The longest wait for a disk; after that the load goes on, with a doubt."""
+"""The longest wait for a disk; after that the load continues, with a doubt."""
 _MARK = b"load:stored"
-"""In meta, while a shard is loaded: how often something was stored."""
+"""Field of meta while a shard is loaded: how often something was stored."""
 _OF_ALL = (
     b"epoch", b"run", b"phase", b"schema", b"order", b"seen_kind", b"fingerprinter", b"spider",
     b"partition_by", b"seen_since", b"spider_args", b"run_name", b"keep_seen", b"limits_set", b"began",
     b"cleared", b"seen_for", b"imported",
 )  # fmt: skip
-"""What is in the meta of each shard; the rest is in that of home."""
+"""Fields in the meta of each shard; only home's meta has the others."""
 
 
 class NewCrawl:
@@ -44,14 +44,14 @@ class NewCrawl:
     def __init__(self, frontiers: Sequence[Frontier], epoch: bytes = b"") -> None:
         """
         Args:
-            frontiers: of all shards that there will be, home first.
-            epoch: of a crawl that is loaded already; empty: a new one.
+            frontiers: all shards of the new crawl, home first.
+            epoch: the epoch of a crawl that is loaded already; empty: a new crawl.
         """
         self._frontiers = frontiers
         self.doubts: list[str] = []
-        """Why it is not certain that everything is on disk; a sentence without a full stop each."""
-        # RACE: the same command is running elsewhere, or its last call is still on its way: whoever has begun
-        # last has given each shard another epoch, and all others are refused.
+        """Why it is not certain that everything is on disk: sentences without a full stop."""
+        # RACE: the same command is running elsewhere, or its last call is still on its way. The command that
+        # began last has given each shard its own epoch: the shards refuse all others.
         self._epoch = epoch or uuid4().hex.encode()
         self._stored: dict[int, int] = defaultdict(int)
         """By shard: how often something was stored."""
@@ -59,12 +59,12 @@ class NewCrawl:
     async def begin(
         self, metas: Sequence[dict[bytes, bytes]], described: dict[bytes, bytes], sequence: int
     ) -> None:
-        """Delete what an earlier attempt has stored; from now on no worker can join.
+        """Delete the data of an earlier attempt; from now on no worker can join.
 
         Args:
-            metas: what each shard has by now.
-            described: the meta of home.
-            sequence: the highest of the crawl: an entry keeps its turn, and later ones come after it.
+            metas: the present meta of each shard.
+            described: the new meta of home.
+            sequence: the highest of the crawl: an entry keeps its turn, and later entries come after it.
         """
         described = {b"epoch": self._epoch, **described}
         for number, meta in enumerate(metas):
@@ -89,13 +89,13 @@ class NewCrawl:
         """Wait for the disks, and let workers join.
 
         Args:
-            done, failed, gone: how many requests of this run are; of those that have failed, without what
-                other shards than home count.
+            done, failed, gone: numbers of requests of this run; *failed* without the ones that other shards
+                than home count.
         """
         others = range(1, len(self._frontiers))
         for number in others:
             await self._call(number, "end", [])
-        # Once more, with nothing: whether what was stored before is still there.
+        # An empty store checks whether the earlier data is still there.
         shards = range(len(self._frontiers))
         await asyncio.gather(*(self._written(n, partial(self.store, n, "seeds", [])) for n in shards))
         await self._written(HOME, partial(self._call, HOME, "end", [done, failed, gone]))
@@ -103,7 +103,7 @@ class NewCrawl:
             await self._call(number, "tidy", [])
 
     async def end_again(self, metas: Sequence[dict[bytes, bytes]]) -> None:
-        """Take the last steps of a load that was killed after home had ended: that may not be on its disk."""
+        """Take the last steps of a load that was killed after home's end, which may not be on home's disk."""
         for number, meta in enumerate(metas):
             if _MARK in meta:
                 await self._written(number, partial(self._call, number, "tidy", []))
@@ -118,7 +118,7 @@ class NewCrawl:
         refuse(reply)
         if reply[0] == b"CHANGED":
             raise FrontierRefused(
-                f"crawl {frontier.crawl!r} has changed meanwhile, or the same command runs elsewhere: this "
+                f"crawl {frontier.crawl!r} has just changed, or the same command runs elsewhere: this "
                 f"one does nothing more"
             )
         return int(reply[1])
@@ -130,5 +130,5 @@ class NewCrawl:
 
 
 async def on_disk(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]]) -> str:
-    """Write to a shard with *write*, and wait until it is on disk, and on its replicas; return a doubt."""
+    """Write to a shard with *write*, and wait for its disk and its replicas; return a doubt; empty: none."""
     return await written(frontier, write, time.monotonic() + DISK_S)

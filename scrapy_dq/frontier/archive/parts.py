@@ -1,4 +1,4 @@
-"""What a crawl consists of, in terms that outlive the layout of its keys.
+"""The parts of a crawl, in a form that outlives the layout of its keys.
 
 A crawl is a `Header` and any number of `Part`s. The items of a part are entries or tuples; times are ms since
 1970.
@@ -20,11 +20,11 @@ LIMITS, BLOCKED = "limits", "blocked"
 """(partition, b"<delay_ms>:<concurrency>"); (until, partition)."""
 TOKENS = (SEEN, SEEDS, ADMITTED, ADOPTED)
 ENTRIES = (WAITING, RETURNED, QUARANTINE, DELAYED, FAILED, DEAD)
-"""Each item is an `Entry`. WAITING: of one partition, the oldest first; FAILED: the newest first."""
+"""Each item is an `Entry`. WAITING: from one partition, the oldest first; FAILED: the newest first."""
 KINDS = (*TOKENS, LIMITS, BLOCKED, *ENTRIES)
 """The kinds in an export, in the order of reading and storing."""
 SPENT, EARLIEST = "spent", "earliest"
-"""(partition, "<run or day> <count>"); (time, partition). These and the next ones only move."""
+"""(partition, "<run or day> <count>"); (time, partition). Only a move has these kinds and the next ones."""
 STATS = "stats"
 """(name, value)."""
 HISTORY = ("samples", "minutes", "journal")
@@ -34,15 +34,15 @@ MOVED = (*TOKENS, LIMITS, BLOCKED, SPENT, EARLIEST, *ENTRIES, STATS, *HISTORY)
 KEPT = (
     "spider_args", "run_name", "keep_seen", "starts", "events", "limits_set", "began", "crawled",
 )  # fmt: skip
-"""Fields of home's meta that go with the crawl as they are."""
+"""Fields of home's meta that go unchanged with the crawl."""
 KEPT_BY_MOVE = (
     *KEPT, "phase", "hold", "cleared", "seen_for", "ended", "shared", "sampled", "noticed", "never_sent",
 )  # fmt: skip
-"""The same, of a move: the run goes on, also one that has finished or is on hold."""
+"""The same for a move: the run keeps its state, even if it has finished or is on hold."""
 
 
 class Part(NamedTuple):
-    """Some of what one shard holds, of one kind."""
+    """Some items of one kind from one shard."""
 
     kind: str
     """One of KINDS."""
@@ -59,7 +59,7 @@ async def regrouped(
 ) -> AsyncIterator[Part]:
     """Yield the same items in parts of at most *most* items, and about _PART_BYTES.
 
-    There may be a million partitions of one request, and a file may have all its items in one part.
+    There may be a million partitions with one request each, and a file may have all its items in one part.
 
     Args:
         by_partition: each part of WAITING has one partition.
@@ -96,10 +96,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Header:
-    """What is true of the whole crawl."""
+    """The properties of the whole crawl."""
 
     id: str
-    """Random, of this export: 32 digits."""
+    """The random id of this export: 32 digits."""
     crawl: str
     at_ms: int
     order: Order
@@ -112,16 +112,16 @@ class Header:
     sequence: int
     done: int
     failed: int
-    """All that have failed in this run; the records of some are kept."""
+    """All requests that have failed in this run; the records of some are kept."""
     gone: int
     seen_since_ms: int
-    """Fingerprints of before this time count as new; 0: none does."""
+    """Fingerprints from before this time count as new; 0: they never expire."""
     entries: int
-    """How many there are in all ENTRIES."""
+    """Number of entries in all ENTRIES."""
     tokens: int
-    """How many there are in SEEN, about."""
+    """Approximate number of tokens in SEEN."""
     kept: dict[str, bytes] = field(default_factory=dict)
-    """KEPT, or KEPT_BY_MOVE, as far as they are set."""
+    """The fields in KEPT, or KEPT_BY_MOVE, that are set."""
 
     @property
     def shape(self) -> Shape:

@@ -1,1 +1,1 @@
-"""One worker's side of the frontier: its protocol, what is not confirmed yet, and what it holds."""
+"""One worker's side of the frontier: its protocol, its unconfirmed moves, and its leases."""

@@ -1,7 +1,7 @@
 """Repairs a crawl whose keys were deleted or evicted: rebuilds derived keys, and records the rest as gone.
 
 The lists, sorted sets and in-flight hashes hold the entries themselves. The indexes (`bands`, `rotation`,
-`beats`, the counts) are derived, and can be rebuilt; lists that are in no index are found by their names.
+`beats`, the counts) are derived, and can be rebuilt; a scan finds lists in no index by their names.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _FINDINGS = {
 
 
 async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True) -> Audited:
-    """Rebuild derived keys, and record what is gone; scans all keys of this Redis for those of the crawl.
+    """Rebuild derived keys, and record losses; this scans all keys of this Redis for the crawl's keys.
 
-    Any number of workers may do so at once.
+    Any number of workers may do this at once.
 
     Args:
         repair: False: only report.
 
     Raises:
-        FrontierError: the audit is incomplete; what it has rebuilt is valid.
+        FrontierError: the audit is incomplete; the keys that it has rebuilt are valid.
     """
     total = Audited()
     async for part in scan(frontier.client, [frontier.name]):
@@ -47,7 +47,7 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
         if found and (found.lists or found.workers):
             total += await frontier.audit(epoch, run, found.lists, found.workers, False, repair)
     total += await frontier.audit(epoch, run, [], [], True, repair)
-    # Without repair: entries in lists that are in no index are not gone.
+    # Without repair, entries in lists that are in no index were counted as gone, but are not.
     return replace(total, gone=max(0, total.gone - total.unled), unled=0)
 
 

@@ -1,15 +1,17 @@
-"""Tokens of unfiltered requests that a lease has led to: when they may be forgotten.
+"""Decides when Redis may forget the tokens of the unfiltered requests from a lease.
 
-The id of such a request is made from that of the lease: whoever gets the lease again puts the same id again,
-and the token makes that a duplicate. So it is forgotten when nobody can get the lease any more: when its end
-was confirmed, and its shard has accepted an exchange that was sent a horizon later. In a run that ends, only
-those of start payloads are forgotten, which may come for ever, and these only if they are in another shard:
-at home the exchange that stores the request also ends the lease (`Put.once`). In a crawl that never ends, all
-are, or each visit of a page would leave some; but not those of pages, which are visited again themselves.
+The id of such a request is made from the id of the lease. A worker that gets the lease again puts the same id
+again, and the token makes this put a duplicate. So the token is forgotten when no worker can get the lease
+any more: its end was confirmed, and its shard has accepted an exchange that was sent a horizon later.
 
-A worker that was taken for dead, and that neither the lease's shard nor that of the request has answered for
-longer than all this, may still put the id: then the request is crawled once more. A page would have two
-entries for ever.
+In a run that ends, only the tokens from start payloads are forgotten, because start payloads may come without
+end, and only in other shards than home: at home, the exchange that stores the request also ends the lease
+(`Put.once`). In a crawl that never ends, each visit of a page would leave tokens: all are forgotten, except
+the tokens of pages, which are visited again themselves.
+
+A worker that was taken for dead may still put the id, if neither the lease's shard nor the request's shard
+has answered it for longer than all this. Then the request is crawled again. A page with a forgotten token
+would have two entries permanently.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class ChildTokens:
 
     Args:
         own: the protocol with that frontier.
-        protocols: of this worker with all frontiers of the crawl.
+        protocols: the protocols of this worker with all frontiers of the crawl.
     """
 
     def __init__(self, own: WorkerProtocol, protocols: Sequence[WorkerProtocol]) -> None:
@@ -36,11 +38,11 @@ class ChildTokens:
         self._protocols = protocols
         self._known_as = ""
         self._of: dict[bytes, _Tokens] = {}
-        """By lease."""
+        """Tokens by lease."""
         self._ending: deque[tuple[int, _Tokens]] = deque()
-        """Of leases whose ends wait in the outbox, up to these moves (`Outbox.appended`)."""
+        """Tokens of leases whose ends wait in the outbox, up to these moves (`Outbox.appended`)."""
         self._ended: deque[tuple[float, _Tokens]] = deque()
-        """Of those whose end was confirmed, with the time."""
+        """Tokens of leases whose ends were confirmed, with the time."""
 
     def put(self, lease: bytes, place: int, entry_id: bytes) -> None:
         """Note a put whose parent is *lease*; *place*: the index of its frontier's protocol."""
@@ -56,10 +58,10 @@ class ChildTokens:
         self._of.pop(lease, None)
 
     def exchanged(self, now: float) -> None:
-        """Use an answer; what may be forgotten goes with the next exchanges."""
+        """Process an answer; the next exchanges carry the tokens to forget."""
         if self._own.id != self._known_as:
-            # It may have lost these ends, or was rolled back, and others may get the leases: their tokens
-            # stay until the run ends.
+            # After a rejoin, Redis may have lost these ends, and other workers may get the leases: their
+            # tokens stay until the run ends.
             self._known_as = self._own.id
             self._ending.clear()
             self._ended.clear()

@@ -1,4 +1,4 @@
-"""What a worker counts for the history of its crawl, and when it reports it: lua/transitions/report.lua."""
+"""A worker's figures for the history of its crawl, and the times of its reports (transitions/report.lua)."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from scrapy_dq.frontier.worker.outage import Wait
 
 REPORT_EVERY_S = 10.0
 NOTED_S = 1.0
-"""A shorter outage is not reported: one lost answer makes one."""
+"""Shorter outages are not reported: a single lost answer causes one."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is to be reported now."""
+    """A report that is due."""
 
     counted: Figures
-    """Since the last report."""
+    """Figures since the last report."""
     ended_s: float
-    """How long the longest outage lasted that has ended since; 0: none worth noting."""
+    """Seconds of the longest outage that has ended since the last report; 0: none worth noting."""
     wait: Wait | None
     """The outage that is under way."""
     totals: tuple[Figures, int]
 
 
 class Counting:
-    """Counts on the event loop, and is read by the heartbeat's thread.
+    """Counts on the event loop; the heartbeat's thread reads the counts.
 
-    The loop only adds, and the thread subtracts what it has reported before: no lock is necessary.
+    The loop only adds, and the thread subtracts its last report: no lock is necessary.
     """
 
     def __init__(self) -> None:
         self._totals = Figures()
         self._outages: list[float] = []
-        # Of the thread.
+        # Used by the thread only.
         self._reported = (Figures(), 0)
         self._why = ""
         self._due_at = 0.0
 
     def answered(self, seconds: float, outage_s: float) -> None:
-        """Count an answer after *seconds*; *outage_s*: how long the outage lasted that it ends."""
+        """Count an answer after *seconds*; *outage_s*: seconds of the outage that it ends."""
         was = self._totals
         self._totals = Figures(
             was.exchanges + 1, was.exchange_s + seconds, was.errors, was.outage_s + outage_s
@@ -59,7 +59,7 @@ class Counting:
         self._totals = Figures(was.exchanges, was.exchange_s, was.errors + 1, was.outage_s)
 
     def due(self, now: float, wait: Wait | None = None) -> Report | None:
-        """Return what to report at *now* (monotonic seconds): each 10 s, and when an outage begins or ends.
+        """Return the report due at *now* (monotonic seconds): every 10 s, and when an outage begins or ends.
 
         Args:
             wait: the outage that is under way.

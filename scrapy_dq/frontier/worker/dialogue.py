@@ -193,7 +193,7 @@ class Dialogue:
         self.kick()
 
     def release_buffer(self) -> None:
-        """Give back, soon, what is not taken."""
+        """Give back, soon, all leases that were not taken."""
         if self.leases.buffered:
             self.protocol.empty_buffer()
             self.pace.first_move()
@@ -232,7 +232,7 @@ class Dialogue:
             await self._task
 
     def end(self) -> None:
-        """Drop what was not stored."""
+        """Drop all moves that were not stored."""
         self._auditor.cancel()
         self.protocol.outbox.clear()
 
@@ -284,7 +284,7 @@ class Dialogue:
                 await self._rest()
 
     async def _failed(self, error: FrontierError, began: float) -> None:
-        """Note that an exchange has failed, which began at a monotonic time; wait before the next try."""
+        """Note that an exchange, which *began* at a monotonic time, has failed; wait before the next try."""
         # A callback that blocks the loop delays every timeout: the answer may have arrived.
         blocked = self._heartbeat.blocked_since(began)
         self.protocol.unanswered()

@@ -1,16 +1,16 @@
-"""Before a process ends: wait until Redis has its confirmed puts on disk and on the replicas.
+"""Waits, before a process ends, until Redis has its confirmed puts on disk and on the replicas.
 
-While a worker is live, it puts again what a rolled-back Redis has lost (`replay_log.py`); after it has ended,
-no worker does. So a worker with puts without a parent lease stays registered, with its log, until an fsync of
-the AOF is complete, and then makes an exchange: a Redis that was rolled back meanwhile rejects it, the log is
-put again, and the wait starts again.
+A live worker repeats the puts that a rolled-back Redis has lost (`replay_log.py`); after its end, no worker
+does. So a worker with puts without a parent lease stays registered, with its log, until an fsync of the AOF
+is complete, and then makes an exchange. If Redis was rolled back during the wait, it rejects the exchange:
+the worker puts its log again, and the wait starts again.
 
 Two sources tell about an fsync, and both are used.
 
-- `INFO` tells whether one is in progress (`aof_pending_bio_fsync`). If none is, everything confirmed is
-  written to the file in the next iteration of Redis's event loop. With everysec, an fsync starts in the first
+- `INFO` tells whether an fsync is in progress (`aof_pending_bio_fsync`). If not, Redis writes everything
+  confirmed to the file in the next iteration of its event loop. With everysec, an fsync starts in the first
   iteration at least a second after the start of the last one (up to 7.0: in another second of the clock).
-  Once none is in progress again, it is complete.
+  When INFO then reports no fsync in progress, this one is complete.
 - `WAITAOF` (7.2 and later) alone is not enough: in Redis 7.4.2 and Valkey 9.1, among others, it replies while
   written data waits for its fsync (https://github.com/redis/redis/pull/13793). But it covers two cases that
   INFO does not: the first rewrite of an AOF that was just enabled, and a file that a rewrite has ended.
@@ -36,7 +36,7 @@ AGAIN_S = 0.2
 SLICE_MS = 100
 """Timeout of one WAIT or WAITAOF: shorter than any timeout of a connection."""
 GONE_S = 60.0
-"""A replica that was not online for so long is not waited for any more: as Redis gives up a silent one."""
+"""Seconds offline after which the wait gives up a replica. Redis gives up silent replicas in the same way."""
 
 
 async def wait_until_durable(
@@ -46,7 +46,7 @@ async def wait_until_durable(
 
     Args:
         verify: makes at least one exchange, and more until nothing is left to send.
-        deadline: in seconds of the monotonic clock; *verify* must observe it, too.
+        deadline: in seconds of the monotonic clock; *verify* must observe it as well.
     Returns:
         "" on success; else a sentence without a full stop: why it is not certain.
     Raises:
@@ -79,16 +79,16 @@ async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[obje
     """Wait until everything of a frontier is on Redis's disk and on its connected replicas.
 
     Args:
-        write: writes something, with the frontier that it is given.
+        write: writes something with the given frontier.
     Returns:
         "" on success; else why it is not certain.
     Raises:
-        FrontierError: of *write*, or no reply.
+        FrontierError: raised by *write*, or no reply.
     """
     waiting = _Waiting(deadline)
     try:
         async with frontier.on_one_connection() as (alone, client):
-            # WAIT and WAITAOF refer to the last write of their own connection.
+            # WAIT and WAITAOF refer to the last write on the same connection.
             await write(alone)
             return await waiting.wait(client)
     except _TooLate:
@@ -100,7 +100,7 @@ class _TooLate(Exception):
 
 
 class _Waiting:
-    """One wait on one connection. It ends by itself: no command is cancelled, each has a timeout."""
+    """One wait on one connection. No command has to be cancelled: each has a timeout."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -190,7 +190,7 @@ class _Waiting:
 
 
 def _online(info: dict[str, Any]) -> int:
-    """Return how many replicas are in step, by INFO; one that still loads its first copy is not."""
+    """Return how many replicas are in step by INFO; a replica that still loads its first copy is not."""
     found = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
     return sum(isinstance(each, dict) and each.get("state") == "online" for each in found)
 

@@ -24,10 +24,10 @@ BLOCKED_S = 0.4
 LONGEST_INTERVAL_S = 1.0
 """A dead process on the same machine is detected after two intervals, whatever the TTL."""
 LONGEST_ELSEWHERE_S = 5.0
-"""The same in another shard than home. With many shards, heartbeats would be a large part of the calls of a
+"""The same in shards other than home. With many shards, heartbeats would be a large part of the calls of a
 slow worker. Only home sends commands."""
 MANY = 100
-"""With more members, not each beat looks at all of them: that would cost Redis their square."""
+"""With more members, not every beat looks at all of them: the cost would grow with their square."""
 LOOK_PER_MEMBER_S = LONGEST_INTERVAL_S / MANY
 
 
@@ -36,7 +36,7 @@ class Observer:
 
     A worker is dead if its counter did not change over at least three successful observations that
     together span `ttl_s` of our own monotonic clock. A gap between two observations counts as at most two
-    intervals: if Redis or this process was frozen, the other workers may have been, too.
+    intervals: the other workers may have been frozen together with Redis or this process.
     """
 
     def __init__(self, ttl_s: float, interval_s: float) -> None:
@@ -54,7 +54,7 @@ class Observer:
         """Process all counters, read at *now* (monotonic seconds).
 
         Returns:
-            the ids whose counter did not change since the last observation, and those of them that are dead.
+            the ids whose counter did not change since the last observation, and the dead ones among them.
         """
         passed = min(now - self._last, self.longest_gap_s) if self._last is not None else 0.0
         self._last = now
@@ -80,11 +80,11 @@ class Pulse:
     Args:
         connect: returns a client of `redis.asyncio`; called in the thread.
         observed: called on the event loop with the ids of silent workers and of dead workers.
-        outage: of the exchanges with the frontier. If beats pass for longer than the TTL while exchanges get
-            no answer (each has a connection of its own, and one may be cut), it stops beating: a worker that
-            cannot settle its leases must lose them.
+        outage: the outage of the exchanges. Beats and exchanges have separate connections, and one may be
+            cut. If beats pass for longer than the TTL while exchanges get no answer, it stops beating: a
+            worker that cannot settle its leases must lose them.
         commanded: called on the event loop at each beat, with `Commands.count`.
-        counting: what to report from time to time; None: nothing.
+        counting: the figures to report from time to time; None: it reports nothing.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Pulse:
         self._is_home = frontier.name.is_home
         rarest_s = min(heartbeat.ttl_s / BEATS_PER_TTL, LONGEST_ELSEWHERE_S)
         self.every = 1 if self._is_home else max(1, int(rarest_s / heartbeat.interval_s))
-        """It beats in each round, or in one of so many."""
+        """It beats in one of this many rounds."""
         self._logger = LabelledLog(logger, frontier.name.label)
         self._heartbeat = heartbeat
         self._frontier = frontier
@@ -112,7 +112,7 @@ class Pulse:
         self._commanded = commanded
         self._counting = counting
         self._worker = ("", "")
-        # Of the thread; when it looks at all members again, if there are many.
+        # Used by the thread: when it looks at all members again, if there are many.
         self._look_at = 0.0
         self._passes_since: float | None = None
         """Since when its beats are answered."""
@@ -181,8 +181,8 @@ class Pulse:
             return
         if self._passes_since is None:
             self._passes_since = time.monotonic()
-        # At each beat: an answer that was pending when the command was sent clears the call, but lacks the
-        # command.
+        # At each beat, because an exchange that was pending when the command was sent may end the call
+        # without bringing the command.
         self._heartbeat.on_loop(self._commanded, commands)
         if not looks:
             return
@@ -211,13 +211,12 @@ class Pulse:
 
 
 class Heartbeat:
-    """Beats from a thread of its own, so that a slow callback does not look like a dead worker.
+    """Beats from a separate thread, so that a slow callback does not look like a dead worker.
 
-    One thread beats in all frontiers. It has an event loop, on which the beats of all are under way at the
-    same time, each on its own connection: a Redis that hangs delays no beat but its own, until its connection
-    times out.
+    One thread beats in all frontiers. On its event loop, all beats are under way at the same time, each on
+    its own connection: a Redis that hangs delays only its own beat, until the connection times out.
 
-    It stops beating while the owner's event loop has not run for `stall_timeout_s`: a worker that hangs
+    It stops beating when the owner's event loop has not run for `stall_timeout_s`: a worker that hangs
     forever must lose its leases.
     """
 
@@ -229,16 +228,16 @@ class Heartbeat:
         self.ttl_s = ttl_s
         self.interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
         self.outages: list[Outage] = []
-        """Those of all frontiers: the heartbeat at home reports the longest one."""
+        """The outages of all frontiers: the heartbeat at home reports the longest one."""
         self._pulses: list[Pulse] = []
         self._stalled = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # Of the owner's loop: when the next tick is due, the number of ticks, when it was last found blocked.
+        # Used by the owner's loop: when a tick is due, the number of ticks, when it was last found blocked.
         self._tick_at = 0.0
         self._ticks = 0
         self._blocked_at = 0.0
-        # Of the thread: what `stop` ends, the ticks it has seen, and its rounds without a new one.
+        # Used by the thread: the task that `stop` ends, the ticks it has seen, its rounds without a new tick.
         self._rounds_task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._seen_ticks = 0
         self._rounds_without = 0
@@ -251,7 +250,7 @@ class Heartbeat:
 
     @property
     def waits_for_home(self) -> bool:
-        """Home gives no answer: the others learn elsewhere for what this worker waits."""
+        """Home gives no answer: this worker reports in the other shards why it waits."""
         return self.outages[0].wait is not None
 
     def look_interval_s(self, members: int, every: int = 1) -> float:
@@ -260,7 +259,7 @@ class Heartbeat:
         return max(self.interval_s * every, longest_s)
 
     def add(self, pulse: Pulse) -> None:
-        """Beat for *pulse*, too; the first one starts the thread."""
+        """Beat for *pulse* as well; the first pulse starts the thread."""
         if pulse not in self._pulses:
             self._pulses.append(pulse)
         if self._thread is None:
@@ -288,7 +287,7 @@ class Heartbeat:
                 self._loop.call_soon_threadsafe(callback, *args)
 
     def due(self) -> list[Pulse]:
-        """Begin a round, in the thread; return those that beat in it: none while the owner's loop hangs."""
+        """Begin a round, in the thread; return the pulses that beat in it: none if the owner's loop hangs."""
         ticks = self._ticks
         self._rounds_without = self._rounds_without + 1 if ticks == self._seen_ticks else 0
         self._seen_ticks = ticks

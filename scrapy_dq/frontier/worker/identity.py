@@ -11,7 +11,7 @@ from typing import Any
 
 
 def own_identity() -> dict[str, Any]:
-    """Return what distinguishes this process from every other one, also from those before a reboot.
+    """Return values that distinguish this process from every other one, even from before a reboot.
 
     Host, boot id and PID namespace together identify the space in which a pid is unique: containers share
     the first two. Outside Linux, `boot`, `pid_namespace` and `pid_start` are empty, and only the heartbeat
@@ -34,10 +34,10 @@ def new_worker_id(identity: dict[str, Any]) -> str:
 
 
 def own_name() -> str:
-    """Return who runs this process, as the journal of a crawl names those who give commands: user@host."""
+    """Return the user of this process, as a crawl's journal names the sender of a command: user@host."""
     try:
         user = getpass.getuser()
-    except Exception:  # of a uid without a name; which exception depends on the version of Python
+    except Exception:  # a uid without a name; the type depends on the version of Python
         user = str(os.getuid()) if hasattr(os, "getuid") else "?"
     return f"{user[:32]}@{socket.gethostname()[:40]}"
 

@@ -31,7 +31,7 @@ class Leases:
         self._buffer: dict[bytes, deque[Lease]] = {}
         self._buffered: set[bytes] = set()
         self._running: set[bytes] = set()
-        # Taken and not downloaded yet, with the partition; and their number by partition.
+        # Leases that were taken and not downloaded yet, with the partition; their number by partition.
         self._downloading: dict[bytes, bytes] = {}
         self._load: dict[bytes, int] = {}
         self._recent: Counter[bytes] = Counter()
@@ -44,9 +44,9 @@ class Leases:
         """The ids that Redis should have under our id: buffered, running, or settled in the outbox."""
         self._settling: dict[bytes, type[Move]] = {}
         self.suspect: bytes | None = None
-        """The lease under which a worker died, and that is not done yet; there is one at most."""
+        """The lease of a suspect whose work is not done yet; there is one at most."""
         self.spoiled: set[bytes] = set()
-        """Running when the outbox was lost: their puts until then may be gone, so they are only released."""
+        """Leases that ran when the outbox was lost: earlier puts may be gone, so they are only released."""
 
     def __len__(self) -> int:
         """How many leases Redis should hold for this worker."""
@@ -67,7 +67,7 @@ class Leases:
 
     @property
     def stuck(self) -> list[bytes]:
-        """The partitions without room, if what they have in the buffer fills half of it; else none."""
+        """The partitions without room, if their leases fill more than half of the buffer; else empty."""
         full = [partition for partition in self._buffer if self._room(partition) <= 0]
         return full if sum(len(self._buffer[p]) for p in full) > MAX_LEASES // 2 else []
 
@@ -87,7 +87,7 @@ class Leases:
         # A lost lease may be granted to us again while its work is still running here: do not start it twice.
         if lease.entry_id in self._running or lease.entry_id in self._settling:
             return
-        # It was forgotten, and put again by a replay log: Redis has it once (lua/lib/grants.lua).
+        # Its token was forgotten, and a replay log put it again: Redis has it once (lua/lib/grants.lua).
         if lease.entry_id in self._buffered:
             return
         self._buffered.add(lease.entry_id)
@@ -99,7 +99,7 @@ class Leases:
             insort(queue, lease, key=_PLACE)
 
     def take(self, now: float) -> Lease | None:
-        """Remove and return the next buffered lease, of the least loaded partition with room; None: none."""
+        """Remove and return the next buffered lease from the least loaded partition with room, or None."""
         best, least = None, 0
         for partition, queue in self._buffer.items():
             send_at = queue[0].send_at
@@ -141,14 +141,14 @@ class Leases:
         assert lease.send_at is not None
         shift = None if at is None else max(0.0, at - lease.send_at)
         for later in self._buffer.get(partition, ()):
-            # Their times follow this lease, which was sent late; or the first of them goes in its place.
+            # A late sending shifts the later times. If this lease is never sent, the next takes its time.
             if later.send_at is not None:
                 shift = lease.send_at - later.send_at if shift is None else shift
                 later.send_at += shift
         return partition
 
     def next_send_at(self, now: float) -> float | None:
-        """Return the earliest future time for sending among the buffered leases; None: there is none."""
+        """Return the earliest future time for sending among the buffered leases, or None."""
         times = (queue[0].send_at for queue in self._buffer.values())
         return min((at for at in times if at is not None and at > now), default=None)
 
@@ -161,7 +161,7 @@ class Leases:
         """Return, by partition, how many leases wait or download here, and how many more could be taken.
 
         Args:
-            ahead: number of leases, of all partitions, that are taken during a round trip to Redis.
+            ahead: number of leases, in all partitions, that are taken during a round trip to Redis.
         """
         recent = self._recent.total()
         if recent > RECENT:
@@ -204,7 +204,7 @@ class Leases:
         return self._limit(partition) - self._load.get(partition, 0)
 
     def forfeit(self) -> None:
-        """Give up all leases; running ones have to run again, even if they are granted to us once more."""
+        """Give up all leases; running ones have to run again, even if Redis grants them to us again."""
         self.spoiled |= self._running
         self.keep(())
 
@@ -234,7 +234,7 @@ class Leases:
             self.suspect = None
 
     def held(self) -> list[bytes]:
-        """Return the ids that a rejoin asks to keep; it releases all others, as a queued release would."""
+        """Return the ids that a rejoin asks to keep; the rejoin releases the others, like queued releases."""
         return [i for i in sorted(self.owned) if self._settling.get(i) is not Release]
 
     def keep(self, owned: Collection[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What a worker reports to its owner."""
+"""The reports of a worker to its owner."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from scrapy_dq.frontier.moves import Move, Put
 
 
 class Count(str, Enum):
-    """What is counted, beside moves that were confirmed."""
+    """The counts of a worker, besides confirmed moves."""
 
     EXCHANGE = "exchange"
-    """Exchanges, and rejoins, that were answered."""
+    """Answered exchanges and rejoins."""
     SECONDS = "seconds"
     """Time until their answers."""
     ERROR = "error"
@@ -32,7 +32,7 @@ class Listener:
     def cut_off(self) -> None:
         """This worker alone does not reach a part of Redis, and the crawl cannot end before it leaves.
 
-        Requests without a parent cannot be stored, or others wait for what only this worker may serve.
+        It cannot store requests without a parent, or other workers wait for entries that only it may serve.
         """
 
     def put_dropped(self, put: Put) -> None: ...
@@ -60,4 +60,4 @@ class Listener:
         """These moves were applied, in this order."""
 
     def counted(self, what: Count | type[Move], amount: float) -> None:
-        """So much was counted; of a class of moves: so many were confirmed."""
+        """Add *amount* to the count of *what*; for a class of moves: so many were confirmed."""

@@ -1,4 +1,4 @@
-"""Log lines of a worker, with the label of the frontier that they are about."""
+"""Log lines of a worker, each with the label of its frontier."""
 
 from __future__ import annotations
 

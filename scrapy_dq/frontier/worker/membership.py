@@ -51,7 +51,7 @@ class Membership:
         self._identity, self._crawl = identity, crawl
         self._logger = LabelledLog(logger, frontier.name.label)
         self.handed_in = False
-        """It is leaving, and has stored what it had: what is put from now on would be lost."""
+        """It is leaving, and has stored everything that it had: later puts would be lost."""
         self.gave_up = False
         """A step of leaving has failed."""
         protocol = self._protocol
@@ -71,7 +71,7 @@ class Membership:
         """Join, reclaim the leases of dead workers of this machine, and start the heartbeat.
 
         Raises:
-            FrontierUnavailable, FrontierRefused: it may be a member, which the others will take for dead.
+            FrontierUnavailable, FrontierRefused: it may be a member; the others will take it for dead.
         """
         # Join is idempotent by the worker's id: repeat it if a busy Redis replies late.
         joined = await self.patiently(lambda: self._join(new_epoch))
@@ -91,11 +91,11 @@ class Membership:
         return await self._frontier.join(self._protocol.id, self._identity, new_epoch, self._crawl)
 
     async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a call of joining; without an answer, repeat it for JOIN_PATIENCE_S."""
+        """Return the result of a joining call; without an answer, repeat it for JOIN_PATIENCE_S."""
         return await self.dialogue.until(time.monotonic() + JOIN_PATIENCE_S, call)
 
     async def undo_join(self) -> None:
-        """Unregister, if `join` was answered; the crawl could not be joined elsewhere."""
+        """Unregister if `join` was answered, because the worker could not join another shard."""
         if self._protocol.epoch:
             with suppress(FrontierError):  # the others take it for dead
                 await self._leave(began=False)
@@ -109,7 +109,7 @@ class Membership:
     # Leaving.
 
     async def attempt(self, step: Callable[[float], Awaitable[None]], deadline: float) -> None:
-        """Take a step of leaving: one of the methods below; after a failure, none."""
+        """Take a step of leaving, one of the methods below; after a failed step, do nothing."""
         if self.gave_up or not self.dialogue.begun:
             return
         try:
@@ -119,8 +119,8 @@ class Membership:
             outbox, from_no_page = self._protocol.outbox, ""
             if outbox.parentless:
                 from_no_page = (
-                    f". Requests that came from no page: {outbox.parentless}; start(), or whoever has put "
-                    f"them, has to put them again"
+                    f". Requests that came from no page: {outbox.parentless}; start(), or the program that "
+                    f"put them, has to put them again"
                 )
             self._logger.error(
                 "%s, for as long as closing may take. Moves that were not stored: %d. Requests from pages "
@@ -158,7 +158,7 @@ class Membership:
             self._protocol.all_durable()
 
     async def leave(self, deadline: float, *, version: int = -1, kept: bool = False, why: str = "") -> None:
-        """Unregister; what is still leased goes back. *version*, *kept*, *why*: see Frontier.leave."""
+        """Unregister; remaining leases go back. *version*, *kept*, *why*: see Frontier.leave."""
         protocol, dialogue = self._protocol, self.dialogue
         if not dialogue.done:
             protocol.log.retire_all()
@@ -177,7 +177,7 @@ class Membership:
         self._logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
 
     def end(self) -> None:
-        """Drop what was not stored; the owner stops the heartbeat."""
+        """Drop all moves that were not stored; the owner stops the heartbeat."""
         self.handed_in = True
         self._reclaimer.cancel()
         self.dialogue.end()

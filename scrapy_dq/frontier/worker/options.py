@@ -1,4 +1,4 @@
-"""What a worker is told about itself."""
+"""The options of a worker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class WorkerOptions:
     most_of_a_partition: int = MAX_LEASES
     """How many leases of one partition can run in this worker at once."""
     max_pages: int | None = None
-    """The most requests of the run, over all workers that have the same; None: any number."""
+    """The most requests of the run, over all workers with the same limit; None: any number."""
     spill_dir: str = ""
     """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""
     meanwhile: str = MEANWHILE
-    """What the warning about an outage says of the time until Redis answers."""
+    """The sentence of the warning about an outage that describes the time until Redis answers."""

@@ -1,4 +1,4 @@
-"""Outages of Redis: how long to wait before the next try, and what to log, once."""
+"""Outages of Redis: pauses before the next try, and log lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrapy_dq.frontier.errors import refuses
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
 WARN_EVERY_S, LONG_S = 60.0, 5.0
-"""After a warning, other outages that end within LONG_S are only counted for this long: a connection that is
+"""For WARN_EVERY_S after a warning, outages that end within LONG_S are only counted: a connection that is
 reset again and again would fill the log."""
 MEANWHILE = (
     "The crawl continues with the requests that this worker holds; what it finds is kept, and stored when "
@@ -21,7 +21,7 @@ MEANWHILE = (
 
 
 class Wait(NamedTuple):
-    """Since when (monotonic seconds), and why, a worker has had no usable answer."""
+    """The start of an outage, in monotonic seconds, and its reason."""
 
     since: float
     why: str
@@ -30,14 +30,14 @@ class Wait(NamedTuple):
 class Outage:
     """A period without a usable answer from Redis: logs a warning, and one line when it ends.
 
-    Of many short ones, it logs one in a minute, with the number of the others. If the type of the error
-    changes meanwhile, for example because Redis answers but refuses, it logs another warning: somebody may
-    have to act.
+    If there are many short outages, it logs one per minute, with the number of the others. If the type of the
+    error changes during an outage, for example because Redis answers but refuses, it logs another warning:
+    the user may have to act.
 
     Args:
-        meanwhile: a sentence for the warning: what continues, and what is kept.
-        kept: the noun for what is counted in the line at the end.
-        label: what its lines begin with.
+        meanwhile: a sentence for the warning: which work continues, and which data is kept.
+        kept: the noun for the kept things that the line at the end counts.
+        label: the beginning of its log lines.
     """
 
     def __init__(self, meanwhile: str = MEANWHILE, kept: str = "moves", label: str = "") -> None:
@@ -48,7 +48,7 @@ class Outage:
         self._kept = kept
         self._since: float | None = None
         self.unanswered: tuple[float, float] | None = None
-        """The first and the last try without any answer, in monotonic seconds; None: the last one got one.
+        """Times of the first and last try without an answer, in monotonic seconds; None: the last got one.
 
         A refusal is an answer.
         """
@@ -95,7 +95,7 @@ class Outage:
             logger.warning("%s%s%s. %s", self._label, error, more, self._meanwhile)
 
     def ended(self, kept: int) -> float:
-        """Note an answer, and return how many seconds the outage lasted that it ends; 0: there was none.
+        """Note an answer; return the seconds of the outage that it ends; 0: there was no outage.
 
         Args:
             kept: the number of moves (see `kept` above) that were kept.
@@ -106,7 +106,7 @@ class Outage:
         lasted_s = time.monotonic() - self._since
         if self._warned:
             logger.info(
-                "%sRedis is back after %.1f s; %d %s were kept meanwhile",
+                "%sRedis is back after %.1f s; %d %s were kept",
                 self._label, lasted_s, kept, self._kept,
             )  # fmt: skip
         else:

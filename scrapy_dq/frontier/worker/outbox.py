@@ -26,7 +26,7 @@ class Outbox:
     memory again (`_tail`) until they fill a chunk. If writing to disk fails, they stay in memory.
 
     Args:
-        spill_dir: the folder for what goes to disk; "" for the system's folder of temporary files.
+        spill_dir: the folder for moves on disk; "" for the system's folder of temporary files.
     """
 
     def __init__(self, spill_dir: str = "") -> None:
@@ -43,7 +43,7 @@ class Outbox:
         self._head_bytes = self._tail_bytes = 0
         self._tail_due = (0, 0)
         """Moves and bytes in the tail when the last write failed: the next try is one chunk later."""
-        # For each rebuild: how many of the chunks that were on disk then are left, and which moves to keep.
+        # For each rebuild: how many of the chunks that were on disk are left, and which moves to keep.
         self._filters: list[tuple[int, Callable[[Move], bool]]] = []
         # Totals over memory and disk.
         self._count = self._bytes = 0
@@ -92,7 +92,7 @@ class Outbox:
         Args:
             until: an earlier value of `appended`; later moves are excluded. None: no limit.
         Raises:
-            SpillLost: moves on disk are gone; those after them must not be sent.
+            SpillLost: moves on disk are gone; later moves must not be sent.
         """
         most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
         self._refill()
@@ -120,7 +120,7 @@ class Outbox:
         self._rebuild(log, lambda move: _outlives(move, owned))
 
     def drop_parentless(self) -> None:
-        """Drop the puts without a parent: no exchange that has some may be under way."""
+        """Drop the puts without a parent: no exchange with such puts may be under way."""
         self._rebuild((), lambda move: not (isinstance(move, Put) and move.parent is None))
 
     def puts_in_memory(self) -> Iterator[Put]:
@@ -207,6 +207,6 @@ def _outlives(move: Move, owned: Collection[bytes]) -> bool:
     """Tell whether *move* must still be sent after a rejoin that left the worker with the leases *owned*."""
     if not isinstance(move, Put):
         return move.entry_id in owned
-    # A put with `once` ends with its parent's lease: if another worker has that now, it makes the put, and
-    # soon forgets its token, so that ours would not be detected as a repeat.
+    # A put with `once` ends with its parent's lease. If another worker has that lease now, it makes the put,
+    # and soon forgets its token: our put would not be detected as a repeat.
     return not (move.once and move.parent) or move.parent in owned

@@ -30,7 +30,7 @@ class Rhythm(NamedTuple):
     idle_longest_s: float
     memory_s: float
     patience_s: float = 0.0
-    """The longest time that moves wait for the moves of the next lease of the frontier; 0: no time."""
+    """The longest time that moves wait for the moves of the frontier's next lease; 0: they do not wait."""
 
 
 class Pace:
@@ -55,7 +55,7 @@ class Pace:
 
     @property
     def _patience_s(self) -> float:
-        """How long moves wait for others, and a request for leases for moves, if there is no hurry."""
+        """How long moves wait for other moves, and a request for leases waits for moves, without a hurry."""
         next_s = min(1 / self._rate, self.rhythm.patience_s) if self._rate else 0.0
         return max(self.rhythm.linger_s, next_s)
 
@@ -129,11 +129,11 @@ class Pace:
         self._quiet = quiet
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
-        """Return how many leases to request: free slots, and what two round trips consume.
+        """Return how many leases to request: free slots, plus the leases that two round trips consume.
 
         Args:
-            usable: how many buffered leases could run now. The others do not reduce the number: what a site
-                that was fast and is silent has left in the buffer must not keep those of others out.
+            usable: how many buffered leases could run now. The others do not reduce the number: leases of a
+                site that was fast and is now silent must not keep the leases of other sites out.
             appended: see `Outbox.appended`.
         """
         if capacity <= 0:
@@ -145,7 +145,7 @@ class Pace:
         """Return when the next exchange is due, by the clock; 0 for at once.
 
         Args:
-            notes: how many of *moves* tell when a request was sent, for which others wait.
+            notes: how many of *moves* are notes, such as a sending: other workers wait for these.
         """
         starving = self.hungry and want > 0 and not self._fruitless
         if self.is_called or full or (starving and (moves or waiting)):
@@ -206,7 +206,7 @@ class OneByOne(Pace):
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return 1 if the engine has asked and got no lease, else 0."""
         self._drop_asks_beyond(appended)
-        # Not if moves were added since it last asked: Scrapy's scheduler would be asked between them.
+        # Not if moves were added since the engine last asked: with Scrapy's scheduler, it asks between them.
         due = bool(self._asked) or (self.hungry and appended == self._last)
         return int(due and capacity > 0 and not usable and buffered < MAX_LEASES)
 
@@ -222,9 +222,9 @@ class OneByOne(Pace):
 
 
 class Alarm:
-    """For one waiting coroutine.
+    """Wakes one waiting coroutine.
 
-    Before Python 3.12 `asyncio.wait_for` makes a task for each wait, of which an exchange has several.
+    Before Python 3.12 `asyncio.wait_for` makes a task for each wait, and an exchange has several waits.
     """
 
     def __init__(self) -> None:

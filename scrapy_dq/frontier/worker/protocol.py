@@ -1,4 +1,4 @@
-"""The worker's side of the protocol: what it sends, and what each answer changes.
+"""The worker's side of the protocol: it composes the calls, and processes the answers.
 
 It has no I/O, clock, randomness or tasks: `dialogue.py` sends its calls to Redis. The other side is
 lua/transitions/exchange.lua and lua/transitions/rejoin.lua; docs/design.md describes the protocol.
@@ -42,12 +42,12 @@ from scrapy_dq.frontier.worker.log import LabelledLog
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
 
 if TYPE_CHECKING:
-    # Its part on disk is I/O: the caller passes one in.
+    # The part of an outbox on disk is I/O: the caller passes an outbox in.
     from scrapy_dq.frontier.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 _NO_RECORDS = 2**52
-"""The answer to a rejoin whose run is an older one: its records are gone (rejoin.lua)."""
+"""`Rejoined.last_seq` if the next run has begun: the records of the worker are gone (rejoin.lua)."""
 _ABSENT = "The run is over: other workers finished it while this worker was absent. "
 _START_AGAIN = (
     ". What no page yields again is missing, and start() has to run again: a crawl closes with reason %s, "
@@ -61,7 +61,7 @@ class WorkerProtocol:
     `compose` returns the next call. Pass its answer to `received` or `rejoined`, a refusal to `refused`.
     Without a usable answer the call may or may not have been applied: `compose` returns the same one again.
 
-    It is complete for a crawl in one frontier; `sharding/protocol.py` overrides what differs with several.
+    It is complete for a crawl in one frontier; `sharding/protocol.py` overrides the differences for several.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class WorkerProtocol:
             new_id: returns a worker id that was never used before.
             random_bytes: returns the given number of random bytes.
             limit: see Leases.
-            label: what its log lines begin with.
+            label: the beginning of its log lines.
             is_home: the leases of start payloads are in this frontier.
         """
         self._crawl = crawl
@@ -110,13 +110,13 @@ class WorkerProtocol:
         self.outbox = outbox
         self.leases = Leases(limit)
         self.notes: list[Note] = []
-        """Composed with the next exchange; sent again if that is not applied."""
+        """Notes for the next exchange; sent again if that is not applied."""
         self.next_due_s: float | None = None
         """`Receipt.next_due_s` of the last exchange."""
         self._wrong_key = ""
         self.composed = 0
         self.applied = 0
-        """The numbers of the last exchange that was composed, and that was applied."""
+        """The numbers of the last composed exchange, and of the last applied one."""
         self.finished = False
         """The run is finished, as far as this worker knows; a put opens it again."""
         self.over = False
@@ -126,7 +126,7 @@ class WorkerProtocol:
         self.damage = ""
         """Keys that contradict the counts, as of the last exchange: an audit is due; empty: none."""
         self.left_over: list[Put] = []
-        """Puts without a parent that the run, now over, may not have completed: the next may take them."""
+        """Puts without a parent that the ended run may not have completed: the next run may take them."""
         self.left_behind = False
 
     @property
@@ -136,7 +136,7 @@ class WorkerProtocol:
 
     @property
     def rejoins(self) -> bool:
-        """It is registering again: what Redis has lost is put into the outbox with the answer."""
+        """It is registering again. The answer brings puts that Redis has lost back into the outbox."""
         return isinstance(self._pending, Rejoin)
 
     @property
@@ -151,7 +151,7 @@ class WorkerProtocol:
 
     @property
     def drops_puts(self) -> bool:
-        """The run is finished for good: what a page leads to is not stored, so that no page may be acked."""
+        """The run is finished for good: requests from pages are not stored, so no page may be acked."""
         return self.over
 
     @property
@@ -167,12 +167,12 @@ class WorkerProtocol:
 
     @property
     def retired(self) -> int:
-        """Number of the last put up to which no roll-back within the horizon can lose any."""
+        """Number of a put: no roll-back within the horizon can lose this put or an earlier one."""
         return self.log.retired if self.log or self.outbox.puts else self.outbox.last_put
 
     @property
     def certain_at(self) -> float:
-        """From when on an exchange is due because something waits for its answer; inf: nothing does."""
+        """The time at which an exchange is due because something waits for its answer; inf: nothing waits."""
         return inf
 
     @property
@@ -214,7 +214,7 @@ class WorkerProtocol:
             may_be_known(self._pending.prefix)
 
     def all_durable(self) -> None:
-        """Note that all that was confirmed is on Redis's disk: no roll-back takes it back."""
+        """Note that everything confirmed is on Redis's disk: no roll-back can lose it."""
         self.log.retire_all()
 
     def unanswered(self) -> None:
@@ -231,7 +231,7 @@ class WorkerProtocol:
         if receipt.status is Status.LOST:
             self._lose()
         elif receipt.status is Status.RESYNC:
-            may_be_known(sent.prefix)  # applied by an attempt whose reply was lost
+            may_be_known(sent.prefix)  # an attempt whose reply was lost may have applied it
             self.logger.warning(
                 "Worker %s is out of sync with the frontier: it was declared dead, or Redis has lost its "
                 "newest data. It registers again, keeps the requests that it still owns, and stores its "
@@ -246,7 +246,8 @@ class WorkerProtocol:
                 self._finish(over=self._only_listened(sent))
             return sent.call.want, len(receipt.leases)
         else:
-            # Redis has stored this seq: the next exchange is not a repeat, and a late copy not the next one.
+            # Redis has stored this seq. With a new one, it does not take the next exchange for a repeat, or a
+            # late copy of this one for the next.
             self.seq += 1
             if receipt.commands is not None:
                 # The number fits, so nothing was rolled back.
@@ -256,8 +257,8 @@ class WorkerProtocol:
         return 0, 0
 
     def _learn_of_the_end(self, sent: Composed, receipt: Receipt) -> None:
-        # Without commands, this worker's run is an older one, and how it ended is not known: others may have
-        # declared this worker dead and done the rest, Redis may have forgotten it, or the number is wrong.
+        # Without commands, this worker's run is an older one, and its end is unknown: other workers may have
+        # declared this one dead and done the rest, Redis may have forgotten it, or the number is wrong.
         if sent.prefix or (receipt.commands is None and (self._unfinished or self._waits_for_the_run)):
             self._begin_rejoin()
         elif not self.outbox:
@@ -266,7 +267,7 @@ class WorkerProtocol:
     def _end_with_others(self, sent: Composed, receipt: Receipt) -> None:
         """Note that the run has ended without this worker: others got the leases of its buffer."""
         self.leases.keep(())
-        # If the next run has started, the receipt does not describe this one: keep what is gone.
+        # If the next run has started, the receipt does not describe this one: keep the number of losses.
         self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
         self._finish(over=self._only_listened(sent))
         self._obey(receipt.commands)
@@ -278,7 +279,7 @@ class WorkerProtocol:
 
     def _only_listened(self, sent: Composed) -> bool:
         """Tell whether this worker only listened: then the end of the run is final for it."""
-        # In a run that other workers have finished it would wait for nothing.
+        # In a run that other workers have finished, it would wait in vain.
         return sent.call.seeding == Seeding.LISTENING
 
     def _frozen(self, now: float, asks: Asks, terms: Terms) -> Composed:
@@ -313,7 +314,7 @@ class WorkerProtocol:
     def _accept(self, sent: Composed, receipt: Receipt, now: float) -> None:
         self.applied = self.composed
         self.finished = False
-        gone = self.census.gone  # a roll-back of Redis may have lost it since
+        gone = self.census.gone  # a roll-back of Redis may have lost this number since
         self.census = receipt.census if receipt.census.gone >= gone else replace(receipt.census, gone=gone)
         self.damage = receipt.damage
         self.next_due_s = receipt.next_due_s
@@ -368,7 +369,7 @@ class WorkerProtocol:
     def _renew_ids(self) -> None:
         """Give new ids to puts that may be stored already, because Redis may have dropped their tokens.
 
-        A repeat of such a put is stored once more: under its old id it would be in two places.
+        Redis stores a repeat of such a put as a new entry: the old id would be in two places.
         Source: lua/transitions/forget.lua, lua/transitions/rejoin.lua
         """
         for put in (*self.log.puts(), *self.outbox.puts_in_memory()):
@@ -414,7 +415,7 @@ class WorkerProtocol:
         self.seeding = Seeding.AGAIN
 
     def _forfeit(self) -> None:
-        """Give up all leases: puts that they have led to are lost, and an ack would lose them for good."""
+        """Give up all leases: some of their puts are lost, and an ack would lose these for good."""
         self.leases.forfeit()
 
     def _begin_rejoin(self) -> None:
@@ -478,7 +479,7 @@ class WorkerProtocol:
 
     @property
     def _closes(self) -> tuple[WorkerProtocol, ...]:
-        """Those whose puts are not stored any more when the run is over here."""
+        """The protocols whose puts are not stored any more when the run is over here."""
         return (self,)
 
     def _lacks(self, forgot: bool, parentless: bool) -> bool:
@@ -492,8 +493,8 @@ class WorkerProtocol:
         leases would lose them for good.
         """
         self.logger.error(
-            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: some of what worker %s had stored is "
-            "gone. The pages that it holds are released, and crawled again%s",
+            "Redis was rolled back further than DQ_ROLLBACK_HORIZON: some requests that worker %s had stored "
+            "are gone. The pages that it holds are released, and crawled again%s",
             self.id,
             _START_AGAIN % "frontier_rolled_back" if for_good else "",
         )
@@ -504,9 +505,9 @@ class WorkerProtocol:
         self._begin_rejoin()
 
     def _close_run(self, last_seq: int | None, unfinished: bool) -> None:
-        # If Redis has a record of this worker, its logged puts need no repeat. Nor has its start() to go on:
-        # it was declared dead, and the run has finished because an equal one is complete.
-        # If the next run has begun, nothing shows whether that was so, or how its run has ended.
+        # If Redis has a record of this worker, its logged puts need no repeat. Its start() need not continue:
+        # the worker was declared dead, and the run has finished because an equal start() is complete.
+        # If the next run has begun, it is unknown whether this was so, and how the worker's run has ended.
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None or last_seq < 0:
             unknown = self.seeding == Seeding.ACTIVE or any(of.log.parentless for of in self._closes)
@@ -520,7 +521,7 @@ class WorkerProtocol:
         if dropped:
             missing = f"{dropped} requests of start() or engine.crawl() that it could not store are dropped"
         elif forgotten:
-            missing = "Redis has no record of what it had stored: some of that may be missing"
+            missing = "Redis has no record of this worker: some of its requests may be missing"
         if dropped or forgotten:
             self.left_behind = True
             self.logger.error(

@@ -37,12 +37,12 @@ class Reclaimer:
         self._max_attempts = max_attempts
         self._reclaimed = reclaimed
         self._task: asyncio.Task[None] | None = None
-        """The only one, so that many deaths at once do not take all connections."""
+        """The only task, so that many deaths at once do not take all connections."""
         self._silent: set[str] = set()
         self._elsewhere: set[str] = set()
-        """Silent workers of other machines: to look at them again would tell nothing."""
+        """Silent workers of other machines: only the heartbeat can show whether they are dead."""
         self._dead: dict[str, None] = {}
-        """Those of the last observation that are still to be looked at, in this order."""
+        """Dead workers of the last observation that are not reclaimed yet, in this order."""
         self._in_run = ("", 0)
         self._observed_at = 0.0
         self._busy_with = ""
@@ -96,7 +96,7 @@ class Reclaimer:
     def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
         """Reclaim in the background after an observation of the heartbeat; *dead* is a subset of *silent*."""
         dead_now = dict.fromkeys(each for each in dead if each not in (own_id, self._busy_with))
-        # Those that have waited longest come first: none waits behind those that always fail.
+        # The longest waiting come first: no worker waits behind others whose reclaim always fails.
         self._dead = {each: None for each in self._dead if each in dead_now} | dead_now
         self._elsewhere &= set(silent)
         self._silent = set(silent) - set(dead) - {own_id} - self._elsewhere

@@ -13,19 +13,19 @@ from scrapy_dq.frontier.worker.log import LabelledLog
 logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 FORMER_IDS = 30
-"""Of so many ids, a worker tells Redis. It needs more than one only while two masters answer it in turn."""
+"""Most former ids that a worker names to Redis. It needs several only while two masters answer in turn."""
 
 
 class ReplayLog:
-    """Confirmed puts that a Redis that is rolled back may lose.
+    """Confirmed puts that a roll-back of Redis may lose.
 
-    An entry retires only when an exchange sent at least `horizon_s` after its confirmation has itself
-    been accepted; if the clock alone counted, a freeze followed by a rollback of Redis would lose it.
+    A put retires only when Redis has accepted an exchange that was sent at least `horizon_s` after the put's
+    confirmation. If the clock alone counted, a freeze followed by a roll-back of Redis would lose the put.
 
     Past its limit the oldest puts retire early, with a warning.
 
     Args:
-        label: what its log lines begin with.
+        label: the beginning of its log lines.
         is_home: the leases of start payloads, the parents of puts with `once`, are in the same frontier.
     """
 
@@ -34,12 +34,12 @@ class ReplayLog:
         self._is_home = is_home
         self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
-        # The newest exchange under the worker's present id with a retired put; with one without a parent. The
-        # same of the first of its former ids.
+        # The newest exchange under the worker's present id with a retired put; the newest with a retired put
+        # without a parent. `_before` has both for the first of the former ids.
         self._retired_seq = self._retired_parentless_seq = 0
         self._before = 0, 0
         self.former_ids: list[str] = []
-        """The last id before under which puts have retired, or the first one; then those since."""
+        """The last former id under which puts have retired, else the first one; then later ids."""
         self._retired = self._retired_parentless = False
         self._bytes = 0
         self._warned = False
@@ -48,7 +48,7 @@ class ReplayLog:
         self.retired = 0
         """Number (`Put.number`) of the last put that has retired."""
         self.certain_until = -inf
-        """No roll-back within the horizon takes back what was confirmed until this moment."""
+        """No roll-back within the horizon takes back confirmations from before this moment."""
 
     def __bool__(self) -> bool:
         """Tell whether a roll-back within the horizon could lose a confirmed put."""
@@ -80,7 +80,7 @@ class ReplayLog:
         put.source = None
         put.fresh = False
         if put.once and put.parent and self._is_home:
-            put.parent = b""  # confirmed: only this log repeats it, whoever has its parent's lease now
+            put.parent = b""  # confirmed: only this log repeats it, not the next owner of its parent's lease
         put.most = 0  # it was admitted; a repeat must not be refused
         self._puts.append((confirmed_at, seq, put))
         self._bytes += put.size
@@ -102,16 +102,16 @@ class ReplayLog:
             self._drop()
 
     def covers(self, confirmed_at: float, sent_at: float) -> bool:
-        """Tell whether an accepted exchange of *sent_at* makes what was confirmed before certain."""
+        """Tell whether an accepted exchange, sent at *sent_at*, makes this confirmation certain."""
         return self.certain_after(confirmed_at) <= sent_at
 
     @property
     def certain_at(self) -> float:
-        """From when on an exchange makes all that is here certain; inf: there is nothing."""
+        """The time from which an exchange makes the whole log certain; inf: the log is empty."""
         return self.certain_after(self._puts[-1][0]) if self._puts else inf
 
     def certain_after(self, confirmed_at: float) -> float:
-        """Return from when on an exchange makes certain what was confirmed then."""
+        """Return the time from which an exchange makes this confirmation certain."""
         return confirmed_at + self._horizon_s
 
     def retire_all(self) -> None:
@@ -120,7 +120,7 @@ class ReplayLog:
             self._drop()
 
     def begin_anew(self, old_id: str) -> None:
-        """Note that the worker has another id than *old_id*: its exchanges are counted from 1 again."""
+        """Note that the worker gets a new id after *old_id*: its exchanges are counted from 1 again."""
         if self._retired_seq or not self.former_ids:
             self._before = self._retired_seq, self._retired_parentless_seq
             self.former_ids.clear()

@@ -19,7 +19,7 @@ class Settling:
         self.settle(Ack(entry_id))
 
     def again(self, entry_id: bytes, payload: bytes, priority: int, start: int, wait_s: float) -> None:
-        """Settle a lease whose work is done, and is to be done again after *wait_s* seconds; see `Again`."""
+        """Settle a lease whose work is done, and will be repeated after *wait_s* seconds; see `Again`."""
         due_at = time.monotonic() + wait_s
         self.settle(Again(entry_id, next_id(entry_id), payload, priority, start, due_at))
 
@@ -36,5 +36,5 @@ class Settling:
         self.settle(Bury(entry_id, reason))
 
     def decline(self, entry_id: bytes, reason: str, fingerprint: bytes = b"") -> None:
-        """Return a lease that the code of this worker cannot serve: it never gets it again; see `Decline`."""
+        """Return a lease that this worker's code cannot serve, and never get it again; see `Decline`."""
         self.settle(Decline(entry_id, reason, fingerprint))

@@ -32,7 +32,7 @@ class Spill:
     """Chunks of moves in a FIFO disk queue, in its own folder, which is created when it is needed.
 
     It does not outlive its process: the requests that these moves settle are in flight under the worker's
-    id, and are run again. The next process that spills removes what a killed process has left behind.
+    id, and are run again. The next process that spills removes the folders of killed processes.
 
     Args:
         parent: the folder in which to create it, made if it does not exist; "" for the system's folder for
@@ -42,7 +42,7 @@ class Spill:
     def __init__(self, parent: str = "") -> None:
         self._parent = Path(parent)
         self._files = ExitStack()
-        """Removes what `_open` has made."""
+        """Cleans up after `_open`."""
         self._queue: FifoDiskQueue | None = None
         self._warned = False
 
@@ -63,7 +63,7 @@ class Spill:
                 self._open()
             assert self._queue is not None
             self._queue.push(msgpack.packb([fields_of(move) for move in moves]))
-        except Exception as error:  # what a file system, a lock or msgpack raises: none may reach the engine
+        except Exception as error:  # from a file system, a lock or msgpack: none may reach the engine
             if self._queue is None:
                 self.close()
             if not self._warned:

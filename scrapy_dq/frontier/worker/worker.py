@@ -64,7 +64,7 @@ class Worker(Settling):
             connect: returns a client of `redis.asyncio` for the heartbeat; called in its thread.
             capacity: how many leases can run here at once; 0 (paused, closing) releases the buffer.
             limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
-            pace: says when an exchange is due, and for how many leases.
+            pace: decides when an exchange is due, and for how many leases.
             identity: of this process; see `identity.py`.
             heartbeat: of this process.
         """
@@ -120,12 +120,12 @@ class Worker(Settling):
 
     @property
     def applied(self) -> int:
-        """The number, among composed exchanges from 1 on, up to which one was applied."""
+        """The number of the last applied exchange, counting composed exchanges from 1 on."""
         return self.protocol.applied
 
     @property
     def answered(self) -> int:
-        """As `applied`; larger than any number in an outage."""
+        """The same as `applied`, but larger than any number in an outage."""
         return sys.maxsize if self.outage else self.applied
 
     @property
@@ -145,7 +145,7 @@ class Worker(Settling):
 
     @property
     def left_over(self) -> list[Put]:
-        """Puts without a parent that the run, now over, may not have completed."""
+        """Puts without a parent that the ended run may not have completed."""
         return self.protocol.left_over
 
     @property
@@ -160,7 +160,7 @@ class Worker(Settling):
 
     @property
     def handed_in(self) -> bool:
-        """It is leaving, and has stored what it had: what is put from now on would be lost."""
+        """It is leaving, and has stored everything that it had: later puts would be lost."""
         return self._leaving and self.membership.handed_in
 
     @property
@@ -223,12 +223,12 @@ class Worker(Settling):
     def note_fed(self, put: Put) -> None:
         """Note that *put*, which was just put, was made from the start payload of its parent's lease.
 
-        All puts of that lease were made, so that its end, which follows, is the end of `Put.once` for them.
+        All puts of that lease were made, and its end follows: `Put.once` means this end.
         """
         put.once = True
 
     def forget_with_parent(self, put: Put) -> None:
-        """Have the token of *put*, just put, forgotten when nobody can get the lease of its parent again."""
+        """Have the token of *put*, just put, forgotten when no worker can get its parent's lease again."""
         if put.parent and self.leases.is_running(put.parent):
             self.tokens.put(put.parent, 0, put.entry_id)
 
@@ -238,14 +238,14 @@ class Worker(Settling):
         return ()
 
     def depends(self, entry_ids: Iterable[bytes], reference: int) -> None:
-        """Note that what these leases have brought was put before, or without a parent.
+        """Note that a request from one of these leases is an earlier put, or a put without a parent.
 
         Args:
-            reference: see `Put.reference`. In one frontier, the order of moves keeps what depends on it.
+            reference: see `Put.reference`. In one frontier, the order of moves is enough.
         """
 
     def take(self) -> Lease | None:
-        """Return the next lease to run; None if there is none at the moment."""
+        """Return the next lease to run; None if no lease can run at the moment."""
         if self._reported[1]:
             return None  # the run is over: it would be released, and leased again
         lease = self.dialogue.take()
@@ -265,7 +265,7 @@ class Worker(Settling):
     def never_sent(self, entry_id: bytes) -> None:
         """Note that the request of a lease was not sent, and will not be, although its work is done as usual.
 
-        The next one of its partition may be sent at once. Its end counts against no budget, nor as a page.
+        Its end counts against no budget, and not as a page. The next lease of its partition may go at once.
         """
         if (dialogue := self._dialogue_of(entry_id)) is not None:
             dialogue.never_sent(entry_id)
@@ -335,18 +335,18 @@ class Worker(Settling):
 
     @property
     def puts_outage(self) -> str:
-        """Why this part takes no puts without a parent now: as `outage`."""
+        """Why this part takes no puts without a parent now; see `outage`."""
         return self.outage
 
     @property
     def refusal(self) -> FrontierRefused | None:
-        """Why Redis refuses this worker now: to try again does not help; None: it does not."""
+        """Why Redis refuses this worker now, so that another try does not help; None: it does not refuse."""
         error = self.dialogue.outage.error
         return error if isinstance(error, FrontierRefused) else None
 
     @property
     def accepts_at_once(self) -> bool:
-        """The next exchange carries what is put now, without a parent."""
+        """The next exchange would carry a put without a parent that is made now."""
         return not (self.protocol.under_way or self.puts_outage)
 
     @property
@@ -374,7 +374,7 @@ class Worker(Settling):
         self.dialogue.kick()
 
     def ask_if_idle(self) -> None:
-        """As `ask`, unless an exchange is under way: its answer may be enough."""
+        """Do the same as `ask`, unless an exchange is under way: its answer may be enough."""
         if not self.protocol.under_way:
             self.ask()
 
@@ -397,7 +397,7 @@ class Worker(Settling):
         Returns:
             FINISHED: this worker does not take part; call `stop`. Its run may have ended while it joined.
         Raises:
-            FrontierUnavailable, FrontierRefused: nothing was started. Where it was registered, it has left.
+            FrontierUnavailable, FrontierRefused: nothing was started; it has left where a join was answered.
         """
         joined = await self.membership.join(new_epoch)
         if joined.status is not Status.FINISHED:
@@ -407,13 +407,13 @@ class Worker(Settling):
     async def stop(self, deadline_s: float, *, durable: bool | None = None, why: str = "") -> None:
         """Release the buffer, send the outbox, and leave; give up after *deadline_s* seconds.
 
-        What could not be sent stays in flight under this worker's id, and is run again.
+        Leases whose end could not be sent stay in flight under this worker's id, and run again.
 
         Args:
             durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
                 log, which ends with this worker, has puts that no other worker could repeat, or that leases
                 wait for.
-            why: the reason for which the owner closes, for the journal.
+            why: why the owner closes, for the journal.
         """
         # In a separate task: before Python 3.12, redis-py may swallow a cancellation of the caller.
         await asyncio.gather(self._stop(time.monotonic() + deadline_s, durable, why))

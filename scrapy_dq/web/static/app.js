@@ -2,13 +2,13 @@ import { badge, bdi, card, chart, count, el, phaseBadge, printable, rate, setTex
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
-const OLD_S = 8; // a look takes place each second, or as often as it may
+const OLD_S = 8; // normally there is a look every second
 const KEPT = "dq-token";
 let may = { steering: false, settings: [] };
-let opened = 0; // counts pages: what an earlier one has begun ends
+let opened = 0; // counts pages: work of an earlier page ends
 let seenAt = 0, ageThen = null, trouble = "", isLive = false;
 
-// ---- what the server says
+// ---- requests to the server
 
 const token = () => sessionStorage.getItem(KEPT) || "";
 const headers = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
@@ -29,7 +29,7 @@ async function ask(path, options = {}) {
   throw refused(answer.status, said);
 }
 
-// What is seen now: a look, its age, and why there is none that is newer. null: no answer, or another page is shown.
+// Returns the newest look, its age, and the error of a later one. null: no answer, or the user has opened another page.
 async function see(asked) {
   const page = opened;
   try {
@@ -42,16 +42,16 @@ async function see(asked) {
   }
 }
 
-// What is read once; null: there is none, and the banner says why.
+// Returns one look; null: there is none, and the banner shows the error.
 async function once(asked) {
   let seen;
-  // Without an error, its turn has not come: looks at Redis take turns.
+  // No look and no error: it was not its turn yet, because looks at Redis take turns.
   do seen = await see(asked); while (seen && !seen.look && !seen.error);
   if (seen) age(seen.age_s, seen.error);
   return seen && seen.look;
 }
 
-// Does `work` now, and again so many seconds after its end, until another page is opened.
+// Calls `work` now, and again `seconds` after it has ended, until the user opens another page.
 async function repeat(seconds, work) {
   const page = opened;
   while (page === opened) {
@@ -71,7 +71,7 @@ async function send(order) {
   }
 }
 
-// ---- how old it is
+// ---- age of the data
 
 function age(ageNow, problem) {
   if (ageNow !== null) { seenAt = performance.now() / 1000; ageThen = ageNow; }
@@ -86,12 +86,12 @@ function drawAge() {
   setText(byId("state-text"), old === null ? (trouble ? "No data" : "Connecting") : bad ? `${span(old)} old` : isLive ? "Live" : `Read ${span(old)} ago`);
   const banner = byId("banner");
   banner.hidden = !trouble;
-  // Not its age: a screen reader would read it each second.
+  // The banner omits the age: a screen reader would read it every second.
   setText(banner, trouble ? `${trouble}. ${ageThen === null ? "" : "What is shown is from before that."}` : "");
 }
 setInterval(drawAge, 1000);
 
-// Shows each look; null: there is no such crawl.
+// Calls `show` with each look, or with null if there is no such crawl.
 function live(asked, show) {
   isLive = true;
   repeat(1, async () => {
@@ -128,7 +128,7 @@ function toast(text, bad) {
   toast.timer = setTimeout(() => { node.textContent = ""; }, bad ? 12000 : 6000);
 }
 
-// A form in a dialog; `act` gets its fields, and returns whether it is done.
+// Opens a form in a dialog; `act` gets its fields, and returns whether it has succeeded.
 function dialog(title, about, fields, button, act) {
   const box = byId("dialog");
   const first = el("button", { type: "submit", class: "first" }, button);
@@ -148,7 +148,7 @@ const button = (text, act, kind = "") => el("button", { type: "button", class: k
 
 const confirmed = (title, about, text, order) => dialog(title, about, [], text, () => send(order));
 
-// Columns of counts, by their titles.
+// Returns columns of counts; `names` maps titles to fields.
 const counts = (names) => Object.entries(names).map(([name, of]) => ({ name, kind: "n", cell: (row) => count(row[of]) }));
 const pagesPerSecond = { name: "Pages/s", kind: "n", cell: (row) => rate(row.pages_per_s) };
 
@@ -258,7 +258,7 @@ function crawlPage(crawl) {
   });
 }
 
-// The curves of the last hours or days, with the events marked on them.
+// Returns the curves of the last hours or days, with a mark for each event.
 function historyOf(crawl) {
   let kind = "history";
   const charts = [
@@ -420,7 +420,7 @@ function settingsPage() {
   age(0, "");
 }
 
-// ---- which page
+// ---- token and routes
 
 function gate() {
   opened += 1;
@@ -471,7 +471,7 @@ async function start() {
   route();
 }
 
-// `scrapy dq web` prints #token=...: kept for this tab, and taken out of the address.
+// `scrapy dq web` prints an address with #token=... This tab keeps the token, and removes it from the address.
 const given = /^#token=([^&]*)(?:&(.*))?$/.exec(location.hash);
 if (given) {
   sessionStorage.setItem(KEPT, given[1]);

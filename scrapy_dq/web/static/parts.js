@@ -1,4 +1,4 @@
-// Elements from data. Whatever a crawl has found becomes text, never markup.
+// Makes elements from data. Data of a crawl always becomes text, never markup.
 
 export function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -12,10 +12,10 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-// As the server does with all that it sends; an address may have any text.
+// The server already does this to its texts, but a text from the page's address may contain anything.
 export const printable = (text) => String(text).replace(/(?!\n)[\p{C}\p{Zl}\p{Zp}]/gu, "?");
 
-// Text of a crawl, whose direction changes nothing around it.
+// Isolates a text of a crawl: its writing direction does not change the text around it.
 export const bdi = (text) => el("bdi", { dir: "auto" }, printable(text));
 
 export const count = (value) => (value == null ? "–" : Number(value).toLocaleString("en-US"));
@@ -29,8 +29,8 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// A table whose rows are changed in place: what has the focus keeps it.
-// columns: {name, kind: "n" | "name" | "long" | "tight", cell: row -> text or Node, key: row -> what a Node depends on}
+// A table that changes its rows in place, so that the focus stays.
+// columns: {name, kind: "n" | "name" | "long" | "tight", cell: row -> text or Node, key: row -> value; the Node is replaced when it changes}
 export function table(caption, columns, none) {
   const body = el("tbody");
   const empty = el("p", { class: "quiet" }, none);
@@ -83,7 +83,7 @@ const svg = (tag, attributes = {}) => {
   return made;
 };
 
-// A curve over time with a mark for each event; `place` is the number's place in a point, `said` its text.
+// A curve over time with a mark for each event; `place` is the number's index in a point, `said` turns it into text.
 export function chart(title, place, said) {
   const now = el("span", { class: "now" }), top = el("span"), first = el("span"), last = el("span");
   const marks = svg("g"), under = svg("path", { class: "under" }), line = svg("path");
@@ -99,7 +99,7 @@ export function chart(title, place, said) {
     const most = Math.max(...known.map((point) => point[place]), 1e-9);
     const x = (at) => ((100 * (at - from)) / (to - from || 1)).toFixed(2);
     const y = (value) => (97 - (92 * value) / most).toFixed(2);
-    const runs = [[]]; // a value that is missing ends one
+    const runs = [[]]; // a missing value ends a run
     for (const point of points) point[place] === null ? runs.push([]) : runs[runs.length - 1].push(point);
     const curves = runs.filter((run) => run.length).map((run) => ({
       curve: run.map((point) => `${x(point[0])},${y(point[place])}`).join("L"), first: x(run[0][0]), last: x(run[run.length - 1][0]),

@@ -1,6 +1,6 @@
 -- bands: the lists of each partition, one per rank, and which of them is served first (its best).
 -- @include entry
-local lists -- rank -> partition -> name: a cache, as most moves of an exchange use a few lists
+local lists -- rank -> partition -> name: a cache, because most moves of an exchange use a few lists
 local granted_of -- set -> partition -> how many of its first members are granted, but not removed yet (grants.lua)
 each_call(function() lists, granted_of = {}, {} end)
 local function list_of(rank, partition)
@@ -16,18 +16,19 @@ local function list_of(rank, partition)
   end
   return list
 end
--- Returns the first member of a partition in a ZSET that is sorted by bytes, without the partition's name.
+-- Returns the first member of a partition that is not granted yet, without the partition's name, in a ZSET that is
+-- sorted by bytes.
 local function first_of(set, partition)
   local granted = granted_of[set] and granted_of[set][partition] or 0
   local member = redis.call('ZRANGEBYLEX', set, '[' .. partition .. '\0', '(' .. partition .. '\1',
     'LIMIT', granted, 1)[1]
   return member and string.sub(member, #partition + 2)
 end
--- Registers a new list. Most partitions have a single list, for which no search is necessary.
+-- Registers a new list. Most partitions have a single list and need no search.
 local function add_band(partition, rank)
   local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
   if not best or rank < unpack_rank(best) then
-    -- Store the former best first: if the script is stopped between the two writes, it is not lost.
+    -- Store the former best band first: otherwise it would be lost if the script is stopped between the two writes.
     if best then redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. best) end
     redis.call('HSET', key.bands, partition, band)
   else
@@ -43,8 +44,8 @@ local function remove_best_band(partition)
     redis.call('HDEL', key.bands, partition)
   end
 end
--- Returns the set in which a partition with waiting entries has its turn: rotation, or suspects, if only entries in
--- quarantine wait; nothing: no entry waits.
+-- Returns the set in which a partition with waiting entries has its turn: rotation, or suspects if only entries in
+-- quarantine wait; nothing if no entry waits.
 local function turns_in(partition)
   if redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition) then return 'rotation' end
   return first_of(key.quarantine, partition) and 'suspects'

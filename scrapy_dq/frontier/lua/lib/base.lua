@@ -1,2 +1,2 @@
--- base: what a script has that changes the frontier; scripts.py creates these functions in a scope of their own.
+-- base: the files that a script needs to change the frontier; scripts.py creates their functions in an outer scope.
 -- @include keys state orders key_sizes discarded seen_exact seen_expiring seen_compact commands

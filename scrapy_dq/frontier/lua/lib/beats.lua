@@ -1,14 +1,14 @@
 -- beats: a worker increments its heartbeat and reads the heartbeats of all workers. No clock is involved.
 -- @include keys
 local PART = 1000
--- Returns what beat.lua returns, and whether the worker is a member. *looks*: see there.
+-- Returns the answer of beat.lua, and whether the worker is a member. *looks*: see beat.lua.
 local function beat(worker_id, epoch, looks)
   local meta = redis.call('HMGET', key.meta, 'epoch', 'told')
   if meta[1] ~= epoch then return { 'LOST' }, false end
   local commands = tonumber(string.match(meta[2] or '', '^%d+') or 0)
   local is_one = redis.call('SISMEMBER', key.members, worker_id) == 1
   if is_one then
-    -- After its first write a script may exceed maxmemory: a worker that waits for memory is not dead, and says why.
+    -- After its first write a script may exceed maxmemory: a worker that waits for memory is not dead, and reports why.
     redis.pcall('HDEL', key.beats, '')
     redis.call('HINCRBY', key.beats, worker_id, 1)
   end
@@ -19,7 +19,7 @@ local function beat(worker_id, epoch, looks)
     local counts = redis.call('HMGET', key.beats, unpack(members, from, till))
     for i = from, till do
       local id, count = members[i], counts[i - from + 1]
-      -- It was deleted or evicted: without it, a dead member would never be detected.
+      -- The heartbeat was deleted or evicted: without it, no worker would ever see that this member is dead.
       if not count then redis.call('HSET', key.beats, id, 0) end
       beats[#beats + 1] = id
       beats[#beats + 1] = count or '0'

@@ -1,23 +1,24 @@
 -- commands: orders for all workers of a crawl (steer.lua, limit.lua, forget.lua).
 -- @include state
--- Returns what a worker gets: nothing, or four counters (of all commands, stops, forgets, limit_changes) and the hold.
+-- Returns the commands for a worker: an empty string, or four counters (of all commands, stops, forgets, limit_changes)
+-- and the hold.
 local function commands()
   if not state.told and state.hold == '' then return '' end
   return (state.told or '0 0 0 0') .. ' ' .. state.hold
 end
 local COUNTERS = { stops = 2, forgets = 3, limit_changes = 4 }
--- Each worker gets the counters with its next exchange; the one that has grown says what the command was.
+-- Each worker gets the counters with its next exchange; the counter that has grown names the command.
 local function send_command(counter)
   local told = {}
   for number in string.gmatch(state.told or '', '%d+') do told[#told + 1] = number end
   for i = 1, 4 do
     local more = (i == 1 or i == COUNTERS[counter]) and 1 or 0
-    told[i] = string.format('%.0f', (told[i] or 0) + more) -- as a number, Lua writes 1e+14
+    told[i] = string.format('%.0f', (told[i] or 0) + more) -- as a number, Lua would write 1e+14
   end
   state.told = table.concat(told, ' ')
   redis.call('HSET', key.meta, 'told', state.told)
 end
--- Whether a crawl is between two places: half imported (load.lua), or frozen while it moves (freeze.lua).
+-- Returns MOVING if a crawl is between two places: half imported (load.lua), or frozen while it moves (freeze.lua).
 local function half_moved()
   local shards = redis.call('HGET', key.meta, 'shards') or ''
   if string.find(shards, '>', 1, true) then return { 'MOVING', shards } end

@@ -1,13 +1,13 @@
--- damage: detects keys that contradict the counts, although every transition updates both: some keys were deleted or
--- evicted. It is reported to the calling worker, which starts an audit (audit.lua).
+-- damage: detects keys that contradict the counts. Every transition updates both, so some keys were deleted or evicted.
+-- The calling worker receives the damage and starts an audit (audit.lua).
 -- @include bands
 local function damaged(what) if state.damage == '' then state.damage = what end end
--- Run by each exchange: the number of members and the size of `seen` have been read by then.
+-- Each exchange calls this after it has read the number of members and the size of `seen`.
 local function look_for_damage()
   if there.members ~= state.members then damaged('members') end
   if state.seen < 0 then damaged('seen') end
 end
--- Whether what is saturated, though nobody holds anything, has spent its budgets: some of it.
+-- Whether budgets explain why partitions are saturated although no worker holds a lease. Looks at ten of them.
 local function saturated_by_budgets()
   local some = redis.call('ZRANGE', key.saturated, 0, 9)
   for _, partition in ipairs(some) do
@@ -15,8 +15,8 @@ local function saturated_by_budgets()
   end
   return #some > 0
 end
--- Detects entries that would never be leased: no set has a partition, one rests without an entry, or some are
--- saturated by leases that are gone and will never be settled. COST O(workers) in this case
+-- Detects entries that no worker would ever lease: no set has their partition, a partition rests without an entry, or
+-- leases that are gone saturate partitions and will never be settled. COST O(workers) in the last case
 local function look_for_partitions()
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
   if waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end

@@ -1,10 +1,10 @@
--- declined: entries that some worker's code cannot serve. They wait apart from the backlog, each with a number, and
--- every worker is offered each of them once: its record keeps the number up to which it was offered them (lease.lua).
--- A record of `decliners` is kept until its entry is done, failed or buried, or, of a dead letter that no worker could
--- serve, until the next run: a worker that gives the entry back must not send it to those workers.
+-- declined: entries that some worker's code cannot serve. They wait apart from the backlog, each with a number. Every
+-- worker is offered each of them once: the worker's record keeps the last number that it was offered (lease.lua).
+-- A record of `decliners` is kept until its entry is done, failed or buried. The record of a dead letter that no worker
+-- could serve is kept until the next run. If a worker gives the entry back, the workers in the record do not get it.
 -- @include entry
 local declined = {}
--- Returns what identifies a worker, whatever its id: the event of its joining, which a rejoin keeps (member.lua).
+-- Returns an identity that a worker keeps when it rejoins: the event of its joining (member.lua); without one, its id.
 function declined.lasting_id(worker_id)
   local joined = redis.call('HGET', worker_key(worker_id), 'joined')
   return joined and joined ~= '0' and joined or worker_id
@@ -27,17 +27,17 @@ function declined.note(worker_id, id, reason, fingerprint)
   redis.call('HSET', key.decliners, id, cmsgpack.pack(of))
   now_there('decliners')
 end
--- Which of some entries a worker has declined; joined.
+-- Returns the ids of entries that any worker has declined, joined.
 function declined.among(ids)
   local found, of = {}, ids[1] and is_there('decliners') and redis.call('HMGET', key.decliners, unpack(ids)) or {}
   for i = 1, #ids do found[#found + 1] = of[i] and ids[i] or nil end
   return table.concat(found)
 end
--- The work on these entries has ended.
+-- Deletes the records of entries whose work has ended.
 function declined.forget(ids)
   if is_there('decliners') and ids[1] then redis.call('HDEL', key.decliners, unpack(ids)) end
 end
--- It gets the largest number, so that every worker that has not declined it is offered it.
+-- Lets an entry wait with the largest number, so that every worker that has not declined it is offered it.
 function declined.wait(id, lease)
   state.sequence = state.sequence + 1
   lease.attempts = lease.attempts + (lease.quarantined and 128 or 0)

@@ -1,5 +1,5 @@
 -- delayed: entries that are not due yet; when due, each gets the place of an entry that is put at that moment.
--- Moves what is due into the backlog: at most *limit* entries, and about *max_bytes*.
+-- Moves due entries into the backlog: at most *limit* entries, and about *max_bytes*.
 -- @include partition put
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end
@@ -26,7 +26,7 @@ local function tidy(ahead, max_bytes)
   end
   classify_touched(ahead)
 end
--- Milliseconds until an entry is due or a partition's wait ends; -1: there is neither.
+-- Returns the milliseconds until an entry is due or a partition's wait ends; -1 if there is neither.
 local function next_due_ms()
   local first = math.huge
   local function look_at(set)

@@ -1,4 +1,4 @@
--- described: how a joining worker describes the crawl, and how a run is described in meta.
+-- described: a joining worker's description of the crawl, and the description of a run in meta.
 -- Arguments: schema, order, seen_kind, fingerprinter, spider, partition_by (each must be equal in all workers; empty:
 -- accept the stored value), spider_args, run_name, keep_seen (empty: keep the stored value), seen_ttl_ms (0: never
 -- expires), limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty:
@@ -11,8 +11,8 @@ local function described(first)
   for i, field in ipairs(SAID) do ours[field] = ARGV[first + i - 1] end
   return ours
 end
--- Returns the fields that must equal the stored ones, and if one does not: DIFFERS, field, stored, ours. These are all
--- in an open run; after it, only those on which the meaning and the place of kept keys depend.
+-- Returns the fields that must equal the stored ones; and if one differs: DIFFERS, field, stored, ours. In an open run
+-- these are all fields; after it, only the fields that determine the meaning and the place of kept keys.
 local function agreement(ours, over)
   local fields = { 'shards', 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind' }
   if over then
@@ -21,11 +21,11 @@ local function agreement(ours, over)
   end
   for _, field in ipairs(fields) do
     local stored = stored_field(field)
-    -- A crawl that a program (without a fingerprinter) started without an order is served oldest first.
+    -- If a program (without a fingerprinter) began the crawl without an order, the oldest entry is served first.
     if stored == '' and state.epoch then
       stored = field == 'order' and ours.fingerprinter == '' and 'fifo' or field == 'shards' and '1' or ''
     end
-    -- Empty: this worker accepts any value; or no worker has set one yet.
+    -- Empty in `ours`: this worker accepts any value. Empty in `stored`: no worker has set one yet.
     if stored ~= '' and ours[field] ~= '' and stored ~= ours[field] then
       return fields, { 'DIFFERS', field, stored, ours[field] }
     end
@@ -34,7 +34,7 @@ local function agreement(ours, over)
 end
 -- Stores the description *ours* for the run state.run.
 local function describe(ours)
-  -- A program without a spider cannot tell how the fingerprints that are kept were made.
+  -- A program has no spider, so it does not know how the kept fingerprints were made.
   for _, field in ipairs(redis.call('EXISTS', key.seen) == 1 and { 'fingerprinter', 'seen_kind' } or {}) do
     if ours[field] == '' then ours[field] = stored_field(field) end
   end
@@ -42,7 +42,7 @@ local function describe(ours)
   if ours.limits ~= '' then set_limits(ours.limits) end
   if ours.shards ~= '1' then redis.call('HSET', key.meta, 'shards', ours.shards) end
   local seen_ttl_ms = tonumber(ours.seen_ttl_ms)
-  -- One command, and the last: until then there is no crawl, or still the previous run.
+  -- One command, and the last one: until then there is no crawl, or the previous run is still stored.
   redis.call('HSET', key.meta, 'epoch', state.epoch, 'run', state.run, 'phase', state.phase, 'run_name', ours.run_name,
     'schema', ours.schema, 'order', ours.order, 'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter,
     'spider', ours.spider, 'partition_by', ours.partition_by, 'spider_args', ours.spider_args,

@@ -1,5 +1,5 @@
--- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis, so they
--- are recorded here and unlinked in small steps: by exchanges, and by the client that has dropped them (sweep.lua).
+-- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis. So they
+-- are recorded here. Exchanges, and the client that dropped them (sweep.lua), unlink them in small steps.
 -- @include state
 -- Unlinks about *most* buckets, and returns whether some are left.
 local function sweep_some(most)

@@ -1,15 +1,15 @@
 -- entry: the stored form of an entry in each key, and how an entry returns to its exact place.
 -- A place is 16 bytes that sort in the order of serving: 8 of rank, 8 of turn (the sequence, or a large number minus
--- the sequence). A partition's name holds no zero byte, so that in a ZSET whose scores are all 0 each partition's
--- members are adjacent, best first. Creating strings is expensive: an element becomes part of a record unchanged.
+-- the sequence). A partition's name holds no zero byte. So in a ZSET whose scores are all 0, each partition's members
+-- are adjacent, best first. Creating strings is expensive, so an element becomes part of a record unchanged.
 --   backlog:<rank>:<partition>  LIST  turn(8) id(12) payload                   never leased yet
 --   bands                 HASH  partition -> rank(8)                           its best list
 --   more_bands            ZSET  partition 0 rank(8)                            its other lists
 --   returned, quarantine  ZSET  partition 0 place(16) id(12) attempts(1) payload
---   declined              ZSET  as `returned`, attempts +128 of a suspect; score: its number
---   decliners             HASH  id -> msgpack: reason, worker, fingerprint or empty, who declined it, ...
+--   declined              ZSET  like `returned`; attempts +128 for a suspect; score: its number
+--   decliners             HASH  id -> msgpack: reason, worker, fingerprint or empty, the workers that declined it, ...
 --   accused               HASH  id -> worker: see drain.lua
---   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it falls due, ms
+--   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it is due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
 --                                     +128 quarantine; DEFERRED before the partition: see endings.lua
 -- @include orders politeness
@@ -32,7 +32,7 @@ end
 local ELEMENT, MEMBER = 20, 29 -- bytes before the payload of a list element; of a member of returned or quarantine
 local function unpack_rank(bytes) return struct.unpack('>I8', bytes) - BIAS end
 local function place_before(a, b)
-  -- By number: Lua's < on strings follows the locale.
+  -- Compare numbers: Lua's < on strings follows the locale.
   local a_rank, a_turn = struct.unpack('>I8I8', a)
   local b_rank, b_turn = struct.unpack('>I8I8', b)
   if a_rank ~= b_rank then return a_rank < b_rank end
@@ -48,8 +48,8 @@ local function read_delayed(member)
   return string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20)), split(member, 21)
 end
 local function partition_of(record) return string.sub(record, 10, string.find(record, '\0', 10, true) - 1) end
--- Returns one lease of a worker; false if it does not hold it. A move first stores the entry in its next place, and
--- then ends the lease: a script that is stopped in between has lost nothing.
+-- Returns one lease of a worker; false if the worker does not hold it. A move first stores the entry in its next place,
+-- and then ends the lease: a script that is stopped in between has lost nothing.
 local function read_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
   if not record then return false end

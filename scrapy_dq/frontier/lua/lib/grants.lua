@@ -1,14 +1,14 @@
--- grants: what an exchange leases, and what the worker's record keeps of it for a repeat.
+-- grants: the leases of an exchange, and their copy in the worker's record for a repeat.
 -- @include bands messages
--- grants: the leases of an exchange: stored in in-flight in a few writes, and only then removed from where they waited.
-local CHUNK = 32 -- leases written at once, and entries read: bounds what is read past max_bytes
--- ids, and by position: the record in in-flight; when it may be sent, in ms from now (none: at any time).
--- Granted, and not removed yet: of each list a number of elements (from its head; negative: from its end), and members.
+-- grants: a script stores its leases in in-flight in a few writes, and only then removes them from their former places.
+local CHUNK = 32 -- leases per write, and entries per read: it bounds how far a read exceeds max_bytes
+-- ids, and by position: records (in in-flight), and waits (ms from now until the lease may be sent; nil: no wait).
+-- Granted but not removed yet: elements, a number for each list (from its head; negative: from its end); and members.
 local grants
 each_call(function()
   grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} }
 end)
--- An entry that was forgotten (forget.lua) and put again by a replay log is leased and settled once.
+-- Corrects the counts: an entry that was forgotten (forget.lua) and put again by a replay log is settled once.
 local function uncount_repeated(in_flight)
   local held, written = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1)), {}
   for i = grants.written + 1, #grants.ids do
@@ -20,7 +20,7 @@ local function uncount_repeated(in_flight)
     written[id] = true
   end
 end
--- Changes the counts: between two writes no count is higher than the keys. *fed*: the grants never waited (claim.lua).
+-- Writes leases and counts: between two writes no count is higher than the keys. *fed*: they never waited (claim.lua).
 local function write_grants(fed)
   if #grants.ids == grants.written then return end
   local in_flight, ids, records, fields, n = in_flight_key(grants.worker_id), grants.ids, grants.records, {}, 0
@@ -56,14 +56,14 @@ local function grant_member(set, partition, member, flag)
   write_many()
 end
 local function grant_at(position, wait_ms) grants.waits[position], grants.timed = wait_ms, true end
--- Returns what the worker gets: the records, and the time of each, if any has one.
+-- Returns the answer for the worker: the records, and the wait of each, if any has one.
 local function granted()
   local waits = {}
   for i = 1, grants.timed and #grants.ids or 0 do waits[i] = grants.waits[i] or '' end
   return grants.records, waits
 end
--- answer: what the worker's record keeps of its last exchange, so that a repeat of it gets the same answer.
--- Returns 'i' and the ids that were granted; or, if any has a time for sending, 't' and for each id(12) and time(8).
+-- answer: the worker's record keeps the answer to its last exchange, so that a repeat gets the same answer.
+-- Returns 'i' and the granted ids; or, if a lease has a time for sending, 't' and id(12) and time(8) of each lease.
 local function remember_grants()
   if #grants.ids == 0 then return '' end
   if not grants.timed then return 'i' .. table.concat(grants.ids) end
@@ -88,7 +88,7 @@ local function remember(worker_id, was, seq, seeding, dropped, settled)
   if settled > 0 then set('done', nil, (tonumber(was[6]) or 0) + settled) end
   redis.call('HSET', worker_key(worker_id), unpack(changed))
 end
--- Grants again what is still in flight of *remembered*.
+-- Grants again the leases in *remembered* that are still in flight.
 local function repeat_grants(worker_id, remembered)
   local timed = string.sub(remembered, 1, 1) == 't'
   for i = 2, #remembered, timed and 20 or 12 do

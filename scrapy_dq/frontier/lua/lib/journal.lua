@@ -1,7 +1,7 @@
--- journal: the newest events of a crawl, for people. Nothing depends on it, so that no script fails if it cannot be
--- written: its type is not checked, and an event that Redis refuses is dropped.
--- Each element: msgpack of run, at (ms, Redis's clock), kind, who (the id of a worker, or who gave a command), count,
--- about.
+-- journal: the newest events of a crawl, for people. Nothing depends on it, so no script fails if it cannot be written:
+-- its type is not checked, and an event that Redis refuses is dropped.
+-- Each element: msgpack of run, at (ms, Redis's clock), kind, who (the id of a worker, or the user who gave a command),
+-- count, about.
 -- @include state
 local MOST_EVENTS, MOST_WORDS, AGAIN_MS = 500, 80, 600000
 local function last_event()
@@ -9,8 +9,8 @@ local function last_event()
   local read, event = pcall(cmsgpack.unpack, type(packed) == 'string' and packed or '')
   return read and type(event) == 'table' and event or {}
 end
--- An event that repeats the last one replaces it, and their counts are added: a retry comes in many parts, and the run
--- of a program that puts one request a minute is finished once a minute.
+-- An event that repeats the last one replaces it, and their counts are added: a retry comes in many parts, and if a
+-- program puts one request per minute, its run is finished once per minute.
 local function note_event(kind, who, count, about)
   who, about = string.sub(who, 1, MOST_WORDS), string.sub(about or '', 1, MOST_WORDS)
   local at, last = wall_ms(), last_event()

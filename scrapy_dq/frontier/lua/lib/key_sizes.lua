@@ -1,4 +1,4 @@
--- key sizes: read before anything is written, so that a key of another type stops a script here.
+-- key sizes: a script reads them before it writes anything, so that a key of the wrong type stops it here.
 -- @include state
 local polite -- whether any key of politeness exists, as far as this script knows
 each_call(function() polite = nil end)
@@ -21,8 +21,8 @@ local function load_sizes(worker_id)
     if polite then there.suspects = redis.call('ZCARD', key.suspects) end
   end
   if worker_id then there.in_flight = leases_of(worker_id) end
-  count_seen() -- last: stopped.lua
+  count_seen() -- last: stopped.lua takes it as the sign that all sizes were read
 end
--- After its first write a script may exceed maxmemory. With this one, which changes nothing, all that is stored can be
--- moved in a Redis that is full.
+-- After its first write a script may exceed maxmemory. This write changes nothing, and lets a script move stored
+-- entries in a full Redis.
 local function write_first() redis.call('HDEL', key.meta, '') end

@@ -1,8 +1,8 @@
--- keys: the names of all keys of one crawl. No other Lua file builds names; frontier/keys.py states them, with type and
--- lifetime, and scripts.py puts those that are fixed in here.
--- Each call declares the fixed keys: KEYS[1] is the meta key, "dq:{crawl}:meta". The names of the others are made from
--- data, with the same hash tag, so that on Redis Cluster they are in the slot of those that are declared.
--- The keys of an exchange that follow are start keys.
+-- keys: the names of all keys of one crawl. No other Lua file builds names. frontier/keys.py lists them with type and
+-- lifetime, and scripts.py inserts the fixed ones here.
+-- Each call declares the fixed keys: KEYS[1] is the meta key, "dq:{crawl}:meta". The other names are made from data,
+-- with the same hash tag, so that on Redis Cluster they are in the slot of the declared keys.
+-- An exchange passes its start keys after the fixed keys.
 local prefix, key, start_keys
 each_call(function()
   prefix, key, start_keys = string.sub(KEYS[1], 1, -5), { FIXED_KEYS }, { unpack(KEYS, FIRST_START_KEY) }

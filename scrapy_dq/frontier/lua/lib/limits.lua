@@ -1,8 +1,8 @@
--- limits: sets the limits of partitions, from settings or by hand. Those that wait may then be served again.
+-- limits: sets the limits of partitions, from settings or by hand. Waiting partitions may then be served again.
 -- @include entry
 local function free(waiting)
   if redis.call('EXISTS', waiting) == 0 then return end
-  -- Each is checked at its turn: lease.lua puts back those that still have to wait.
+  -- Each partition is checked at its turn: lease.lua puts it back if it still has to wait.
   redis.call('ZUNIONSTORE', key.rotation, 2, key.rotation, waiting, 'weights', 1, 0, 'AGGREGATE', 'MAX')
   redis.call('UNLINK', waiting)
 end
@@ -15,7 +15,7 @@ local function set_own_limits(partition, delay_ms, concurrency, budget)
     redis.call('HDEL', key.limits, partition)
   end
 end
--- From the first limit of a run on, entries in flight are counted by partition.
+-- Begins to count entries in flight by partition, with the first limit of a run.
 local function begin_to_limit()
   if state.limited then return end
   state.limited = true

@@ -1,12 +1,12 @@
 -- member: registers and removes workers; clears the keys of a run.
--- A rejoining worker keeps from its *old* record when it joined (ms, Redis's clock), how much it has done, what it was
--- offered (lease.lua; a program is offered nothing), and the event of its joining (0: lost). *ours*: see described.lua.
+-- A rejoining worker keeps from its *old* record: since (when it joined; ms, Redis's clock), done, offered (lease.lua;
+-- a program is offered nothing), and joined (the event of its joining; 0: lost). *ours*: see described.lua.
 -- *came_from*: its last exchange under its old id.
--- *registered*, which every exchange repeats: if a late copy of a join or rejoin arrives when its worker has left, it
--- registers it once more, and a late copy of the first exchange would be applied once more.
+-- Every exchange repeats *registered*. Otherwise, after a worker has left, a late copy of its join or rejoin could
+-- register it again, and a late copy of its first exchange would be applied again.
 -- @include kinds entry starts
 local function register(id, identity, ours, old, suspect, came_from, seeding)
-  if ours.shards ~= '1' then state.sequence = state.sequence + 1 end -- it seeds (exchange.lua)
+  if ours.shards ~= '1' then state.sequence = state.sequence + 1 end -- the worker seeds: see Census.version
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', seeding or 1, 'fenced', 0,
     'identity', identity, 'quarantined', suspect or '', 'dropped', '', 'leases', '',
     'since', old and old.since or wall_ms(), 'done', old and old.done or 0, 'starts', ours.starts,
@@ -41,20 +41,20 @@ local function clear_run(keep_seen, keep_admitted)
   if not keep_admitted and state.budget_period ~= 2 then redis.call('UNLINK', key.spent) end
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent, key.decliners) end
   state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0
-  state.seen = 0 -- so that no damage is found: the present size is the right one from now on
+  state.seen = 0 -- this is no damage: from now on the present size is the right one
   if not keep_seen then
     drop_seen()
     redis.call('UNLINK', key.adopted)
     state.clock, state.offset = 0, 0 -- a kept `seen` has times of this clock
   end
 end
--- Whether `seen` is kept: the worker's choice; if it has none, the last one stored; if there is none, it is kept.
+-- Whether `seen` is kept: as the worker chooses, else as a worker chose last, else yes.
 local function keeps_seen(said)
   if said == '' then said = redis.call('HGET', key.meta, 'keep_seen') or '1' end
   return said == '1'
 end
--- The last worker has left a finished run. Until the next run starts, a retry or a returning worker needs the tokens of
--- puts: without them, either would crawl everything again; those of all shards, if one of them has something (*kept*).
+-- Clears a finished run when its last worker has left. Until the next run starts, a retry or a returning worker needs
+-- the tokens of puts, or it would crawl everything again. If one shard keeps something, all keep them (*kept*).
 local function end_run(keep_seen, kept)
   kept = kept or redis.call('EXISTS', key.failed, key.dead, key.absent) > 0
   redis.call('HSET', key.meta, 'seen_for', kept and not keep_seen and 'retry' or '', 'cleared', kept and 0 or 1)
@@ -62,8 +62,8 @@ local function end_run(keep_seen, kept)
 end
 -- Whether a run that starts now keeps the seen set of the finished one.
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
--- Whether the finished run is that of the joining worker: by its name (-1), or because a supervisor has restarted a
--- worker that just ended, normally or by a kill (returns how long ago the run ended).
+-- Whether the joining worker belongs to the finished run. Returns -1 if the run has its name; how many ms ago the run
+-- ended, if a supervisor has restarted a worker that just ended, normally or by a kill; else false.
 local function over_for(ours, restart_ms)
   local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
   if state.gone > 0 then return false end
@@ -72,7 +72,7 @@ local function over_for(ours, restart_ms)
   return ago_ms >= 0 and ago_ms < restart_ms and was[4] and ours.spider == was[2]
     and (ours.spider_args == was[3] or stored_starts()[ours.starts] == 'done') and ago_ms
 end
--- Prepares the next run; `ended` stays. The caller writes run and phase in one command: until then the last is over.
+-- Prepares the next run; `ended` stays. Until the caller writes run and phase, in one command, the last run is over.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
   redis.call('HDEL', key.meta, 'seen_for', 'shared', 'starts', 'gone', 'gone_elsewhere', 'hold', 'crawled',
@@ -81,7 +81,7 @@ local function next_run(keep_seen)
   redis.call('UNLINK', key.dead, key.failed, key.stats)
   state.run, state.phase, state.done = state.run + 1, 'open', 0
   state.failed, state.hold, state.gone, state.never_sent, state.unserved = 0, '', 0, 0, 0
-  -- Nothing is in flight, so that counting by partition can start here.
+  -- Nothing is in flight, so counting by partition can start here.
   state.limited = state.delay_ms > 0 or state.concurrency > 0 or state.budget > 0
     or state.budget_period == 2 or redis.call('EXISTS', key.limits) == 1
   save_limiting()

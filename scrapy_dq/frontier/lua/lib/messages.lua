@@ -1,8 +1,8 @@
--- messages: start payloads from streams. Each stays pending in its consumer group until all made of it is done.
---   messages  HASH  stream 0 id -> how many entries of it are not done
+-- messages: start payloads from streams. Each stays pending in its consumer group until all its entries are done.
+--   messages  HASH  stream 0 id -> how many of its entries are not done
 -- The payload of such an entry begins with FROM_STREAM, the length of the field (2 bytes), and the field (messages.py).
 -- @include keys
-local count_message, of_message, group_of -- the rest is hidden: a script may have 200 locals
+local count_message, of_message, group_of -- their helpers are hidden: a script may have 200 locals
 do
   local FROM_STREAM, BYTE, GROUP = '\8', 8, 'scrapy_dq:'
   local byte = string.byte
@@ -11,13 +11,13 @@ do
   end
   of_message = function(field, payload) return FROM_STREAM .. struct.pack('>I2', #field) .. field .. payload end
   group_of = function() return GROUP .. string.sub(key.meta, 1, -6) end
-  -- An entry of a message was stored (1), or is done, failed or dead (-1). After the last one the group is told.
+  -- *change*: an entry of a message was stored (1), or is done, failed or dead (-1). The last acknowledges it.
   count_message = function(payload, change)
-    local field = byte(payload) == BYTE and message_of(payload) -- each put comes here
+    local field = byte(payload) == BYTE and message_of(payload) -- each put calls this
     if not field or redis.call('HINCRBY', key.messages, field, change) > 0 then return end
     redis.call('HDEL', key.messages, field)
     local stop = string.find(field, '\0', 1, true)
-    -- The stream may have been deleted since: then nothing is pending.
+    -- If the stream was deleted since, nothing is pending.
     redis.pcall('XACK', string.sub(field, 1, stop - 1), group_of(), string.sub(field, stop + 1))
   end
 end

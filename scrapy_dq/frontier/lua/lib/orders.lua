@@ -1,6 +1,6 @@
--- orders: the rank of an entry, lower first, and which of one rank comes first, by the order of the crawl (`meta`).
+-- orders: the rank of an entry, lower first, and the order within a rank, by the crawl's order (`meta`).
 -- In an order by priority, start requests come after the others of their priority: the oldest (start 1) or the newest
--- (2) first. These are the orders of Scrapy with its LIFO and FIFO queues; the former is that of its default scheduler.
+-- (2) first. Scrapy's queues have these orders: LIFO, which is the default of its scheduler, and FIFO.
 -- @include state
 local function order_rank(priority, start)
   if state.order == 'fifo' or state.order == 'lifo' then return 0 end

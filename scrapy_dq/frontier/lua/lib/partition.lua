@@ -1,12 +1,12 @@
 -- partition: a partition with waiting entries is in one of four ZSETs; an empty partition is in none.
 --   rotation   may be served; score: its turn, least recently served first
---   suspects   the same, but only entries in quarantine wait: a worker that holds one already skips it
+--   suspects   the same, but only entries in quarantine wait: a worker that already holds a suspect skips it
 --   resting    must wait until the time in its score (ms)
 --   saturated  must wait until one of its leases is settled or sent
 -- @include bands
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)
-  -- Add first, then remove: if the script is stopped in between, it is in both sets, and its next turn corrects that.
+  -- Add first, then remove: if the script is stopped in between, the partition is in both sets until its next turn.
   if where then redis.call('ZADD', key[where], unpack(score)) end
   for _, name in ipairs(PLACES) do
     if name ~= where and (polite or name == 'rotation') then redis.call('ZREM', key[name], partition) end
@@ -17,7 +17,7 @@ local function next_turn()
   state.turn = state.turn + 1
   return state.turn
 end
--- Moves a partition to the right set; it may be served from *ahead* ms before its time on.
+-- Moves a partition to the right set. It may be served *ahead* ms before its time.
 local function classify(partition, ahead, served)
   local where = turns_in(partition)
   if not where then return put_into(partition, nil) end
@@ -42,7 +42,7 @@ local function classify_touched(ahead)
   for _, partition in ipairs(names) do classify(partition, ahead) end
   touched = {}
 end
--- Partitions whose wait is over, or nearly over, return to the rotation.
+-- Marks partitions whose wait is over, or nearly over: classify_touched() returns them to the rotation.
 local function wake_resting(ahead)
   local due = redis.call('ZRANGEBYSCORE', key.resting, '-inf', now_ms() + ahead,
     'LIMIT', 0, 500)

@@ -1,11 +1,11 @@
 -- politeness: the limits of partitions: delay, concurrency, blocks and budgets.
 -- @include key_sizes
--- politeness: delay and concurrency of each partition, over all workers. Times are those of Redis, in ms.
+-- politeness: delay and concurrency of each partition, over all workers. Times: ms of the crawl's clock (now_ms).
 --   limits    HASH  partition -> "<delay ms>:<concurrency>[:<budget>]", each empty if the crawl's default holds
 --   busy      HASH  partition -> how many of its entries are in flight
 --   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no other worker leases
 --   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
---   blocked   ZSET  partition, score: the end of a block that its site or a person has asked for
+--   blocked   ZSET  partition, score: the end of a block that its site or a user has asked for
 local DEFERRED = '\2' -- begins the partition in the record of a lease whose end is deferred: only a budget counts it
 local function parse_limits(text)
   local delay, concurrency, budget = string.match(text or '', '^(%d*):(%d*):?(%d*)$')
@@ -27,7 +27,7 @@ end
 local function busy_of(partition)
   return tonumber(redis.call('HGET', key.busy, partition) or 0) + (busy_change[partition] or 0)
 end
--- When the block of a partition ends.
+-- Returns the end of a partition's block; 0: none.
 local function blocked_until(partition) return tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) end
 local function earliest_of(partition)
   return polite and tonumber(redis.call('ZSCORE', key.earliest, partition) or 0) or 0
@@ -37,14 +37,14 @@ local function set_earliest(partition, at)
   polite = true
   redis.call('ZADD', key.earliest, math.max(at, blocked), partition)
 end
--- The worker that leased last from a partition with a delay has sent all of it, *age* ms ago; false: the last one was
--- not sent, and the next request may go in its place.
+-- Ends a stint: its worker has sent the last lease *age* ms ago. *age* false: the worker did not send it, and the next
+-- request may take its turn at once.
 local function end_stint(partition, id, age)
   if redis.call('HGET', key.unsent, partition) ~= id then return end
   set_earliest(partition, age and now_ms() - age + limits_of(partition) or now_ms())
   redis.call('HDEL', key.unsent, partition)
 end
--- A lease has ended, for whatever reason: it is not counted any more, and if it was not sent, it counts as sent now.
+-- A lease has ended, for any reason: it no longer counts, and if it was not sent, it counts as sent now.
 local function lease_ended(partition, id)
   if not state.limited then return end
   count_busy(partition, -1)
@@ -55,7 +55,7 @@ local function lease_ended(partition, id)
   end_stint(partition, id, 0)
   touched[partition] = true
 end
--- Returns those of *partitions* {name -> ...} that are blocked for more than *ahead* ms.
+-- Returns the names in *partitions* {name -> ...} that are blocked for more than *ahead* ms.
 local function blocked_among(partitions, ahead)
   local found = {}
   if polite and redis.call('EXISTS', key.blocked) == 1 then
@@ -71,9 +71,9 @@ local function forget_past(set)
   local past = redis.call('ZRANGEBYSCORE', set, '-inf', '(' .. now_ms(), 'LIMIT', 0, 500)
   if #past > 0 then redis.call('ZREM', set, unpack(past)) end
 end
--- budgets: how many requests of a partition may be done in a run, or on a day (UTC): what is over that waits.
+-- budgets: how many requests of a partition may be done in a run, or on a day (UTC). Further requests wait.
 --   spent     HASH  partition -> "<run or day> <requests that were sent, and are done or failed>"
--- How much of its budget a partition has spent: requests that are done or failed, in this run or on this day.
+-- A partition has spent its budget on requests that are done or failed, in this run or on this day.
 local spent_change -- by partition; written once, by save_partitions()
 each_call(function() spent_change = {} end)
 local function period() return state.budget_period == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
@@ -87,16 +87,16 @@ local function count_spent(partition, never_sent)
     state.never_sent = state.never_sent + 1
     return
   end
-  -- Only where there is a budget: else each host that a crawl meets would leave a field.
+  -- Only partitions with a budget are counted: otherwise each host of the crawl would leave a field.
   local _, _, budget = limits_of(partition)
   if budget > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
 end
--- Whether a partition gets nothing more in this run, or on this day.
+-- Whether a partition has spent its budget for this run, or for this day.
 local function is_spent(partition)
   local _, _, budget = limits_of(partition)
   return budget > 0 and spent_by(partition) >= budget
 end
--- How much of it no other lease may have: also what is in flight, or done and waits for its puts in other shards.
+-- Returns how much of the budget is used: spent, in flight, or done and waiting for puts in other shards.
 local function used_by(partition)
   return spent_by(partition) + busy_of(partition) + busy_of(DEFERRED .. partition)
 end
@@ -117,7 +117,7 @@ local function save_partitions()
     local day = string.format('%d', period())
     local was = redis.call('HGET', key.meta, 'spent_on')
     if was ~= day then redis.call('HSET', key.meta, 'spent_on', day) end
-    if was and was ~= day then redis.call('UNLINK', key.spent) end -- it is all of earlier days
+    if was and was ~= day then redis.call('UNLINK', key.spent) end -- all of it is from earlier days
   end
   for partition in pairs(spent_change) do
     redis.call('HSET', key.spent, partition, string.format('%d %d', period(), spent_by(partition)))

@@ -1,11 +1,11 @@
--- rights: which commands this user may call. A command that is denied in the middle of a script stops it midway.
+-- rights: which commands this user may call. A denied command in the middle of a script stops it midway.
 -- @include keys
--- Parts of the errors for a denied command: Redis 6.2, 7, 8 and Valkey word them differently.
--- The last one: rename-command.
+-- Parts of the errors for a denied command: Redis 6.2, 7, 8 and Valkey word them differently. The last one is for a
+-- command that `rename-command` has renamed.
 local DENIED = { 'NOPERM', "can't run this command", "can't access at least one", 'ACL failure in script',
   'nknown Redis command' }
--- Returns the commands of all scripts that are denied, and the error for the first one; leaves nothing behind.
--- *kind*: of the start keys (claim.lua); only a crawl that is fed by streams needs their commands.
+-- Returns which commands of all scripts are denied, and the error for the first one; leaves nothing behind. *kind*: the
+-- kind of the start keys (claim.lua); only a crawl with streams needs their commands.
 local function refused_commands(kind)
   local scratch, refused, words = worker_key('rights'), {}, ''
   local function try(...)
@@ -19,7 +19,7 @@ local function refused_commands(kind)
     end
     return true
   end
-  -- On a key that does not exist; commands that write fail with another error, or change nothing.
+  -- The key does not exist: commands that write fail with another error, or change nothing.
   try('TIME')
   for _, command in ipairs({ 'EXISTS', 'HGETALL', 'HKEYS', 'HLEN', 'HVALS', 'LLEN', 'LPOP', 'SCARD', 'SMEMBERS',
     'SRANDMEMBER', 'TYPE', 'ZCARD' }) do try(command, scratch) end
@@ -40,7 +40,7 @@ local function refused_commands(kind)
   end
   try('ZADD', scratch, 'XX', 0, '')
   try('ZUNIONSTORE', scratch, 1, scratch)
-  -- These write with any arguments.
+  -- These commands write with any arguments.
   for _, command in ipairs(try('UNLINK', scratch) and { 'SADD', 'LPUSH', 'RPUSH' } or {}) do
     try(command, scratch, '')
     redis.pcall('UNLINK', scratch)

@@ -1,10 +1,10 @@
 -- shared: whether workers with a start() on several hosts share this run. Programs, commands and rejoining workers do
--- not count as further workers. `meta.shared` holds two of them, one per line: id, and its heartbeat at that time.
+-- not count as further workers. `meta.shared` holds two such workers, one per line: id, and its heartbeat at that time.
 -- @include state
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function stored_shards() return redis.call('HGET', key.meta, 'shards') or '1' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
-local function host_of(identity) -- nil: it cannot be read
+local function host_of(identity) -- nil: unknown
   return cjson.decode(identity or '{}').host
 end
 local function note_shared()
@@ -20,8 +20,8 @@ local function note_shared()
     end
   end
 end
--- A worker was declared dead: if its heartbeat has not changed since, it was dead before the other worker joined, which
--- may be one that a supervisor has started to replace it.
+-- A worker was declared dead. If its heartbeat has not changed since it was noted, the worker was dead before the other
+-- one joined. A supervisor may have started the other one to replace it.
 local function unshare(id)
   local pair = '\n' .. stored_field('shared') .. '\n'
   if not string.find(pair, '\n' .. with_beat(id) .. '\n', 1, true) then return end

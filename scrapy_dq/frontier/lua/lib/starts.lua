@@ -1,10 +1,10 @@
--- starts: which start() methods of this run are complete, and which were interrupted before everything that they yield
--- was stored. A run cannot finish while one is interrupted and no equal one is complete: `meta.starts` maps each name
--- to 'done' or { event (state.lua), worker_id, again (it has to run again), others (more workers than this one) }.
--- A name contains the spider's arguments. With '*' in front it is not shared by workers (DQ_SEED_ONCE = False); an
--- empty name: no start() (a program, a command); '?': a worker whose record is gone.
+-- starts: which start() methods of this run are complete, and which were interrupted before all their requests were
+-- stored. A run cannot finish while one is interrupted and no equal one is complete. `meta.starts` maps each name to
+-- 'done' or { event (state.lua), worker_id, again (it has to run again), others (also in other workers) }.
+-- A name contains the spider's arguments. A '*' in front: workers do not share it (DQ_SEED_ONCE = False). An empty
+-- name: no start() (a program, a command). '?': a worker whose record is gone.
 -- @include state
-local UNKNOWN, AGAIN = '?', '4' -- a seeding level: stored start requests are gone, so start() has to run again
+local UNKNOWN, AGAIN = '?', '4' -- a seeding level: the stored start requests are gone, so start() has to run again
 local function stored_starts()
   local stored = redis.call('HGET', key.meta, 'starts')
   return stored and cmsgpack.unpack(stored) or {}
@@ -14,8 +14,8 @@ local function save_starts(starts)
   redis.call('HSET', key.meta, 'starts', cmsgpack.pack(starts))
 end
 local function is_own(name) return string.sub(name, 1, 1) == '*' end
--- If a worker's seeding level falls, everything that its start() yields is stored: this completes any interrupted
--- start() of the same name.
+-- If a worker's seeding level falls, all requests of its start() are stored. This completes any interrupted start() of
+-- the same name.
 local function start_done(worker_id, level, was_level)
   if level == was_level or (level ~= '0' and level ~= '3') then return end
   local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'joined')
@@ -38,7 +38,7 @@ local function note_broken(name, worker_id, again)
   save_starts(starts)
   return name
 end
--- A worker is dead, or leaves; returns the name of its start() if that is incomplete now, else ''.
+-- A worker is dead, or leaves. Returns the name of its start() if it is incomplete now, else ''.
 local function start_broken(worker_id)
   local worker = fields_of(worker_id, 'starts', 'seeding')
   local name, seeding = worker[1] or '', worker[2]
@@ -49,7 +49,7 @@ local function start_broken(worker_id)
   if name == '' or (seeding ~= '1' and seeding ~= '2' and seeding ~= AGAIN) then return '' end
   return note_broken(name, worker_id, seeding == AGAIN)
 end
--- Removes those completed in an earlier run (rejoin.lua); interrupted ones may be of workers that joined since.
+-- Removes complete start() methods of an earlier run (rejoin.lua). Interrupted ones stay: they may be newer.
 local function forget_done_starts()
   local starts = stored_starts()
   for name, was in pairs(starts) do
@@ -65,7 +65,7 @@ local function start_goes_on(name, old_id)
   starts[name] = was[4] and { was[1], '', was[3], true } or nil
   save_starts(starts)
 end
--- Returns how many are interrupted.
+-- Returns how many start() methods are interrupted.
 local function incomplete_starts()
   local count = 0
   for _, was in pairs(stored_starts()) do

@@ -4,14 +4,14 @@
 -- @include keys
 local state, now
 local there -- the size of each key when this script started (key_sizes.lua); nil: not read
-local touched -- partitions that were changed: partition.lua then moves them to the right set
+local touched -- changed partitions: partition.lua moves them to the right set
 each_call(function() state, now, there, touched = nil, nil, nil, {} end)
 local DAY_MS = 86400000
 local function is_there(name) return not there or (there[name] or 0) > 0 end
 local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
 local count_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit applies to it
--- Each field of a hash costs as much as a call: everything that changes with every exchange is in one field.
+-- A field of a hash costs as much as a call: all values that change with every exchange are in one field.
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
@@ -25,17 +25,17 @@ local function load_state()
     failed = tonumber(failed or 0), turn = tonumber(turn or 0), clock = tonumber(clock or 0),
     offset = tonumber(offset or 0), claimed = tonumber(claimed or 0), -- 1: some payload was claimed in this run
     delayed = tonumber(delayed or 0), members = tonumber(members or 0), never_sent = tonumber(s[10] or 0),
-    -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and not recorded by an audit yet.
+    -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and no audit has recorded it yet.
     seen = tonumber(seen or 0),
-    gone = tonumber(s[9] or 0), -- requests, and keys, of this run that audits have found to be gone (audit.lua)
+    gone = tonumber(s[9] or 0), -- requests and keys of this run that are gone (audit.lua)
     unserved = tonumber(s[11] or 0), -- dead letters of this run that no worker could serve (finish.lua)
     damage = s[12] and 'torn' or '', torn = s[12], -- which keys contradict the counts (damage.lua, stopped.lua)
-    limited = delay_ms ~= nil, -- whether this run has, or had, any limit: else leases are not counted by partition
+    limited = delay_ms ~= nil, -- whether this run has or had any limit; otherwise leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
     told = s[7], -- the counters of commands.lua; false: none yet
-    order = s[13] or 'fifo', -- a program has begun it, and no worker that knows its order has joined
-    hold = s[8] or '', -- paused, draining, or empty: nothing is leased unless it is empty
+    order = s[13] or 'fifo', -- 'fifo': a program has begun the crawl, and no worker that knows its order has joined
+    hold = s[8] or '', -- paused, draining, or empty; entries are leased only if it is empty
   }
 end
 local function save_state()
@@ -59,8 +59,8 @@ local function save_limiting()
   local limiting = state.delay_ms .. ' ' .. state.concurrency .. ' ' .. state.budget .. ' ' .. state.budget_period
   redis.call('HSET', key.meta, 'limiting', (string.gsub(limiting, ' 0 1$', ''))) -- as earlier versions write it
 end
--- Every call carries (epoch, run): a worker that was frozen while its run ended must change nothing. If it is a member
--- nevertheless, its run has a new number since (rejoin.lua).
+-- Every call carries (epoch, run): a worker that was frozen while its run ended must change nothing. If it is still a
+-- member, its run has a new number since (rejoin.lua).
 local function is_member(id) return redis.call('SISMEMBER', key.members, id) == 1 end
 local function stale(epoch, run, member)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
@@ -79,8 +79,8 @@ local function wall_ms() return math.floor(wall_us() / 1000) end
 local function next_event() -- a later event has a larger number, even if Redis's clock was set back
   return redis.call('HINCRBY', key.meta, 'events', 1)
 end
--- The crawl's own clock: that of Redis, but if it is set back (corrected, or after a failover), this clock continues
--- from where it was. Else every waiting partition would wait longer by the size of the step.
+-- The crawl's own clock follows Redis's clock. If Redis's clock is set back (corrected, or after a failover), this one
+-- continues from its last time. Otherwise every waiting partition would wait longer by the size of the step.
 local function now_ms()
   if not now then
     local wall = wall_ms()
@@ -89,7 +89,6 @@ local function now_ms()
   end
   return now
 end
--- What the records of members say.
 local function fields_of(id, ...) return redis.call('HMGET', worker_key(id), ...) end
 local function leases_of(id) return redis.call('HLEN', in_flight_key(id)) end
 local function lease_records_of(id) return redis.call('HVALS', in_flight_key(id)) end

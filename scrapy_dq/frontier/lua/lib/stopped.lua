@@ -1,18 +1,18 @@
 -- stopped: runs after an error in a script that changes counts: a bug of ours, foreign data, or a command that this
--- user may not call any more. Scripts have no roll-back: all writes stay. So each move stores an entry in its
--- next place before it removes it from the last one, and this file stores the counts and the mark `meta.torn`. With it,
--- each exchange asks for an audit, and the run cannot finish before that (audit.lua).
+-- user may no longer call. Scripts have no roll-back: all writes stay. So each move stores an entry in its next place
+-- before it removes it from the last one, and this file stores the counts and the mark `meta.torn`. While the mark is
+-- there, each exchange asks for an audit, and the run cannot finish (audit.lua).
 -- @include kinds politeness
 stopped = function(reply)
   local was = there and there.seen and redis.pcall('HMGET', key.meta, 'epoch', 'run') -- nothing is written before that
-  -- Else there is no crawl, or its next run was about to begin: that is stored last, and a repeat begins it again.
+  -- Otherwise there is no crawl, or its next run was about to begin. It is stored last, and a repeat begins it again.
   if was and state.epoch and was[1] == state.epoch and tonumber(was[2]) == state.run then
     if adding and adding_to == 1 then pcall(remove_seen, adding)
     elseif adding then redis.pcall('SREM', adding_to == 2 and key.seeds or key.admitted, adding) end
     pcall(save_partitions)
     local counted = pcall(save_state)
     if state.phase ~= 'finished' then -- else nothing is left
-      -- Above 0: the counts are not certain. The command that is denied may be either of these.
+      -- Above 0: the counts are not certain. Redis may deny either of these commands.
       local noted = redis.pcall('HINCRBY', key.meta, 'torn', counted and 0 or 1)
       if type(noted) == 'table' then redis.pcall('HSET', key.meta, 'torn', 0) end
     end

@@ -1,15 +1,15 @@
--- claim: start payloads that are claimed from start keys, streams among them.
+-- claim: takes start payloads from start keys into flight. A start key may be a stream.
 -- @include grants
--- streams: start payloads from a stream, by a consumer group. A message is pending in the stream until messages.lua
--- acknowledges it. If a consumer of the group dies, or the crawl forgets the message (it is cleared, or its Redis is
--- rolled back), another consumer reads the message again.
+-- streams: reads start payloads from a stream by a consumer group. A message is pending in the stream until
+-- messages.lua acknowledges it. If another consumer of the group dies, or the crawl forgets the message (it is cleared,
+-- or its Redis is rolled back), a worker reads the message again.
 local read_stream
 do
-  -- How long a message is left to another consumer; the pause after all that are pending were looked at; how many an
-  -- exchange looks at, at most.
+  -- A message that was idle for IDLE_MS may be taken from its consumer. One exchange looks at LOOKS pending messages at
+  -- most. When it has looked at all, the next look begins PAUSE_MS later.
   local IDLE_MS, PAUSE_MS, LOOKS = 60000, 10000, 8
-  -- What a spider gets of a message: the value of its only field, or JSON of all, in which `meta` is JSON already. That
-  -- is only checked: decoded and encoded, it would have numbers of 14 digits, and {} for [].
+  -- Returns the data of a message for the spider: the value of its only field, or all fields as a JSON object. `meta`
+  -- is JSON already and stays as it is: decoded and encoded, its numbers would have 14 digits, and [] would become {}.
   local function data_of(fields)
     if #fields == 2 then return fields[2] end
     local all, head = {}, '{'
@@ -19,8 +19,9 @@ do
     end
     return head .. string.sub(cjson.encode(all), 2)
   end
-  -- Returns pending messages that were idle. A message in progress stays pending until its work is done: the loop below
-  -- skips it. `meta` has the time of the last look, and where the next one begins (nothing: at the first message).
+  -- Returns pending messages that were idle. Messages in progress are among them, because they stay pending until their
+  -- work is done; payloads_of() skips these. `meta` has the time of the last look, and the id at which the next look
+  -- begins (none: at the first message).
   local function idle_messages(name)
     local note, now = 'stream ' .. name, wall_ms()
     local looked, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
@@ -35,7 +36,7 @@ do
   local function payloads_of(messages, name, mark)
     local payloads = {}
     for _, message in ipairs(messages) do
-      -- No fields: the message was deleted. A counted message is in progress here.
+      -- A message without fields was deleted. A message that `messages` counts is in progress in this crawl.
       local field = message and message[2] and name .. '\0' .. message[1]
       if field and redis.call('HEXISTS', key.messages, field) == 0 then
         payloads[#payloads + 1] = of_message(field, mark .. data_of(message[2]))
@@ -43,8 +44,8 @@ do
     end
     return payloads
   end
-  -- Returns payloads, each marked as of its message: of some that were abandoned, or of the next one; or an error.
-  -- *looks*: whether those that were abandoned are looked for, once in an exchange.
+  -- Returns payloads, each marked with its message: of some abandoned messages, or of the next message; or an error.
+  -- *looks*: whether to look for abandoned messages, once per exchange.
   read_stream = function(name, mark, looks)
     local abandoned = looks and payloads_of(idle_messages(name), name, mark) or {}
     if abandoned[1] then return abandoned end
@@ -61,26 +62,26 @@ do
     return payloads_of(reply[1][2], name, mark)
   end
 end
--- claim: start payloads (start_keys in order) -> in-flight; finished -> open again. Each becomes an entry; if it is
--- released or reclaimed, it waits in a separate partition. Its worker makes requests from it, puts them, and then acks
--- it. A message of a stream stays there, pending (claim.lua).
+-- claim: start payloads (start_keys in order) -> in-flight; finished -> open again. Each payload becomes an entry. If
+-- the entry is released or reclaimed, it waits in a separate partition. Its worker makes requests from the payload,
+-- puts them, and then acks the entry. A message stays pending in its stream.
 -- ARGS     want, kind (list: from its head; set; zset: highest score first; stream: oldest first), mark (first bytes of
 --          the entry's payload), id_stem (8 random bytes)
 -- RETURNS  nothing; adds to grants, like a lease
--- COST     O(want), of a zset O(want * log members)
+-- COST     O(want); for a zset O(want * log members)
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
-local wrong_key -- a start key of another type than the settings say: name, actual, expected
+local wrong_key -- a start key whose type differs from the settings: name, actual, expected
 each_call(function() wrong_key = {} end)
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local READ = { list = { 'LINDEX', 0 }, set = { 'SRANDMEMBER' }, zset = { 'ZREVRANGE', 0, 0 } }
 local REMOVE = { set = 'SREM', zset = 'ZREM' }
--- Returns the next payload, or some; none: the key is empty, or has another type.
+-- Returns a list: the next payload, or several from a stream; empty if the key is empty or has another type.
 local function taken(name, kind, mark, is_first)
   local reply
   if kind == 'stream' then reply = read_stream(name, mark, is_first)
   else reply = redis.pcall(READ[kind][1], name, unpack(READ[kind], 2)) end
   if type(reply) == 'table' and reply.err then
-    -- The type is read only after an error: most keys have the right one.
+    -- The type is read only after an error: most keys have the right type.
     local actual = redis.call('TYPE', name).ok
     if actual == kind then error(reply.err, 0) end
     wrong_key = { name, actual, kind }
@@ -100,11 +101,12 @@ local function claim(want, kind, mark, id_stem)
       payloads = claimed < want and grants.bytes < grants.max_bytes and taken(name, kind, mark, not payloads) or {}
       for _, payload in ipairs(payloads) do
         state.sequence = state.sequence + 1
-        -- The sequence makes it unique: a repeat of an exchange stopped midway has the same stem. And the payload
-        -- does: after a roll-back, a late copy may claim another one while its worker is busy with the first.
+        -- The id contains the sequence, because the repeat of an exchange that was stopped midway has the same stem. It
+        -- depends on the payload, because after a roll-back a late copy may claim another payload while its worker is
+        -- busy with the first.
         local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
         local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
-        open_run() -- with a put that is known, it was finished
+        open_run() -- a put that was a duplicate has not opened a finished run
         add_grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
         write_grants(true)
         claimed, state.claimed = claimed + 1, 1

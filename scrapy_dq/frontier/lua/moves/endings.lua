@@ -1,6 +1,6 @@
--- endings: the fields of the moves of an exchange; the moves that end a lease, and settle(), which applies them.
+-- endings: the fields of all moves of an exchange; the moves that end a lease, and settle(), which applies them.
 -- @include declined messages
--- The moves of an exchange, as frontier/model.py and wire.py write them. Only this file has the field positions:
+-- The moves of an exchange, as frontier/model.py and wire.py write them. Only this file knows the field positions:
 --   put      0, id, admission, token, priority, start, payload, partition [, wait_ms, not_before_ms, reason, known_as
 --            [, most]]
 --   ack      1, id, never_sent (no site got its request, which counts against no budget)
@@ -11,13 +11,13 @@
 --   again    6, id, next_id, payload, priority, start, wait_ms, never_sent
 --   decline  7, id, reason, fingerprint
 local KIND = { PUT = 0, ACK = 1, RELEASE = 2, BURY = 3, FAIL = 4, DEFER = 5, AGAIN = 6, DECLINE = 7 }
--- Returns the fields of a put, as put.lua takes them. To make a table of them would take a tenth of an exchange.
+-- Returns the fields of a put as the arguments of put(). To make a table of them would take a tenth of an exchange.
 local function fields_of_put(move)
   return move[2], move[3], move[4], order_rank(move[5], move[6]), unpack(move, 7, 13)
 end
--- Returns the puts and their positions in the exchange (from 0); and the moves that end leases, in order: tables with
--- ids (of acks, of acks never sent, and of defers, without another kind in between: an ack may follow the defer of its
--- lease, and then comes first or second, with the same result), or with one id, its kind, and the fields of that kind.
+-- Returns the puts; their positions in the exchange (from 0); and the moves that end leases, in order, as tables with
+-- kind, id and fields. Acks, acks never sent, and defers are collected: one table each, with ids, until a move of
+-- another kind follows. So an ack may change places with the defer of the same lease, with the same result.
 local function read_moves(packed)
   local puts, positions, endings, many, n = {}, {}, {}, {}, 0
   for i, move in ipairs(cmsgpack.unpack(packed)) do
@@ -44,7 +44,7 @@ local function read_moves(packed)
   end
   return puts, positions, endings
 end
--- Ends a lease whose work is over, and counts it as *counted* (done, failed, or nothing).
+-- Ends a lease whose work is over, and counts it as *counted* (done or failed; nil: not at all).
 local function end_work(worker_id, id, lease, counted, never_sent)
   end_lease(worker_id, id, lease)
   if counted then
@@ -54,8 +54,8 @@ local function end_work(worker_id, id, lease, counted, never_sent)
   declined.forget({ id })
   count_message(lease.payload, -1)
 end
--- release: in-flight -> its exact place in the backlog, no attempt charged; an entry that some worker has declined
--- -> declined, so that this worker does not get it again.
+-- release: in-flight -> its exact place in the backlog, no attempt charged. If a worker has declined the entry, it goes
+-- to `declined`, so that this worker does not get it again.
 -- ARGS     worker_id, id, lease (as read_lease() returns it)
 -- RETURNS  nothing
 -- COST     O(log returned)
@@ -65,7 +65,7 @@ local function release(worker_id, id, lease)
   else come_back(lease.quarantined and 'quarantine' or 'returned', id, lease) end
   end_lease(worker_id, id, lease)
 end
--- decline: in-flight -> declined. The code of this worker cannot serve the entry; the others are offered it.
+-- decline: in-flight -> declined. This worker's code cannot serve the entry; the other workers are offered it.
 -- ARGS     worker_id, id, lease, reason, fingerprint (of the request; empty: none)
 -- RETURNS  nothing
 -- COST     O(log declined + workers that have declined it)
@@ -89,7 +89,7 @@ local function ack(worker_id, ids, never_sent)
       if lease then end_work(worker_id, id, lease, lease.partition ~= CLAIMED and 'done', never_sent) end
     end
   else
-    -- No count depends on their contents, so they need not be read.
+    -- No count depends on the records, so they are not read.
     local acked = redis.call('HDEL', in_flight_key(worker_id), unpack(ids))
     state.in_flight, state.done = state.in_flight - acked, state.done + acked
     if never_sent then state.never_sent = state.never_sent + acked end
@@ -120,8 +120,8 @@ local function fail(worker_id, id, lease, ending, keep)
   end_work(worker_id, id, lease, 'failed', ending.never_sent)
   redis.call('LTRIM', key.failed, 0, keep - 1)
 end
--- again: in-flight -> delayed, under the next id: the work is done, and is to be done again. In one step, so that the
--- crawl never has two entries of a page, nor none, whatever is killed or rolled back.
+-- again: in-flight -> delayed, under the next id: the work is done, and the page waits for its next visit. One step
+-- does both: after any kill or roll-back, the crawl has exactly one entry of the page.
 -- ARGS     worker_id, id, lease, ending (as read_moves() returns it: next_id, payload, rank, wait_ms, never_sent)
 -- RETURNS  nothing
 -- COST     O(log delayed)
@@ -131,10 +131,10 @@ local function again(worker_id, id, lease, ending)
   state.delayed = state.delayed + redis.call('ZADD', key.delayed, now_ms() + ending.wait_ms, member)
   now_there('delayed')
   end_work(worker_id, id, lease, 'done', ending.never_sent)
-  state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
+  state.sequence = state.sequence + 1 -- like every new entry: see Census.version
 end
--- defer: in-flight -> in-flight, done: the end of its lease waits for its puts in other shards (deferred_ends.py).
--- It counts against no limit any more but the budget, and if its worker dies, it is not a suspect.
+-- defer: in-flight -> in-flight, done: the end of the lease waits for its puts in other shards (deferred_ends.py). The
+-- lease counts against no limit except the budget. If its worker dies, the entry is not a suspect.
 -- ARGS     worker_id, ids (at most 1,000)
 -- RETURNS  nothing
 -- COST     O(ids)
@@ -142,7 +142,7 @@ end
 local function defer(worker_id, ids)
   local changed = {}
   for i, record in ipairs(redis.call('HMGET', in_flight_key(worker_id), unpack(ids))) do
-    -- Else it was reclaimed, or was deferred before.
+    -- Otherwise the lease was reclaimed, or was deferred before.
     if record and string.sub(record, 10, 10) ~= DEFERRED then
       local flags = string.byte(record, 9)
       if flags >= 128 or holds_suspect == ids[i] then
@@ -160,11 +160,11 @@ local function defer(worker_id, ids)
   end
   if changed[1] then redis.call('HSET', in_flight_key(worker_id), unpack(changed)) end
 end
--- settle: apply the moves of an exchange that end leases, in order: of two moves for one lease, the first counts.
+-- settle: apply the moves of an exchange that end leases, in order. If two moves end one lease, the first counts.
 -- ARGS     worker_id, endings (as read_moves() returns them), keep_failed
 -- RETURNS  nothing
 -- COST     O(moves)
--- CRASH    as of each move
+-- CRASH    as for each move
 local function settle(worker_id, endings, keep_failed)
   if endings[1] and endings[1].kind ~= KIND.ACK then write_first() end
   for _, ending in ipairs(endings) do
@@ -172,7 +172,7 @@ local function settle(worker_id, endings, keep_failed)
     local id, lease = ending.id, ending.id and read_lease(worker_id, ending.id)
     if kind == KIND.ACK then ack(worker_id, ending.ids, ending.never_sent)
     elseif kind == KIND.DEFER then defer(worker_id, ending.ids)
-    elseif not lease then -- It was reclaimed, or has ended before.
+    elseif not lease then -- the lease was reclaimed, or has ended before
     elseif kind == KIND.RELEASE then release(worker_id, id, lease)
     elseif kind == KIND.DECLINE then decline(worker_id, id, lease, ending.reason, ending.label)
     elseif kind == KIND.BURY then bury(worker_id, id, lease, ending.reason)

@@ -1,17 +1,16 @@
--- finish: when a run is over, and what becomes of entries that no worker can serve.
+-- finish: ends a run when nothing is left, and buries the entries that no worker can serve.
 -- @include declined messages starts damage journal
--- abandon: declined -> dead letter, when nothing else is left and every worker that is here has declined what waits.
+-- abandon: declined -> dead letter, when only declined entries wait and every present worker has declined them.
 -- ARGS     workers that are members
--- RETURNS  true if nothing is declined any more | false: a worker may still serve some, or more are left than one call
---          buries
+-- RETURNS  true if no declined entry is left | false: a worker may still serve some, or one call cannot bury all
 -- COST     O(500 * log declined + workers)
 -- CRASH    before: the next exchange of any worker does it; after: nothing to do
--- Whether there are workers with a spider, and every one of them was offered everything that is declined.
+-- Whether nothing is declined, or there are workers with a spider and each was offered every declined entry.
 local function all_have_declined(members)
   local last = is_there('declined') and redis.call('ZREVRANGE', key.declined, 0, 0, 'WITHSCORES')[2]
   local asked = not last
   for _, id in ipairs(last and members or {}) do
-    local offered = fields_of(id, 'offered')[1] -- a program has none: it is not waited for
+    local offered = fields_of(id, 'offered')[1] -- false: a program, which is offered nothing
     if offered and tonumber(offered) < tonumber(last) then return false end
     asked = asked or offered
   end
@@ -36,16 +35,16 @@ local function abandon(members)
 end
 -- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is incomplete. The keys stay.
 -- ARGS     finish_at (in a crawl of several shards: the version of home with which the run may finish, or -1; -2: this
---          is not home, and never finishes by itself; nil: any version), elsewhere (other shards have something left)
--- RETURNS  workers that are seeding (level 1), incomplete start() methods (starts.lua); both computed only while
---          nothing but delayed entries waits, else 0; 1: what waits, if anything, is over the budgets of the run,
---          nothing is in flight or delayed, no worker can add anything, and the crawl is not on hold
--- COST     O(1) while something waits that is not over its budget, O(workers) else
+--          is not home, and only home finishes a run; nil: there is one shard), elsewhere (other shards are not empty)
+-- RETURNS  workers that are seeding (level 1) and incomplete start() methods (starts.lua), or 0 for both while anything
+--          but delayed entries waits; only_over_budget (1: all waiting entries, if any, are over the budgets of the
+--          run, nothing is in flight or delayed, no worker can add anything, and the crawl is not on hold)
+-- COST     O(1) while something waits that is not over its budget, otherwise O(workers)
 -- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
 local function finish_if_done(finish_at, elsewhere)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
-  -- All that waits does so because of budgets of the run: those of a day are new tomorrow.
+  -- Whether all waiting entries are over budgets of the run. Daily budgets do not count: tomorrow they are new.
   local over = waits and waiting > 0 and state.in_flight == 0 and state.budget_period == 1 and state.damage == ''
     and redis.call('EXISTS', key.rotation, key.suspects, key.resting) == 0 and saturated_by_budgets()
   if waits and waiting > 0 and not over then return 0, 0, 0 end
@@ -61,14 +60,14 @@ local function finish_if_done(finish_at, elsewhere)
   local quiet = not (adding or held or delayed) and state.hold == '' and all_have_declined(members) and 1 or 0
   if over then return 0, 0, quiet end
   if waits then
-    -- The counts say that nothing waits: nobody would lease it, and the run would never end.
+    -- The keys have entries, and the count is 0: no worker would lease them, and the run would never end.
     if not held then damaged('entries') end
     return 0, 0, 0
   end
-  -- Entries are missing that no worker has settled: finishing would hide it, and a listening worker would wait forever.
+  -- Entries are missing that no worker has settled. Finishing would hide it, and a listening worker would wait forever.
   if not held and (waiting > 0 or state.in_flight > 0) then damaged('entries') end
   if is_there('declined') and redis.call('EXISTS', key.declined) == 1 then
-    -- Also while a worker listens, or its start() has failed: neither would wait for anything else.
+    -- Also while a worker listens, or after its start() has failed: it would wait for nothing but these entries.
     local quiet_here = seeding == 0 and not (held or delayed or elsewhere) and state.hold == ''
     if not (quiet_here and abandon(members)) then return seeding, 0, quiet end
   end
@@ -83,8 +82,8 @@ local function finish_if_done(finish_at, elsewhere)
   end
   return seeding, incomplete, quiet
 end
--- In a crawl of several shards, home is opened by a level of seeding that is raised for puts elsewhere, as by a put.
--- The others are open if home is: they are finished only in order to be cleared.
+-- In a crawl of several shards, home is opened by a put, or by a seeding level that is raised for puts in other shards.
+-- The other shards are open while home is: they are finished only in order to be cleared.
 local ELSEWHERE = -2
 local function raises(finish_at, seeding)
   return finish_at == ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'
@@ -92,9 +91,9 @@ end
 local function raise_level(finish_at, seeding, was)
   if not raises(finish_at, seeding) then return end
   open_run()
-  if was ~= seeding then state.sequence = state.sequence + 1 end -- nobody may finish the run by an older answer
+  if was ~= seeding then state.sequence = state.sequence + 1 end -- no worker may finish the run with an older answer
 end
--- For an exchange that found the run finished: stores its seq, so that a late copy does not count as the next one.
+-- Stores the seq of an exchange that found the run finished, so that a late copy does not count as the next exchange.
 local function remember_nothing(worker_id, seq)
   redis.call('HDEL', worker_key(worker_id), 'leases') -- after its first write a script may exceed maxmemory
   redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '')

@@ -1,7 +1,7 @@
--- lease: what waits -> in-flight: in turn from the backlog, and what other workers have declined.
+-- lease: waiting entries -> in-flight: from the backlog in turn, and entries that other workers have declined.
 -- @include damage grants partition declined
--- in turn: the partitions that are served next. Those of which this worker holds nothing come before the others.
--- Returns the candidate partitions in the order of serving.
+-- in turn: returns the partitions that are served next, in this order. Partitions without a lease in this worker come
+-- before the others.
 local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
   local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
@@ -24,12 +24,12 @@ local function in_turn(count, here)
   return free
 end
 -- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
-local serve -- the rest is hidden: a script may have 200 locals
+local serve -- its helpers are hidden: a script may have 200 locals
 do
-  -- Returns *count* elements, the next that are served behind *skipped*, in the order of the list.
+  -- Returns the *count* elements that are served after the first *skipped* ones, in the order of the list.
   local function read_list(list, newest, skipped, count, length)
     if not newest then return redis.call('LRANGE', list, skipped, skipped + count - 1) end
-    -- Redis 6.2 goes through a list from its head for an LRANGE at its end: milliseconds if it is long.
+    -- For an LRANGE at the end of a list, Redis 6.2 walks there from the head: this takes milliseconds in a long list.
     if length <= 10000 or redis.REDIS_VERSION_NUM then
       return redis.call('LRANGE', list, -skipped - count, -skipped - 1)
     end
@@ -37,7 +37,7 @@ do
     for i = count, 1, -1 do elements[#elements + 1] = redis.call('LINDEX', list, -skipped - i) end
     return elements
   end
-  -- Returns how many were granted, and whether there are more; nothing if there is no list.
+  -- Returns how many entries were granted, and whether there are more; nothing if there is no list.
   local function serve_list(partition, rank, count)
     local list, newest = list_of(rank, partition), order_newest_first(rank)
     local length, skipped = redis.call('LLEN', list), math.abs(grants.elements[list] or 0)
@@ -104,17 +104,18 @@ do
   end
 end
 -- lease: backlog -> in-flight. A few entries of each partition, the least recently served partition first; partitions
--- of which this worker holds nothing come before the others. With a delay, each lease has a time for sending.
+-- without a lease in this worker come before the others. With a delay, each lease has a time for sending.
 -- ARGS     want, ahead (ms), most (of one partition that is not in here), here (partition -> [held, room] in this
 --          worker)
--- RETURNS  nothing; adds to grants: a record of each, and its time (none: no delay, and its sending is not reported)
+-- RETURNS  nothing; adds to grants a record and a time of each lease (no time: no delay, and no report of its sending)
 -- COST     O(want * log partitions); O(500 * log partitions) more if lists are gone
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
-local served -- turn, partition, ...: those that stay in the rotation; written after each round
+local served -- turn, partition, ... of the partitions that stay in the rotation; written after each round
 local fruitless
 each_call(function() served, fruitless = {}, 0 end)
--- How many partitions in the rotation had nothing to lease: their lists were evicted or deleted, or they are
--- saturated. Others are looked at instead: else, with many of them, each exchange would meet some and bring nothing.
+-- `fruitless`: how many partitions in the rotation had nothing to lease, because their lists were evicted or deleted,
+-- or because they are saturated. Other partitions are tried instead, up to LOOKS: otherwise an exchange could meet only
+-- fruitless ones and lease nothing.
 local LOOKS = 500
 local function serve_politely(partition, count, ahead)
   if not polite and not state.limited then
@@ -138,7 +139,7 @@ local function serve_politely(partition, count, ahead)
   if start > now_ms() + ahead then count = 0 end
   if concurrency > 0 then count = math.min(count, concurrency - busy_of(partition)) end
   if budget > 0 then count = math.min(count, budget - used_by(partition)) end
-  -- A stint: as many as may be sent during one round trip.
+  -- A stint: as many leases as may be sent during one round trip.
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
   local from = #grants.ids
   local got = serve(partition, count)
@@ -183,12 +184,12 @@ local function lease(want, ahead, most, here)
     looked = looked + fruitless
   until want <= 0 or fruitless == 0 or looked >= LOOKS or grants.bytes >= grants.max_bytes
 end
--- offer: declined -> in-flight. Entries that other workers have declined, each of them offered once to each worker.
--- ARGS     worker_id, want, ahead, most, here (as of lease.lua)
--- RETURNS  how many were granted; adds them to grants, as lease.lua does
+-- offer: declined -> in-flight. Each worker is offered each entry that other workers have declined, once.
+-- ARGS     worker_id, want, ahead, most, here (as in lease)
+-- RETURNS  how many were granted; adds them to grants, as lease does
 -- COST     O(want * log declined); O(500) more for entries that this worker itself has declined
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
-local granted_here -- by partition, how many were granted
+local granted_here -- by partition, how many entries were granted
 each_call(function() granted_here = {} end)
 local function offer(worker_id, want, ahead, most, here)
   local was = want > 0 and is_there('declined') and redis.call('HGET', worker_key(worker_id), 'offered')
@@ -199,14 +200,14 @@ local function offer(worker_id, want, ahead, most, here)
     local partition, member = split(waiting[i], 1)
     local id, suspect = string.sub(member, 17, 28), string.byte(member, 29) >= 128
     if is_spent(partition) then
-      -- It waits with the others of its partition: no worker gets any of them in this run, or on this day.
+      -- The entry waits with the others of its partition: no worker gets any of them in this run, or on this day.
       come_back(suspect and 'quarantine' or 'returned', id, { partition = partition,
         place = string.sub(member, 1, 16), attempts = string.byte(member, 29) % 128, payload = string.sub(member, 30) })
       redis.call('ZREM', key.declined, waiting[i])
       state.waiting = state.waiting - 1
       classify(partition, ahead)
     elseif not declined.by(worker_id, id) then
-      -- As in lease.lua, but without a turn in the rotation. An entry that cannot be leased now stays the next one.
+      -- Like lease(), but without a turn in the rotation. An entry that cannot be leased now stays the next one.
       local start, room = math.max(now_ms(), earliest_of(partition)), here[partition] and here[partition][2] or most
       if start > now_ms() + ahead or room <= (granted_here[partition] or 0) or is_saturated(partition)
         or suspect and holds_suspect or got >= want or grants.bytes >= grants.max_bytes then break end
@@ -227,7 +228,7 @@ local function offer(worker_id, want, ahead, most, here)
     end
     offered = waiting[i + 1]
   end
-  write_grants() -- before it counts as offered
+  write_grants() -- before the entries count as offered
   if offered ~= was then redis.call('HSET', worker_key(worker_id), 'offered', offered) end
   return got
 end

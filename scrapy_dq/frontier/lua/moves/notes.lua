@@ -1,12 +1,12 @@
--- notes: what a worker says with an exchange besides its moves, and how it is applied.
+-- notes: applies the reports that a worker sends beside the moves of an exchange.
 -- @include politeness journal
 -- sent: the last lease of a stint was sent; the partition's delay starts at that time.
--- ARGS     worker_id, partition, id, age (ms since it was sent, by the worker's clock; false: it never will be)
+-- ARGS     worker_id, partition, id, age (ms since it was sent, by the worker's clock; false: it will never be sent)
 -- RETURNS  nothing
 -- COST     O(log partitions)
 -- CRASH    before: the partition waits for its lease to be settled or reclaimed; after: nothing to do
 local function sent(worker_id, partition, id, age)
-  -- It may have been reclaimed from this worker and leased to another worker that has not sent it yet.
+  -- Another worker may have reclaimed the lease, and its new worker may not have sent it yet.
   if redis.call('HEXISTS', in_flight_key(worker_id), id) == 0 then return end
   end_stint(partition, id, age)
   touched[partition] = true
@@ -23,14 +23,14 @@ local function block(partition, wait_ms)
   redis.call('ZADD', key.blocked, until_ms, partition)
   touched[partition] = true
 end
--- notes: what a worker says with an exchange besides its moves: a request was sent, a site asks for a pause, or
--- requests are gone for good from a shard, so that the run is not complete.
+-- notes: reports beside the moves of an exchange: a request was sent, a site asks for a pause, or requests are gone for
+-- good from a shard, so that the run is not complete.
 -- ARGS     worker_id, notes: [1, partition, id, age_ms] sent (age_ms false: never), [2, partition, wait_ms] block,
 --          [3, shard, count] gone
 -- RETURNS  nothing
 -- COST     O(notes * log partitions)
 -- CRASH    before: the worker sends them again; after: nothing to do
--- `meta.gone_elsewhere` has "<shard>:<count> " of each shard that home was told of: many workers tell the same.
+-- `meta.gone_elsewhere` has "<shard>:<count> " of each reported shard: many workers report the same loss.
 local function gone(shard, count)
   local known, others = 0, ''
   for of, was in string.gmatch(redis.call('HGET', key.meta, 'gone_elsewhere') or '', '(%d+):(%d+) ') do

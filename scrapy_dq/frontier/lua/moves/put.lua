@@ -1,7 +1,8 @@
 -- put: new entry -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
--- ARGS     id, admission (1 seen, 2 seeds, 3 admitted), token, rank, payload, partition, wait_ms (nil, also of all that
---          follow: none), not_before_ms, reason (why it cannot be served; false: it can), known_as (its fingerprint in
---          `adopted`; false: none), most (refuse if this many wait already, for admission 3; nil: no limit)
+-- ARGS     id, admission (1 seen, 2 seeds, 3 admitted), token, rank, payload, partition, wait_ms (nil: not given, like
+--          all arguments after it), not_before_ms, reason (why it cannot be served; false: it can), known_as (its
+--          fingerprint in `adopted`; false: none), most (with admission 3, refuse the put if this many entries wait
+--          already; nil: no limit)
 -- RETURNS  nil | KNOWN | FULL (nothing changed)
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
@@ -16,7 +17,7 @@ local function append(id, rank, partition, payload)
   state.sequence = state.sequence + 1
   local element = turn_bytes(rank, state.sequence) .. id .. payload
   local length = redis.call('RPUSH', list_of(rank, partition), element)
-  state.waiting = state.waiting + 1 -- only after RPUSH: an audit would miss what is counted and not stored
+  state.waiting = state.waiting + 1 -- only after RPUSH: an audit would report an entry as gone that was never stored
   adding = nil
   if length == 1 then
     add_band(partition, rank)
@@ -24,7 +25,7 @@ local function append(id, rank, partition, payload)
   end
 end
 local function put(id, admission, token, rank, payload, partition, wait_ms, not_before_ms, reason, known_as, most)
-  -- Everything that can fail comes before the token: after an error behind it, the repeat would be a duplicate.
+  -- Everything that can fail comes before the token is stored: after a later error, the repeat would be a duplicate.
   local due_ms, delayed = 0, nil
   if wait_ms then
     local after_wait = wait_ms > 0 and now_ms() + wait_ms or 0
@@ -33,7 +34,7 @@ local function put(id, admission, token, rank, payload, partition, wait_ms, not_
   end
   if known_as and redis.call('SISMEMBER', key.adopted, known_as) == 1 then return KNOWN end
   if most and state.waiting + redis.call('ZCARD', key.delayed) >= most then
-    -- A repeat of a stored put is a duplicate, not refused.
+    -- The repeat of a stored put is a duplicate and is not refused.
     return redis.call('SISMEMBER', key.admitted, token) == 1 and KNOWN or FULL
   end
   if not admit[admission](token) then return KNOWN end
@@ -48,8 +49,8 @@ local function put(id, admission, token, rank, payload, partition, wait_ms, not_
     return
   end
   if delayed then
-    -- If it was forgotten (forget.lua) and a replay log puts it again, it is in `delayed` already.
-    state.sequence = state.sequence + 1 -- as every new entry: see the version of a shard (exchange.lua)
+    -- If its fingerprint was forgotten (forget.lua) and a replay log puts it again, the entry is in `delayed` already.
+    state.sequence = state.sequence + 1 -- like every new entry: see Census.version
     local added = redis.call('ZADD', key.delayed, due_ms, delayed)
     state.delayed, adding = state.delayed + added, nil
     now_there('delayed')

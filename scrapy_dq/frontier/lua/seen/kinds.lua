@@ -1,12 +1,12 @@
 -- kinds: the kinds of seen. The kind of a crawl is stored in meta, and only this file reads it.
 -- A kind is the table that a function of KINDS returns (seen_*.lua):
---   has(token)        whether it is there
+--   has(token)        whether the token is stored
 --   add(token)        adds it; true if it was new
 --   size, remove      the commands for the size of key.seen, and to remove a token. A kind with more than one key has
---                     functions instead; one that cannot forget would have no remove
+--                     functions instead
 --   tidy()            bounded maintenance; a script that has added or removed tokens calls tidy_seen() at its end
---   drop()            deletes the keys other than key.seen; bounded: if it takes long, they are discarded
---   load(items)       adds what load.lua brings: tokens, each after what else is known of it
+--   drop()            deletes the keys other than key.seen, or discards them if that takes long
+--   load(items)       adds tokens from load.lua; before each token its time (expiring) or first bucket (compact)
 -- The first four, and load, are required. key.seen exists if anything was seen; its type identifies the kind.
 -- @include discarded
 local SIZE = { exact = 'SCARD', expiring = 'ZCARD', compact = 'HLEN' }
@@ -19,7 +19,7 @@ each_call(function() adding, adding_to, opened = nil end)
 local function stored_kind()
   local stored = state.epoch and (state.seen_kind or '')
   if stored and stored ~= '' then return stored end
-  local actual = not stored and redis.call('TYPE', key.seen).ok -- without meta, its type says what it is
+  local actual = not stored and redis.call('TYPE', key.seen).ok -- without meta, the type tells the kind
   return actual == 'zset' and 'expiring' or actual == 'hash' and 'compact' or 'exact'
 end
 local function seen()
@@ -28,7 +28,7 @@ local function seen()
 end
 count_seen = function()
   there.seen = redis.call(SIZE[stored_kind()], key.seen)
-  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- no script has removed it
+  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- no script has removed the tokens
 end
 seen_count = function()
   if not state.epoch then return 0 end

@@ -1,7 +1,7 @@
 -- seen kind compact: part of each fingerprint's SHA-1, in many small SETs; how these buckets grow.
 -- @include kinds
--- A bucket is a small SET of integers, which Redis packs into 8 bytes each (an intset). Of a fingerprint's SHA-1,
--- 73.76 bits are kept: 10 of them select one of 1,024 first buckets and are not stored; the rest is one integer of 64
+-- A bucket is a small SET of integers, which Redis packs into 8 bytes each (an intset). It keeps 73.76 bits of a
+-- fingerprint's SHA-1: 10 of them select one of 1,024 first buckets and are not stored; the rest is one integer of 64
 -- bits: a sign, a digit from 1 to 8, and two groups of nine digits. Here it is always text, because a Lua number has 53
 -- bits. A member that Redis would format differently (with a leading zero, or beyond 2^63) would turn the intset into a
 -- hash table.
@@ -30,7 +30,7 @@ function KINDS.compact()
     return bucket_with(first, last, buckets, rounds), format('%s%d%09d%09d', bits >= 32768 and '-' or '',
       (bits - first) / FIRST % 8 + 1, number(sub(hex, 5, 12), 16) % 1000000000, last)
   end
-  -- *members*: all members of the bucket that is split next. Returns those that move to the new, last bucket.
+  -- *members*: all members of the bucket that is split next. Returns the members that move to the new, last bucket.
   local function to_the_last(members, buckets, rounds)
     local modulus, remainder, moving = 2 * rounds, math.floor(buckets / FIRST), {}
     for _, member in ipairs(members) do
@@ -41,7 +41,7 @@ function KINDS.compact()
   end
   local LOAD, MOST_SPLITS = 200, 6 -- 1,000 puts of an exchange need 5 splits
   local kind = {}
-  local generation, buckets, rounds, count -- once they were read; generation is false: there is none
+  local generation, buckets, rounds, count -- set by look() or begin(); generation is false if there is no directory
   local changed = false
   local function look()
     if generation ~= nil then return generation end
@@ -62,7 +62,7 @@ function KINDS.compact()
   local function split()
     local whole, last = bucket_key(generation, buckets - FIRST * rounds), bucket_key(generation, buckets)
     local moving = to_the_last(redis.call('SMEMBERS', whole), buckets, rounds)
-    -- Add first, then remove: if the script is stopped, each member is where it is looked up, at worst in both.
+    -- Add first, then remove: if the script is stopped, each member is where a search looks for it, at worst in both.
     if moving[1] then redis.call('SADD', last, unpack(moving)) end
     buckets = buckets + 1
     rounds = rounds_of(buckets)

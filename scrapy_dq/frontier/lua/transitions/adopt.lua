@@ -1,10 +1,10 @@
--- adopt: fingerprints that another scheduler has seen -> adopted, in its format; if they are those of Scrapy, seen.
--- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), scrapys (1: its fingerprints are those
---          of this crawl), fingerprints (msgpack array; at most 1,000)
--- RETURNS  OK, new ones, intact (0: Redis was rolled back and has lost the previous call) | LOST | RESYNC | FINISHED
---          | WRONG_TYPE, key, actual, expected
+-- adopt: another scheduler's fingerprints -> adopted, in its format; or -> seen, if this crawl makes the same ones.
+-- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), scrapys (1: this crawl makes the same
+--          fingerprints), fingerprints (msgpack array; at most 1,000)
+-- RETURNS  OK, how many were new, intact (0: Redis was rolled back and has lost the previous call) | LOST | RESYNC
+--          | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(fingerprints)
--- CRASH    before: nothing; after: repeating it changes nothing
+-- CRASH    before: nothing; after: a repeat changes nothing
 -- @include base
 load_state()
 local answer = stale(ARGV[1], tonumber(ARGV[2]))

@@ -1,7 +1,7 @@
 -- beat: a worker increments its heartbeat and reads the heartbeats of all workers.
--- ARGS     worker_id, epoch, looks (1: reads the heartbeats of all; else of none)
--- RETURNS  OK, beats (flat array: worker id, count, ...: of the members, whatever else is stored), number of commands
---          that were sent to all workers | LOST
+-- ARGS     worker_id, epoch, looks (1: also read the heartbeats)
+-- RETURNS  OK, beats (flat array: worker id, count, ... of members only), number of commands that were sent to all
+--          workers | LOST
 -- COST     O(workers) if it looks, else O(1)
 -- CRASH    one beat more or less makes no difference
 -- @include beats

@@ -1,11 +1,11 @@
--- drop: entries of one partition that wait -> gone, in bounded steps. They stay seen. What is in flight, failed or
--- dead stays as it is. A message of a stream does not wait for them any more.
--- ARGS     partition, most, apart (`delayed` or `declined`), members (msgpack array: of that key, of this partition),
---          by (who drops them, for the journal)
--- RETURNS  OK, how many it were, left (1: more of them wait, apart from those) | ABSENT | MOVING, from>to
---          | WRONG_TYPE, key, actual, expected
+-- drop: waiting entries of one partition -> gone, in bounded steps. They stay seen. Leases, failed requests and dead
+-- letters do not change. A message of a stream no longer waits for the dropped entries.
+-- ARGS     partition, most, apart (`delayed` or `declined`), members (msgpack array: members of that key in this
+--          partition), by (who drops them, for the journal)
+-- RETURNS  OK, how many were dropped, left (1: more entries wait outside `delayed` and `declined`) | ABSENT | MOVING,
+--          from>to | WRONG_TYPE, key, actual, expected
 -- COST     O(most + members)
--- CRASH    before, after: repeating the call goes on with what is left
+-- CRASH    before, after: a repeat drops the rest
 -- @include base partition messages journal stopped
 local partition, most, apart, members, by = ARGV[1], tonumber(ARGV[2]), ARGV[3], cmsgpack.unpack(ARGV[4]), ARGV[5]
 load_sizes()

@@ -1,17 +1,18 @@
 -- exchange: apply a prefix of a worker's outbox, in order, and lease entries, in one atomic step.
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
---          payloads, 4 again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one partition, here
---          {partition: [held, room]}, notes (notes.lua); claim: false, or [kind, mark, id_stem]; forget: ids to drop
---          from `admitted`, joined; finish_at: see finish.lua; no_suspects: lease no suspect; max_pages: of the run,
---          in flight, or sent and done or failed), moves (endings.lua), registered (of the join; 0: any)
+--          payloads, 4 start() has to run again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one
+--          partition, here {partition: [held, room]}, notes (notes.lua); claim: false, or [kind, mark, id_stem];
+--          forget: ids to drop from `admitted`, joined; finish_at, elsewhere: see finish.lua; no_suspects: lease no
+--          suspect; max_pages: most requests of the run that are in flight, or sent and done or failed), moves
+--          (endings.lua), registered (of the join; 0: any)
 -- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
---          leases (a record of each), waits (of each, in ms or nothing; or an empty list), next_due_ms, those
---          partitions of here that are blocked, wrong key (key, actual, expected; or nothing), commands (steer.lua),
---          damage (which keys contradict the counts; empty: none), ids of those leases that another worker has declined
---          (joined) | LOST | RESYNC | FINISHED
--- COST     O(moves + want) * log partitions, at most 1,000 each; some 6 ms on an ordinary core, 10 if seen is compact
+--          leases (a record of each), waits (ms of each, or nothing; or an empty list), next_due_ms, blocked
+--          (partitions of `here`), wrong key (key, actual, expected; or nothing), commands (steer.lua), damage (keys
+--          that contradict the counts; empty: none), ids of leases that another worker has declined (joined) | LOST
+--          | RESYNC | FINISHED
+-- COST     O(moves + want) * log partitions, at most 1,000 each; about 6 ms on an ordinary core, 10 if seen is compact
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes get the same answer;
---          stopped by an error (stopped.lua): the repeat is answered with RESYNC if its leases have changed, else it
+--          stopped by an error (stopped.lua): the repeat gets RESYNC if the worker's leases have changed, else it
 --          applies the rest; worker dead: its leases are reclaimed, its outbox is lost, and the parents of the puts in
 --          it are still in flight
 -- @include base delayed notes endings lease claim finish stopped
@@ -44,12 +45,12 @@ if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) 
 end
 if me[2] == '1' then return { 'RESYNC' } end
 load_sizes(worker_id)
--- After a roll-back of Redis a late copy of an exchange can match the sequence; only the count reveals it.
+-- After a roll-back of Redis, a late copy of an exchange can have the right number; only the count reveals it.
 if held ~= there.in_flight then return { 'RESYNC' } end
 look_for_damage()
 raise_level(finish_at, seeding, me[7])
 
--- Puts first: after its first write a script may exceed maxmemory, and an ack writes.
+-- Puts first, so that a full Redis refuses them: after any write, such as an ack, a script may exceed maxmemory.
 local dropped = {}
 for i, move in ipairs(puts) do
   local refused = put(fields_of_put(move))
@@ -66,13 +67,13 @@ tidy_seen()
 grants.worker_id, grants.max_bytes = worker_id, max_bytes
 if state.hold ~= '' then want, claims = 0, false end
 if max_pages then want = math.min(want, max_pages + state.never_sent - state.done - state.failed - state.in_flight) end
--- Check the keys, too: the counts may have been overwritten.
+-- Check the keys as well: the counts may have been overwritten.
 if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects')) then
   if not (puts[1] or endings[1]) then write_first() end
   -- If the backlog is smaller than the buffers of all workers, each worker takes only its share.
   local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
   want = math.min(want, share)
-  -- One that another worker has declined comes first, the others only if nothing else is left.
+  -- First one entry that another worker has declined; more of them only if the backlog leaves room.
   local got = offer(worker_id, 1, ahead, most, here)
   if want > got then lease(want - got, ahead, most, here) end
   offer(worker_id, want - #grants.ids, ahead, most, here)
@@ -81,9 +82,9 @@ end
 if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
-start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it, too
+start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it as well
 remember(worker_id, me, seq, seeding, dropped, settled)
-local last = { finish_if_done(finish_at, elsewhere) } -- of the census
+local last = { finish_if_done(finish_at, elsewhere) } -- the last counts of the census
 save_partitions()
 save_state()
 local leases, waits = granted()

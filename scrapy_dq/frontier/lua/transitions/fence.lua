@@ -1,8 +1,8 @@
 -- fence: live -> fenced. Exchanges of a fenced worker are answered with RESYNC; its seeding level becomes 0.
--- ARGS     worker_id, epoch, run, gone (1: its process has ended; 0: it may come back), by (the worker that fences it,
---          if its own start() has not started yet; else empty)
--- RETURNS  OK, the name of its start() if that was interrupted (starts.lua) | ABSENT (no such member) | LOST | RESYNC
---          | FINISHED
+-- ARGS     worker_id, epoch, run, gone (1: its process has ended; 0: it may come back), by (the fencing worker, if its
+--          own start() has not begun; else empty)
+-- RETURNS  OK, the name of its start() if the fence interrupts it (starts.lua) | ABSENT (no such member) | LOST
+--          | RESYNC | FINISHED
 -- COST     O(1)
 -- CRASH    before: nothing; after: the member is fenced, and any worker drains it
 -- @include base shared starts journal
@@ -12,9 +12,9 @@ local answer = stale(epoch, run)
 if answer then return { answer } end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then return { 'ABSENT' } end
 local broken = start_broken(worker_id)
--- A supervisor has started that worker to replace the dead one: it counts as joined after the interruption.
+-- A supervisor may have started the fencing worker to replace the dead one: it counts as joined after the interruption.
 if broken ~= '' and is_member(ARGV[5]) then redis.call('HSET', worker_key(ARGV[5]), 'joined', next_event()) end
--- For its return: the last exchange that is stored (rejoin.lua), and that the tokens of its puts must be kept.
+-- For the worker's return, `absent` has its last stored exchange (rejoin.lua), and keeps the tokens of puts (end_run).
 if gone == '0' then
   local worker = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'came_from')
   redis.call('HSET', key.absent, worker_id, worker[1] or 2 ^ 52)

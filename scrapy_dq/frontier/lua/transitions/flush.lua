@@ -1,7 +1,7 @@
--- flush: delete everything of the crawl, unless a worker is live. It works whatever is stored, of whatever type: it is
--- the way out if nothing else works. Keys that it cannot find then are left to purge.lua.
--- ARGS     dead_ids (msgpack array of ids of workers that are dead), force (1: even if workers are live), epoch (of the
---          crawl; empty: it has none that can be read)
+-- flush: delete all keys of the crawl, unless a worker is live. It works with any stored data of any type: it is the
+-- way out if nothing else works. purge.lua deletes the keys that a flush cannot find.
+-- ARGS     dead_ids (msgpack array of ids of dead workers), force (1: even if workers are live), epoch (of the crawl;
+--          empty: none can be read)
 -- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept), shards (how many the crawl had)
 --          | LIVE, worker_id | CHANGED (this is another crawl: a late copy of this call)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background

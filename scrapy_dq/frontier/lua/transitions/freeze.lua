@@ -1,11 +1,11 @@
--- freeze: a shard of a crawl without live members is about to move: `meta.shards` becomes "<shards>>0". From then on no
--- worker can join or rejoin, and nothing else can change the crawl but deleting it.
+-- freeze: prepare a shard of a crawl without members for a move: `meta.shards` becomes "<shards>>0". From then on no
+-- worker can join or rejoin, and only a deletion can change the crawl.
 -- ARGS     epoch, shards, plan (where the crawl goes, for home; empty: unchanged), messages (msgpack array: fields of
---          `messages` whose entries are stored in the new place: they are acknowledged)
--- RETURNS  OK, plan (that of the first call counts) | LIVE, worker_id | CHANGED (this is another crawl, or of another
---          number of shards) | WRONG_TYPE, key, actual, expected
+--          `messages` to acknowledge, because their entries are stored in the new place)
+-- RETURNS  OK, plan (of the first call) | LIVE, worker_id | CHANGED (this is another crawl, or it has another number of
+--          shards) | WRONG_TYPE, key, actual, expected
 -- COST     O(messages)
--- CRASH    before: nothing, or a part of the messages is still pending; after: repeating it changes nothing
+-- CRASH    before: nothing, or some of the messages are still pending; after: a repeat changes nothing
 -- @include base shared messages
 local epoch, shards, plan, messages = ARGV[1], ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
 load_sizes()

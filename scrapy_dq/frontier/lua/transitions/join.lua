@@ -1,25 +1,23 @@
 -- join: a new worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
--- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run of several hosts, a
---          worker with the same arguments and no run_name counts as one of them, restarted), of_run (of home, whose
---          epoch is new_epoch; -1: this is home), exist (1: home says that this shard exists),
---          replaces (the epoch of what home goes on without; empty: none; see join.lua), kind (of its start keys;
---          empty: it has none), and those of described.lua
+-- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run of several hosts, a worker
+--          with the same arguments and no run_name counts as a restarted worker of it), of_run (the run of home, whose
+--          epoch is new_epoch; -1: this is home), exist (1: home has noted that this shard exists), replaces (the epoch
+--          that this shard may leave for new_epoch; empty: none; see follow_home), kind (of its start keys; empty: it
+--          has none), and the arguments of described.lua
 -- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
 --          census, stored spider_args, limits_before, adopted (1: another scheduler's fingerprints are stored),
---          commands
---          (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1), crawled (1:
---          another worker with a start() has taken part in this run), forgotten (how many requests of the run before
---          had failed, or were dead letters: a run began that keeps what was seen, not their records), registered,
---          exist (1: all other shards do), run_name (stored)
---          LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see join.lua)
---          DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
+--          commands (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1),
+--          crawled (1: another worker with a start() has taken part in this run), forgotten (failed requests and dead
+--          letters of the previous run, if this run keeps `seen` but not their records), registered, exist (1: all
+--          other shards do), run_name (stored)
+--          | LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see follow_home)
+--          | DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
 --          | WRONG_TYPE, key, actual, expected
--- COST     O(programs + 2); the start of a new run unlinks the keys of the previous run
+-- COST     O(workers); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
 -- @include base journal described rights stopped
--- unserved: what becomes of the pages that no worker of a run could serve, when the next run begins.
--- A run that keeps the seen set finds pages again that no worker of the last run could serve: now there may be code.
--- Returns how many.
+-- unserved: pages that no worker of the last run could serve become new again in a run that keeps the seen set: now
+-- there may be code for them. Returns how many.
 local function unmark_unserved()
   local all, count = state.unserved > 0 and redis.call('HGETALL', key.decliners) or {}, 0
   for i = 1, #all, 2 do
@@ -33,16 +31,16 @@ local function unmark_unserved()
   return count
 end
 -- follow: a shard follows home, which has the epoch and the run of the crawl (docs/internals/shards.md).
--- Whether a worker that joins begins a run here.
+-- Whether a joining worker begins a run here.
 local function is_over(of_run)
   if of_run < 0 or not state.epoch then return state.phase == 'finished' end
   return state.run < of_run or redis.call('HGET', key.meta, 'cleared') == '1'
 end
--- Before a worker joins it. *run*: of home; -1: this is home. Returns LOST if it existed (*exists*) and is gone,
--- LATER if home's run is over here, OTHER if it has another crawl than *replaces*, or has been cleared at the end of
--- home's run, else nothing. What *replaces* has is deleted.
--- RACE: home was lost while a worker joined, and the other crawl is the new one; or the run has ended meanwhile, and
--- this shard is cleared. So a worker asks home once more, and replaces only what it had found before that.
+-- Prepares a shard for a joining worker. *run*: home's run; -1: this is home. Returns LOST if the shard existed
+-- (*exists*) and is gone; LATER if a later run than home's has begun here; OTHER if the shard has another crawl than
+-- *replaces*, or was cleared at the end of home's run; else nothing. The crawl with the epoch *replaces* is deleted.
+-- RACE: while a worker joins, home may be lost, and the other crawl is the new one; or the run ends, and this shard is
+-- cleared. So the worker asks home again, and replaces only a crawl that it had found before that.
 local function follow_home(epoch, run, exists, replaces)
   if run < 0 then return end
   if state.epoch == epoch then
@@ -57,7 +55,7 @@ local function follow_home(epoch, run, exists, replaces)
   load_state()
 end
 -- replace limits: a worker joins an open run, and its limits (empty: it sets none) replace the run's.
--- Returns the old ones as they were packed; empty: nothing differs.
+-- Returns the old ones as they were packed; empty: there is no difference.
 local NO_LIMITS = cmsgpack.pack({ 0, 0, {} })
 local function replace_limits(packed, worker_id)
   local were = redis.call('HGET', key.meta, 'limits_set') or NO_LIMITS
@@ -83,15 +81,15 @@ local agree, differs = agreement(ours, over)
 if differs then return differs end
 local resumed, limits_before, forgotten, joins = 0, '', 0, false
 if not state.epoch then
-  -- Keys without meta are garbage: it was deleted or evicted.
+  -- meta was deleted or evicted: keys without it are garbage.
   clear_run(false)
   redis.call('UNLINK', key.stats, key.samples, key.minutes, key.journal)
   state.epoch, state.run, state.phase = new_epoch, math.max(0, of_run), 'open'
   redis.call('HSET', key.meta, 'began', wall_ms())
   describe(ours)
 elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  -- A late copy of the first call of a worker that has crawled it, and has left: the next run would delete what a
-  -- retry needs.
+  -- This may be a late copy of the first call of a worker that has crawled the run and has left. It must not begin the
+  -- next run, which would delete the data for a retry.
   local was_its_own = of_run < 0 and stored_field('crawled') == worker_id and -1
   local ended_ms = was_its_own or of_run < 0 and over_for(ours, restart_ms)
   if ended_ms then
@@ -124,7 +122,7 @@ if redis.call('SISMEMBER', key.members, worker_id) == 0 then
   note_shared()
   joins = ours.starts ~= ''
 else
-  redis.call('HINCRBY', key.beats, worker_id, 1) -- it lives, and had no answer yet: its heartbeat has not begun
+  redis.call('HINCRBY', key.beats, worker_id, 1) -- it lives: its heartbeat begins only after the answer
 end
 local crawled = stored_field('crawled')
 if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end

@@ -1,10 +1,10 @@
 -- leave: a worker's leases -> their places, no attempt charged; the member is removed.
--- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and what a retry needs.
--- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: it is
---          not, or this is home), kept (1: another shard has failed requests or dead letters), began (0: its start()
---          has not, because it could not join another shard), why (it closes, for the journal)
--- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its
---          start() if that was interrupted (starts.lua) | LOST | RESYNC | FINISHED
+-- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and the data for a retry.
+-- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: the run
+--          is not over, or this is home), kept (1: another shard has failed requests or dead letters), began (0: its
+--          start() has not begun, because it could not join another shard), why (it closes, for the journal)
+-- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its start()
+--          if the worker interrupts it by leaving (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained like a dead one; after: nothing to do
 -- @include base partition member endings samples stopped
@@ -28,8 +28,8 @@ if starts ~= '' and last == 1 then
   sample(found, true)
   save_sampled(found)
 end
--- A shard that was rolled back after the end has handed out again what is done: what is left of it is not missed.
--- Nor has a retry brought something since: it changes the version.
+-- A shard that was rolled back after the end has leased finished work again: the rest of it is not needed. A retry has
+-- brought nothing since: it would have changed the version.
 local version = tonumber(ARGV[5])
 local over = version >= state.sequence
 if last == 1 and (over or state.phase == 'finished' and #ids == 0) then

@@ -1,4 +1,4 @@
--- limit: change the limits of one partition while the crawl runs; all workers obey at once. Or show them.
+-- limit: change or show the limits of one partition while the crawl runs; all workers obey at once.
 -- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 none), block_ms
 --          (-1 unchanged, 0 none), by (who changes them, for the journal), budget (as delay_ms)
 -- RETURNS  OK, delay_ms, concurrency, block_ms, budget (the new values), spent | ABSENT

@@ -1,16 +1,16 @@
--- load: a shard of a new crawl begins to exist, stores what `scrapy dq import`, or a move, brings, and ends.
--- While it lasts, `meta.shards` is "0><shards>", so that no worker can join. Each shard begins and ends, home last.
+-- load: store data of `scrapy dq import`, or of a move, in a shard of a new crawl. Until its load ends, `meta.shards`
+-- is "0><shards>", so that no worker can join. Each shard has its own begin and end; home ends last.
 -- ARGS     epoch (of the new crawl, and of this attempt to load it: each has its own), shards (how many it will have),
---          label (begin: what an earlier attempt has stored is deleted; end; tidy: home has ended, which is on its
---          disk, and the mark goes; or what the items are: backlog, failed, samples, minutes, journal: in this order;
+--          label (begin: delete the data of an earlier attempt; end; tidy: the end of home is on its disk, so delete
+--          the mark; or the kind of the items. Lists, in order: backlog, failed, samples, minutes, journal. Others:
 --          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, spent, earliest, blocked,
---          stats; fingerprints: they become seen now, of whatever kind that is; messages: for home, acknowledged),
---          items (msgpack: elements, members or tokens; of the backlog rank, partition and elements of one list after
---          another; with a score before each: returned, quarantine, delayed, earliest, blocked, an expiring seen; field
---          and value: dead, limits, spent, stats; the first bucket and the member: a compact seen; begin: the epoch
---          that this shard had (empty: none), the highest sequence of the crawl, fields of meta and their values; end:
---          of home how many are done, failed and gone)
--- RETURNS  OK, how often something was stored here | CHANGED (another attempt has begun, or this is a late copy)
+--          stats; fingerprints: they become seen now, in any kind of seen; messages: for home, to acknowledge), items
+--          (msgpack: elements, members or tokens. backlog: rank, partition and elements of one list after another;
+--          returned, quarantine, delayed, earliest, blocked, an expiring seen: a score before each; dead, limits,
+--          spent, stats: field and value; a compact seen: the first bucket and the member; begin: the epoch that this
+--          shard had (empty: none), the highest sequence of the crawl, fields of meta and their values; end: for home,
+--          how many are done, failed and gone)
+-- RETURNS  OK, how many calls have stored something here | CHANGED (another attempt has begun, or this is a late copy)
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(items); begin: O(lists) if another attempt was begun here
 -- CRASH    before, after: the next attempt begins again
@@ -25,7 +25,7 @@ local function in_parts(command, name, items)
   return sum
 end
 local IN_ORDER = { failed = true, samples = true, minutes = true, journal = true } -- lists, in addition to the backlog
--- Sorted sets, and which count has their members.
+-- Sorted sets, and the count of their members (empty: none).
 local SCORED = { returned = 'waiting', quarantine = 'waiting', delayed = 'delayed', earliest = '', blocked = '' }
 local epoch, shards, label, items = ARGV[1], ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
 load_sizes()
@@ -36,11 +36,11 @@ if label == 'begin' then
   clear_run(false)
   redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.spent, key.stats, key.samples, key.minutes,
     key.journal)
-  -- One command: if this script is stopped after it, no worker takes what there is for the crawl.
+  -- One command: if the script is stopped after it, no worker takes this unfinished shard for the crawl.
   redis.call('HSET', key.meta, 'shards', '0>' .. shards, 'load:stored', 0, unpack(described))
   load_state()
   if stored_field('limits_set') ~= '' then set_limits(stored_field('limits_set')) end
-  redis.call('UNLINK', key.limits) -- those that were in force are stored later
+  redis.call('UNLINK', key.limits) -- the limits in force are stored later
   state.sequence = sequence
   save_state()
   return { 'OK', 0 }
@@ -61,7 +61,7 @@ if label == 'backlog' then
   for i = 1, #items, 3 do
     local rank, partition, elements = items[i], items[i + 1], items[i + 2]
     local list = list_of(rank, partition)
-    -- Its band comes first: a load that starts again deletes the lists that have one.
+    -- The band comes first: a load that begins again deletes the lists that have a band.
     if redis.call('EXISTS', list) == 0 then add_band(partition, rank) end
     in_parts('RPUSH', list, elements)
     state.waiting, touched[partition] = state.waiting + #elements, true

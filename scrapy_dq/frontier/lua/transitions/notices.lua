@@ -1,9 +1,8 @@
--- notices: what has happened in this run that nobody was told of yet. What this call returns, it never returns again.
--- ARGS     dead (dead letters in other shards), outage_ms (the longest outage of one of them; 0: none)
--- RETURNS  OK, run, census, kinds: of finished, dead, deaths (the third worker has died), outage (it took a minute)
---          | ABSENT
+-- notices: return the kinds of events of this run that no call has returned before.
+-- ARGS     dead (dead letters in other shards), outage_ms (the longest outage in any of them; 0: none)
+-- RETURNS  OK, run, census, kinds (finished; dead; deaths: three workers died; outage: a minute or more) | ABSENT
 -- COST     O(events of the journal)
--- CRASH    before: nothing; after, reply lost: nobody is told
+-- CRASH    before: nothing; after, reply lost: these kinds are never returned again
 -- @include base journal
 local DEATHS, OUTAGE_MS = 3, 60000
 load_sizes()

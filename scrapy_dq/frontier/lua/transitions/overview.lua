@@ -3,7 +3,7 @@
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
 --          since, done, waits), commands (steer.lua),
 --          {run_name, began, ended (of the last run that finished; both in ms), schema}
--- COST     O(workers), but at most most_members
+-- COST     O(workers); reads the records of at most most_members
 -- CRASH    nothing to do
 -- @include base starts
 load_sizes()

@@ -1,4 +1,4 @@
--- probe: which of the commands in all scripts this user may not call. Leaves nothing behind.
+-- probe: return which commands of all scripts this user may not call. Leaves nothing behind.
 -- ARGS     kind (of the crawl's start keys; empty: it has none)
 -- RETURNS  OK | DENIED, the error of Redis for the first, commands, ...
 -- COST     O(commands), 50

@@ -1,10 +1,10 @@
--- purge: unlink lists, records of workers and buckets that nothing leads to: what a flush could not find, because
--- the keys that led to it were deleted or evicted.
--- ARGS     lists (msgpack array: rank, partition, ...: of the keys that were found), worker_ids (the same),
---          buckets (the same: generation, n, ...)
+-- purge: unlink lists, records of workers and buckets that no other key names. A flush could not find them, because the
+-- keys that named them were deleted or evicted.
+-- ARGS     lists (msgpack array: rank, partition, ... of the keys that were found), worker_ids (the same), buckets (the
+--          same: generation, n, ...)
 -- RETURNS  OK, how many were unlinked
 -- COST     O(keys that were found)
--- CRASH    before, after: repeating it unlinks what is left
+-- CRASH    before, after: a repeat unlinks the rest
 -- @include base entry
 load_sizes()
 local unlinked = 0

@@ -1,24 +1,24 @@
 -- rejoin: a live worker registers again and keeps the leases that it still owns. Idempotent by new_id.
 -- ARGS     new_id, identity, old_ids (newest first, a zero byte between), epoch, run, held (ids of 12 bytes, joined),
 --          parentless (0 none, 1 waiting, 2 logged), seeding (1, or 4: start() runs again), registered (of
---          old_id; 0: any), and those of described.lua
--- RETURNS  OK, run, owned (ids, joined), last_seq (of the newest id, as it is stored; -1: no id is known; else -2 minus
---          that of the oldest id, or 2^52 if a newer one is known), commands, registered
+--          old_id; 0: any), and the arguments of described.lua
+-- RETURNS  OK, run, owned (ids, joined), last_seq (as stored for the newest id; -1: no id is known; if only an older id
+--          is known: -2 minus the last_seq of the oldest id, or -2 minus 2^52 for a newer one), commands, registered
 --          | FINISHED, last_seq (2^52: the next run has begun) | LOST
 -- COST     O(leases of old_id)
--- CRASH    before: nothing; after, reply lost: the repeat with the same new_id gets the same answer
+-- CRASH    before: nothing; after, reply lost: a repeat with the same new_id gets the same answer
 -- @include base partition described endings journal stopped
 local new_id, identity, epoch, run = ARGV[1], ARGV[2], ARGV[4], tonumber(ARGV[5])
 local held, parentless, seeding, ours = ARGV[6], tonumber(ARGV[7]), ARGV[8], described(10)
 load_sizes()
-if state.epoch ~= epoch or stored_shards() ~= ours.shards then return { 'LOST' } end -- the latter: it moves
+if state.epoch ~= epoch or stored_shards() ~= ours.shards then return { 'LOST' } end -- other shards: the crawl moves
 if is_member(new_id) then
-  redis.call('HINCRBY', key.beats, new_id, 1) -- it lives: without an answer, its heartbeat is that of old_id
+  redis.call('HINCRBY', key.beats, new_id, 1) -- it lives: until it has an answer, it increments the heartbeat of old_id
   return { 'OK', state.run, table.concat(redis.call('HKEYS', in_flight_key(new_id))),
     tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, commands(), registered_at(new_id) }
 end
--- RACE: in a failover, calls of a worker reach the old master and the new one in turn. What each of them knows is not
--- the newest id, which the other one has given, but one before.
+-- RACE: in a failover, calls of a worker reach the old master and the new one in turn. A master may know only an older
+-- id, because the worker got the newest id from the other master.
 local old_ids, known = {}, 1
 for id in string.gmatch(ARGV[3], '[^%z]+') do old_ids[#old_ids + 1] = id end
 for i = #old_ids, 1, -1 do
@@ -26,11 +26,11 @@ for i = #old_ids, 1, -1 do
 end
 local old_id = old_ids[known]
 local since, registered = registered_at(old_id), known > 1 and 0 or tonumber(ARGV[9])
-local by_late_join = since * registered > 0 and since ~= registered -- it knows nothing of that run
+local by_late_join = since * registered > 0 and since ~= registered -- the record knows nothing of that run
 if state.run > run and (by_late_join or not is_member(old_id)) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
   -- Redis was rolled back to an earlier run. Others may have joined that since: its entries stay and belong to this run
-  -- now. But its seen set and completed starts, which its end would have dropped, would hide what is to be crawled.
+  -- now. But its seen set and completed starts, which its end would have dropped, would hide pages of this run.
   local keep = ours.keep_seen ~= '0' and keeps_seen('')
   for _, field in ipairs({ 'fingerprinter', 'seen_kind' }) do -- changed since, and rolled back
     keep = keep and (ours[field] == '' or stored_field(field) == ours[field])
@@ -44,8 +44,8 @@ if state.run < run then
     end
     redis.call('UNLINK', key.seeds)
     forget_done_starts()
-    free(key.saturated) -- of its budgets, nothing is spent in this run
-    send_command('forgets') -- the other workers must not put what waits again under the same ids
+    free(key.saturated) -- this run has spent nothing of their budgets
+    send_command('forgets') -- the other workers must not put waiting entries again under the same ids
   end
   state.run, ours.limits = run, ours.limits == stored_field('limits_set') and '' or ours.limits
   describe(ours)
@@ -54,15 +54,15 @@ local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done'
 local old = { fenced = record[1], since = record[2], done = record[3], last_seq = record[4], joined = record[5],
   offered = record[6] }
 if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end -- not rolled back: the record was deleted
--- If the worker was declared dead meanwhile, its repeat gets the same last_seq as the first call (fence.lua).
+-- If the worker was declared dead between two calls, the repeat gets the same last_seq as the first call (fence.lua).
 -- RACE: a late copy of its join may have made a new record since, which knows no exchange.
 local last_seq = tonumber(not by_late_join and old.last_seq or redis.call('HGET', key.absent, old_id)
   or redis.call('HGET', key.absent, 'before ' .. new_id) or -1) or -1
 if known > 1 then last_seq = -2 - (known == #old_ids and last_seq or 2 ^ 52) end
 if state.phase == 'finished' then
-  -- The tokens of puts are still stored: repeated puts are dropped, and a new one opens the run (put.lua). If it were
-  -- opened here and this worker died, the next crawl would resume a run that has already seen all its requests.
-  -- A member whose sequence differs stays one. If its start() has to run again, it opens the run.
+  -- The tokens of puts are still stored: repeated puts are dropped, and a new one opens the run (put.lua). If this
+  -- script opened it and this worker died, the next crawl would resume a run that has already seen all its requests. A
+  -- live member stays one. If its start() has to run again, it opens the run.
   local comes_back = parentless == 0 and old.fenced ~= '0' and seeding ~= AGAIN
   if comes_back or redis.call('HGET', key.meta, 'cleared') == '1' then return { 'FINISHED', last_seq } end
 elseif ours.spider ~= '' and stored_field('spider') == '' then
@@ -82,14 +82,14 @@ if old.fenced == '0' then
       release(old_id, leases[i], read_lease(old_id, leases[i]))
     end
   end
-  -- Only now: if this script is stopped earlier, the repeat has to do everything.
+  -- Only now: if the script is stopped before this, the repeat has to do everything.
   register(new_id, identity, ours, old, suspect, last_seq, seeding)
   remove_member(old_id)
   classify_touched(0)
   save_partitions()
 else
   register(new_id, identity, ours, old, '', last_seq, seeding)
-  -- Its reclaim was broken off: at the end of the crawl nobody would remove it.
+  -- Its reclaim was interrupted: at the end of the crawl, no worker would remove the old member.
   if old.fenced == '1' and redis.call('EXISTS', in_flight_key(old_id)) == 0 then remove_member(old_id) end
 end
 redis.call('HDEL', key.absent, old_id, new_id, 'before ' .. new_id)

@@ -1,9 +1,9 @@
--- report: a beat, and what its worker has counted since its last report, for the history of the crawl (samples.lua).
--- ARGS     worker_id, epoch, looks (as of beat.lua), exchanges, exchange_ms (until their answers), errors, outage_ms
+-- report: a beat, and the counts of its worker since the last report, for the history of the crawl (samples.lua).
+-- ARGS     worker_id, epoch, looks (as in beat.lua), exchanges, exchange_ms (until their answers), errors, outage_ms
 --          (without Redis), ended_ms (the longest outage that has ended; 0: none worth noting), waited_ms (in an outage
---          that is under way; 0: none), why (the reason of that one)
--- RETURNS  as beat.lua
--- COST     O(workers); 0.1 ms more for a sample, which all workers together take once in 10 s
+--          that is under way; 0: none), why (the reason of the outage under way)
+-- RETURNS  as in beat.lua
+-- COST     O(workers); 0.1 ms more for a sample, which all workers together take once every 10 s
 -- CRASH    before: it is reported later; after, reply lost: it is reported again, and counted twice
 -- @include samples beats
 local MOST_WHY = 250
@@ -12,13 +12,13 @@ local reported, ended_ms = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }, tonumber(ARGV
 local reply, is_one = beat(worker_id, epoch, looks)
 if not is_one then return reply end
 load_state()
--- The field `waits` of its record has the time (ms, Redis's clock) since which it waits, and the reason, for people.
+-- The field `waits` of the worker's record: since when it waits (ms, Redis's clock), and the reason, for people.
 local waited_ms, why = tonumber(ARGV[9] or 0), string.sub(ARGV[10] or '', 1, MOST_WHY)
 local before = redis.pcall('HGET', worker_key(worker_id), 'waits')
 if waited_ms > 0 then
   local since = string.format('%.0f ', math.max(0, wall_ms() - waited_ms))
   redis.pcall('HSET', worker_key(worker_id), 'waits', since .. why)
-  -- The event names no worker: one event counts all workers that wait for the same.
+  -- The event names no worker: one event counts all workers that wait for the same reason.
   if type(before) ~= 'string' or string.match(before, '^%d+ (.*)$') ~= why then note_event('waits', '', 1, why) end
 elseif before then
   redis.pcall('HDEL', worker_key(worker_id), 'waits')
@@ -26,7 +26,7 @@ end
 local found = sampled()
 for i, more in ipairs(reported) do found[i + 2] = found[i + 2] + more end
 sample(found)
--- All workers see an outage of Redis; the first one that is back has it noted.
+-- All workers see an outage of Redis; the first one that is back notes it.
 if ended_ms > 0 and wall_ms() - ended_ms >= found[7] then
   found[7] = wall_ms()
   note_event('outage', worker_id, ended_ms)

@@ -1,6 +1,6 @@
 -- retry: failed request or dead letter -> backlog, at its place and with 0 attempts; finished -> open again.
--- ARGS     epoch, run, failed (msgpack array: record, its position counted from the tail, the last is -1, ...),
---          dead (msgpack array of ids), by (who retries them, for the journal), open (1: even if nothing is moved here)
+-- ARGS     epoch, run, failed (msgpack array: record, its position counted from the tail, the last is -1, ...), dead
+--          (msgpack array of ids), by (who retries them, for the journal), open (1: even if nothing is moved here)
 -- RETURNS  OK, moved from failed, moved from dead (missing records are skipped)
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
@@ -13,12 +13,12 @@ if answer then return { answer } end
 load_sizes()
 local wrong = half_moved()
 if wrong then return wrong end
--- Returns the fields of a record, and the lease that it holds from field *from* on.
+-- Returns the fields of a record, and the lease that it contains from field *from* on.
 local function read(record, from)
   local fields = cmsgpack.unpack(record)
   return fields, { place = fields[from], payload = fields[from + 1], partition = fields[from + 2], attempts = 0 }
 end
--- Returns the position of a record; nothing if it is gone. Searching for each would take 0.5 ms among 10,000.
+-- Returns the position of a record; nothing if it is gone. A search for each would take 0.5 ms among 10,000.
 local function find(record, position)
   if redis.call('LINDEX', key.failed, position) == record then return position end
   return redis.call('LPOS', key.failed, record) -- more requests have failed since, and the list was trimmed
@@ -62,7 +62,7 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
 end
 if from_failed + from_dead > 0 or open == '1' then
   begin()
-  state.sequence = state.sequence + 1 -- the version of a shard changes (exchange.lua)
+  state.sequence = state.sequence + 1 -- see Census.version
   send_command() -- wake workers that are idle because nothing was waiting
 end
 classify_touched(0)

@@ -2,7 +2,7 @@
 -- ARGS     epoch, run
 -- RETURNS  OK | LOST | RESYNC | FINISHED
 -- COST     O(1)
--- CRASH    before: the next worker that joins notes it; until then an absent shard is created; after: nothing to do
+-- CRASH    before: the next join notes it; until then, a join creates a shard that is absent; after: nothing to do
 -- @include state
 local epoch, run = ARGV[1], ARGV[2]
 load_state()

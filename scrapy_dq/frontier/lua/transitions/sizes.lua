@@ -1,7 +1,7 @@
 -- sizes: how many entries wait in the lists of some partitions, and for how long, given their limits. Changes nothing.
 -- ARGS     cursor ('0' at first), look (about how many partitions), top (how many of the largest, and of the slowest)
--- RETURNS  cursor ('0': that was the last part), partitions that have lists, how many were examined,
---          flat (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
+-- RETURNS  cursor ('0': that was the last part), how many partitions have lists, how many were examined, flat
+--          (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
 -- COST     O(look * log partitions); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
 -- Entries in `returned` and `quarantine` are not counted: they are few.
@@ -19,7 +19,7 @@ end
 for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
 local looked_at = #names
 if cursor == '0' then
-  -- Add some with their own limits, and those blocked longest: if there are many partitions, these include the slowest.
+  -- Add some with their own limits, and the longest blocked ones: among many partitions, these include the slowest.
   local more = math.ceil(look / 2)
   local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', more)[2]
   for i = 1, #limited, 2 do look_at(limited[i], redis.call('HGET', key.bands, limited[i])) end

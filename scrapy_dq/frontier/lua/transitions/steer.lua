@@ -1,11 +1,11 @@
 -- steer: send a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
--- ARGS     word (pause | drain: nothing is leased until resume; stop: all current members close;
---          complete: interrupted start() methods count as complete, and without members the run is finished, if
---          nothing is left; wake: only makes idle workers exchange), by (who sends it, for the journal)
+-- ARGS     word (pause | drain: nothing is leased until resume; stop: all current members close; complete: interrupted
+--          start() methods count as complete, and the run is finished if no member and no entry is left; wake: only
+--          makes idle workers exchange), by (who sends it, for the journal)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | MOVING, from>to
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
--- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined meanwhile
+-- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined since
 -- @include base finish stopped
 local word, by = ARGV[1], ARGV[2]
 load_sizes()
@@ -25,7 +25,7 @@ if word == 'complete' then
   -- A worker that began now would run its own start() first, and could be interrupted in the same way.
   if incomplete and there.members == 0 then
     look_for_damage()
-    -- What the other shards hold is not known here: the next worker asks them.
+    -- Home does not know whether the other shards are empty: the next worker asks them.
     finish_if_done(redis.call('HGET', key.meta, 'shards') and -1 or nil)
     save_state()
   end

@@ -3,8 +3,8 @@
 --          deltas (msgpack array: kind (sum, max, min), stat, decimal number, ...)
 -- RETURNS  OK, counted (0: this number was counted before) | LOST | RESYNC | FINISHED (nothing changed)
 -- COST     O(deltas)
--- CRASH    before, or reply lost: the worker repeats the report under the same number, which counts once;
---          worker dead: what it has not reported is not counted; stopped by an error: nor is the rest of this report
+-- CRASH    before, or reply lost: the worker repeats the report under the same number, which counts once; worker dead:
+--          its unreported stats are not counted; stopped by an error: the rest of this report is not counted
 -- @include base
 local source, number = ARGV[1], tonumber(ARGV[4])
 load_sizes()
@@ -17,7 +17,7 @@ local deltas = cmsgpack.unpack(ARGV[5])
 for i = 1, #deltas, 3 do
   local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
   if kind == 'sum' then
-    -- A stored value that is not a number, or a sum that is too large, leaves it unchanged: only this stat is wrong.
+    -- If the stored value is not a number, or the sum is too large, the value stays: only this stat is wrong.
     local sum = redis.pcall('HINCRBY', key.stats, field, delta)
     if type(sum) == 'table' then redis.pcall('HINCRBYFLOAT', key.stats, field, delta) end
   else

@@ -1,4 +1,4 @@
-"""A process with a Queue that was away: suspended, declared dead, forgotten, or late for the run."""
+"""A process with a Queue was away: suspended, declared dead, forgotten, or late for the run."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ q.put("last")
 """
 
 
-def test_a_process_that_was_suspended_at_the_end_of_the_run(
+def test_a_process_suspended_at_the_end_of_the_run_continues_in_the_next_one(
     make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str, lines: Lines
 ) -> None:
-    """It was declared dead, and the others finished the run: it continues in the next one."""
+    """It was declared dead, and another worker finished the run: it continues in the next run."""
     program = start_program(SLEEPER, redis_server.url, crawl_name)
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
-    # It may be stopped before it has reported that the first one is done: that one would come back.
+    # Stopped before its report that the first item is done, the program would get that item again.
     wait_until(lambda: live.call("census").done == 1, "the program waits for an item")
     assert lines() == ["first"]
     program.send(signal.SIGSTOP)
@@ -60,10 +60,10 @@ def test_a_process_that_was_suspended_at_the_end_of_the_run(
     live.close()
 
 
-def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
+def test_a_put_that_missed_its_run_goes_into_the_next_one(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """While put() waits for Redis its process is declared dead, the run ends, and another one begins."""
+    """While put() waits for Redis, its process is declared dead, the run ends, and the next one begins."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
     join_crawl(q)
@@ -82,8 +82,10 @@ def test_a_put_that_the_run_has_not_taken_goes_into_the_next_one(
     live.close()
 
 
-def test_a_process_that_was_declared_dead(make: Make, redis_server: RedisServer, crawl_name: str) -> None:
-    """What it had in its hands is somebody else's; its task_done changes nothing, and it goes on."""
+def test_a_process_that_was_declared_dead_continues_without_its_items(
+    make: Make, redis_server: RedisServer, crawl_name: str
+) -> None:
+    """Another worker has its items; its task_done changes nothing, and it continues."""
     q = make()
     q.put_all(["a", "b"])
     assert q.get() == "a"
@@ -103,14 +105,14 @@ def test_a_process_that_was_declared_dead(make: Make, redis_server: RedisServer,
 
 
 @pytest.mark.parametrize("ends", ["flush", "close"])
-def test_a_process_that_redis_forgot_while_it_was_away(
+def test_items_of_a_process_that_redis_forgot_go_into_the_next_run(
     make: Make,
     start_redis: Callable[..., RedisServer],
     start_proxy: StartProxy,
     crawl_name: str,
     ends: str,
 ) -> None:
-    """Redis was rolled back beyond its puts, and others finished the run: the items are in the next one."""
+    """Redis was rolled back beyond its puts, and others finished the run: the next run has the items."""
     server = start_redis(appendonly=True)
     live = LiveFrontier(server.url, crawl_name, Order.FIFO)
     other = HandWorker(live, "other")

@@ -39,7 +39,7 @@ def test_scrapys_own_values_have_no_warning() -> None:
 
 
 def test_a_setting_that_limits_all_workers_silences_the_warning() -> None:
-    """The project has chosen what it wants."""
+    """The project has made its choice."""
     closing = dict.fromkeys(CLOSING_COUNTS, 9)
     assert warnings(Config("c", max_pages=9), closing) == []
     slow = {"DOWNLOAD_DELAY": 1, "AUTOTHROTTLE_ENABLED": True}
@@ -52,7 +52,7 @@ def test_a_setting_that_limits_all_workers_silences_the_warning() -> None:
     assert warnings(Config("c", domain_concurrency=2), {"AUTOTHROTTLE_ENABLED": True}) == []
 
 
-def test_a_spider_may_have_a_delay_of_its_own() -> None:
-    """As Scrapy's downloader does: it goes before the setting."""
+def test_the_delay_of_a_spider_is_also_warned_about() -> None:
+    """Scrapy's downloader also prefers it to the setting."""
     (warning,) = warnings(Config("c"), {}, download_delay=0.5)
     assert "DOWNLOAD_DELAY = 0.5" in warning

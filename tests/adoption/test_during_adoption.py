@@ -1,4 +1,4 @@
-"""What happens while a crawl is adopted: its source changes, a worker joins, Redis fails."""
+"""Events during an adoption: its source changes, a worker joins, Redis fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.scrapy_redis_requests import HOST, ORDERS, pages, url
 
 @pytest.mark.parametrize("queue", ORDERS)
 def test_a_source_that_changes_is_reported(queue: str, case: Case) -> None:
-    """A scrapy-redis worker that runs takes requests away and adds some: then nothing is deleted."""
+    """A running scrapy-redis worker takes and adds requests: then nothing is deleted."""
     theirs = case.push(pages(200), queue)
 
     def work() -> None:
@@ -32,21 +32,21 @@ def test_a_source_that_changes_is_reported(queue: str, case: Case) -> None:
     assert report.changed
     assert not report.complete
     assert case.client.exists(case.queue_key)
-    again = case.adopt(settings)  # what it says: stop it, and run this again
+    again = case.adopt(settings)  # as the message advises: stop it, and run this again
     assert not again.changed
     assert {request.url for request in case.serve(**settings)} >= {*map(url, range(1, 199)), f"{HOST}/new"}
 
 
-def test_a_queue_that_becomes_empty_meanwhile_ends_the_adoption(case: Case) -> None:
-    """It is reported, and not waited for."""
+def test_an_adoption_ends_if_its_queue_is_deleted(case: Case) -> None:
+    """The adoption reports it and does not wait."""
     case.push(pages(700))
     case.progress.while_under_way = lambda: case.client.delete(case.queue_key)
     report = case.adopt()
     assert report.changed
 
 
-def test_no_worker_may_live(case: Case) -> None:
-    """It would crawl again what scrapy-redis had done: it did not learn of it. A dead one is no obstacle."""
+def test_an_adoption_is_refused_while_a_worker_is_alive(case: Case) -> None:
+    """It would not know the pages that scrapy-redis has done. A dead worker is no obstacle."""
     case.push(pages(2))
     case.adopt()
     case.progress.shown.clear()
@@ -57,8 +57,8 @@ def test_no_worker_may_live(case: Case) -> None:
     assert case.adopt().counts.known == 2  # it does not beat any more
 
 
-def test_no_adoption_beside_a_worker_that_joined_too_early(case: Case) -> None:
-    """One that joined before the first fingerprint was stored does not look them up."""
+def test_an_adoption_stops_if_a_worker_joined_too_early(case: Case) -> None:
+    """A worker that joined before the first fingerprint was stored does not look fingerprints up."""
     case.push(pages(2))
     shown: list[int] = []
 
@@ -73,15 +73,15 @@ def test_no_adoption_beside_a_worker_that_joined_too_early(case: Case) -> None:
     assert [member.worker_id for member in case.look().members] == ["elsewhere"]
 
 
-def test_what_was_seen_comes_before_what_is_to_do(case: Case) -> None:
-    """A crawl that starts after a kill between the two misses requests; it does not do anything twice."""
+def test_fingerprints_are_adopted_before_requests(case: Case) -> None:
+    """After a kill between the two, a crawl lacks requests but does nothing twice."""
     case.push(pages(1))
     case.adopt()
     assert list(case.progress.shown) == ["fingerprints", "requests"]
 
 
-def test_an_adoption_that_was_declared_dead_is_to_be_run_again(case: Case) -> None:
-    """It goes on under a new id; what Redis may have lost meanwhile it cannot know."""
+def test_an_adoption_that_was_declared_dead_must_be_run_again(case: Case) -> None:
+    """It continues under a new id, but cannot know whether Redis lost data in between."""
     case.push(pages(700))
     prefix = keys.prefix(case.name)
 
@@ -97,8 +97,8 @@ def test_an_adoption_that_was_declared_dead_is_to_be_run_again(case: Case) -> No
     assert case.adopt().complete
 
 
-def test_a_crawl_that_is_deleted_meanwhile_ends_the_adoption(case: Case) -> None:
-    """To go on would leave a part of it in a crawl of somebody else's."""
+def test_an_adoption_stops_if_its_crawl_is_deleted(case: Case) -> None:
+    """Otherwise a part of it would end up in another user's crawl."""
     case.push(pages(700))
 
     def delete() -> None:
@@ -113,7 +113,7 @@ def test_a_crawl_that_is_deleted_meanwhile_ends_the_adoption(case: Case) -> None
 
 @pytest.fixture
 def own(start_redis: Callable[..., RedisServer], crawl_name: str) -> Iterator[tuple[RedisServer, Case]]:
-    """Yield a Redis of the test's own, and a crawl there with 1,500 requests and 20,000 more fingerprints."""
+    """Yield a separate Redis with a crawl of 1,500 requests and 20,000 more fingerprints."""
     redis = start_redis(appendonly=True, args=["--appendfsync", "always"])
     case = Case(redis.url, crawl_name)
     case.push(pages(1_500))
@@ -122,8 +122,8 @@ def own(start_redis: Callable[..., RedisServer], crawl_name: str) -> Iterator[tu
     case.client.close()
 
 
-def test_redis_may_be_unavailable_for_a_moment(own: tuple[RedisServer, Case]) -> None:
-    """Reading and storing wait for it; what was read of a set says nothing to the next process of Redis."""
+def test_an_adoption_survives_a_restart_of_redis(own: tuple[RedisServer, Case]) -> None:
+    """Reads and writes wait for Redis; the position in a set is unknown to the next Redis process."""
     redis, case = own
 
     def restart() -> None:
@@ -138,8 +138,10 @@ def test_redis_may_be_unavailable_for_a_moment(own: tuple[RedisServer, Case]) ->
     assert len(case.serve()) == 1_500
 
 
-def test_redis_may_be_rolled_back_among_the_fingerprints(own: tuple[RedisServer, Case]) -> None:
-    """The source is kept, and to adopt again brings what is missing."""
+def test_a_second_adoption_repairs_one_during_which_redis_was_rolled_back(
+    own: tuple[RedisServer, Case],
+) -> None:
+    """The source is kept, and a second adoption brings the missing fingerprints."""
     redis, case = own
     snapshot: Any = None
 

@@ -1,4 +1,4 @@
-"""What a session does with what all workers are told: its memory, the engine, the log."""
+"""A session passes commands for all workers on to its memory, the engine and the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.tree_spider import spider_of
 
 @pytest.fixture
 def session() -> Session:
-    """Return a session whose surroundings only note what is asked of them."""
+    """Return a session with doubles that record its calls."""
     session = Session.__new__(Session)
     session.config = SimpleNamespace(crawl="books")  # type: ignore[assignment]
     session.hooks = Mock()
@@ -39,10 +39,10 @@ def session() -> Session:
     ],
     ids=["forget", "stop", "a second stop", "a Redis that came back older", "other limits"],
 )
-def test_it_forgets_and_closes_on_request(
+def test_a_session_obeys_forget_and_stop_commands(
     session: Session, before: Commands, words: Commands, forgets: int, closes: int
 ) -> None:
-    """What was said before it joined is not for it; a counter that fell back asks for nothing."""
+    """It ignores commands from before it joined. A counter that went back gives no command."""
     session.commanded(before, words)
     assert session.admissions.forget_sent.call_count == forgets  # type: ignore[attr-defined]
     assert session.hooks.close_spider.call_count == closes  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def test_it_forgets_and_closes_on_request(
         session.hooks.close_spider.assert_called_with("stopped")  # type: ignore[attr-defined]
 
 
-# What start() yields cannot be stored: each worker crawls it.
+# The requests of start() cannot be stored, so each worker crawls them.
 LOCAL = spider_of("""
     async def start(self):
         for number in range(3):
@@ -58,8 +58,8 @@ LOCAL = spider_of("""
 """)
 
 
-def test_what_is_local_waits_for_the_end_of_a_pause_too(redis_url: str, make_project: MakeProject) -> None:
-    """Nothing at all is sent; then all of it is."""
+def test_local_requests_also_wait_during_a_pause(redis_url: str, make_project: MakeProject) -> None:
+    """During the pause the worker sends no request, and after it all of them."""
     project = make_project([], redis_url=redis_url, spider=LOCAL, settings={"DQ_PARTITION_BY": "none"})
     with connect_url(redis_url) as client, closing(LiveFrontier(redis_url, project.name)) as live:
         first = HandWorker(live, "first", Identity("", "", ""))
