@@ -48,6 +48,7 @@ class Masters:
             if in_turn and isinstance(call, Rejoin):
                 self.swap()
             if isinstance(call, Rejoin):
+                self.rejoin = call
                 worker.rejoined(self.live.call("rejoin", call, HOST, IDENTITY))
             else:
                 worker.received(self.live.call("exchange", call), now)
@@ -97,6 +98,19 @@ def test_a_worker_continues_if_a_master_knows_none_of_its_last_ids(masters: Mast
     masters.listener.rolled_back.assert_not_called()
     assert masters.worker.seeding == Seeding.ACTIVE
     assert len(masters.live.state()["entries"]) >= FORMER_IDS
+
+
+def test_a_late_copy_of_a_rejoin_does_not_hide_the_former_ids(masters: Masters) -> None:
+    """One master answers the rejoin; the other one gets its copy, and later the next rejoin."""
+    masters.put(HORIZON_S + 2)
+    masters.swap()
+    masters.put(HORIZON_S + 2, in_turn=True)
+    masters.put(HORIZON_S + 2)
+    masters.swap()
+    masters.live.call("rejoin", masters.rejoin, HOST, IDENTITY)
+    masters.put(HORIZON_S + 2)
+    masters.listener.rolled_back.assert_not_called()
+    assert masters.worker.seeding == Seeding.ACTIVE
 
 
 def test_a_put_that_only_the_other_master_has_is_lost_after_the_horizon(masters: Masters) -> None:

@@ -26,8 +26,8 @@ for i = #old_ids, 1, -1 do
 end
 local old_id = old_ids[known]
 local since, registered = registered_at(old_id), known > 1 and 0 or tonumber(ARGV[9])
-local by_late_join = since * registered > 0 and since ~= registered -- the record knows nothing of that run
-if state.run > run and (by_late_join or not is_member(old_id)) then return { 'FINISHED', 2 ^ 52 } end
+local by_late_copy = since * registered > 0 and since ~= registered -- the record knows nothing of that run
+if state.run > run and (by_late_copy or not is_member(old_id)) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
   -- Redis was rolled back to an earlier run. Others may have joined that since: its entries stay and belong to this run
   -- now. But its seen set and completed starts, which its end would have dropped, would hide pages of this run.
@@ -50,15 +50,24 @@ if state.run < run then
   state.run, ours.limits = run, ours.limits == stored_field('limits_set') and '' or ours.limits
   describe(ours)
 end
-local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq', 'joined', 'offered')
+local record = redis.call('HMGET', worker_key(old_id), 'fenced', 'since', 'done', 'last_seq', 'joined', 'offered',
+  'came_from')
 local old = { fenced = record[1], since = record[2], done = record[3], last_seq = record[4], joined = record[5],
   offered = record[6] }
 if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end -- not rolled back: the record was deleted
 -- If the worker was declared dead between two calls, the repeat gets the same last_seq as the first call (fence.lua).
 -- RACE: a late copy of its join may have made a new record since, which knows no exchange.
-local last_seq = tonumber(not by_late_join and old.last_seq or redis.call('HGET', key.absent, old_id)
+local last_seq = tonumber(not by_late_copy and old.last_seq or redis.call('HGET', key.absent, old_id)
   or redis.call('HGET', key.absent, 'before ' .. new_id) or -1) or -1
-if known > 1 then last_seq = -2 - (known == #old_ids and last_seq or 2 ^ 52) end
+-- RACE: a late copy of its last rejoin has made that record, which says how much this master knows of the id before.
+local before = by_late_copy and old_ids[2] and tonumber(record[7] or -1) or -1
+if before >= 0 then
+  last_seq = -2 - (#old_ids == 2 and before or 2 ^ 52)
+elseif before < -1 and #old_ids > 2 then
+  last_seq = before -- of the oldest id, which is the same
+elseif known > 1 then
+  last_seq = -2 - (known == #old_ids and last_seq or 2 ^ 52)
+end
 if state.phase == 'finished' then
   -- The tokens of puts are still stored: repeated puts are dropped, and a new one opens the run (put.lua). If this
   -- script opened it and this worker died, the next crawl would resume a run that has already seen all its requests. A
