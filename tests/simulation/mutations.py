@@ -67,7 +67,7 @@ MUTATIONS = (
     Mutation("4", "the run is not compared", (
         (LUA + "lib/state.lua", "  if state.run > run then return 'FINISHED' end\n", ""),
         (LUA + "lib/state.lua", " or state.run > run and member and is_member(member)", ""),
-        (LUA + "transitions/rejoin.lua", "state.run > run and (by_late_join", "false and (by_late_join"),
+        (LUA + "transitions/rejoin.lua", "state.run > run and (by_late_copy", "false and (by_late_copy"),
     )),
     Mutation("4", "the epoch is not compared", (
         (LUA + "lib/state.lua", "not state.epoch or state.epoch ~= epoch", "not state.epoch"),
