@@ -63,6 +63,8 @@ FOUND = {
     "so many heartbeats are lost that a worker is taken for dead while it asks a site": 1009548143,
     "a late copy brings back what Redis had lost, which it loses again": 1009778398,
     "a late copy of its join replaces the record of a worker that was declared dead": 1009797313,
+    "another master gets a late copy of a rejoin, and then the next one": 9841406,
+    "a worker gives up on a shard and leaves, and its record stays there": 1009866758,
     "the run ends while a worker joins its shards": 1000301826,
     "the run ends while a Queue joins its shards": 1000920203,
     "a worker of the run before takes leases of the next in a shard that was rolled back": 1001210939,
