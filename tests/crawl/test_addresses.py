@@ -114,7 +114,7 @@ def test_every_command_finds_the_crawl(place: Place, make_project: MakeProject) 
         ["stop", name],
         ["clear", name, "--all", "--yes"],
     ]
-    assert {words[0] for words in commands} | {"crawl", "adopt", "web", "import"} == {
+    assert {words[0] for words in commands} | {"crawl", "items", "adopt", "web", "import"} == {
         each.name for each in subcommands()
     }
     crawls, clear = ["status", "--json"], commands[-1]

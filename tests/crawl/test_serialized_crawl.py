@@ -42,7 +42,7 @@ def test_pickle_that_is_not_trusted_stops_the_crawl_before_it_begins(
     project = make_project(["http://127.0.0.1:9/"], redis_url=redis.url)
     worker = project.run_worker(settings={"SCHEDULER_SERIALIZER": "scrapy_redis.picklecompat"})
     (line,) = [line for line in worker.text.splitlines() if "[scrapy_dq.scheduling.session] ERROR" in line]
-    assert "SCHEDULER_SERIALIZER = scrapy_redis.picklecompat: its loads() is none of those" in line
+    assert "SCHEDULER_SERIALIZER = scrapy_redis.picklecompat: its loads() is not among" in line
     assert "DQ_TRUST_PICKLE = True" in line
     with redis.client() as client:
         assert client.dbsize() == 0

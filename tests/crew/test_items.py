@@ -27,7 +27,8 @@ def test_items_are_counted_and_exported_again(scene: SetScene) -> None:
     found = json.loads(told.stdout)
     assert (found["crawl"], found["run"], found["items"]) == (name, 0, 40)
     assert found["in_no_feed"] == found["of_earlier_runs_in_no_feed"] == 0
-    assert [worker["worker"] for worker in found["workers"]] == [1, 2]
+    # On a busy machine, one worker may crawl all pages before the other one has started.
+    assert {worker["worker"] for worker in found["workers"]} <= {1, 2}
     assert sum(worker["items"] for worker in found["workers"]) == 40
     shown = run_dq(here.project, "items", name).stdout.splitlines()
     assert shown[0].startswith(f"Crawl {name!r}, run 0: 40 items in .scrapy/dq/items/")

@@ -59,11 +59,11 @@ def test_a_move_is_refused_if_a_worker_joins_during_it(
     filled(crawl, 2)
     crawl.join(2)
     workers = crawl.workers
-    with pytest.raises(FrontierRefused, match=r"worker worker has joined crawl .* meanwhile: stop it"):
+    with pytest.raises(FrontierRefused, match=r"worker worker has just joined crawl .*: stop it"):
         crawl.move(3, elsewhere)
     assert there.entries() == {}
     workers[0].leave()
-    with pytest.raises(FrontierRefused, match="worker worker has joined"):
+    with pytest.raises(FrontierRefused, match="worker worker has just joined"):
         crawl.move(3, elsewhere)
     assert workers[1].rejoin("again").status is Status.OK  # shard 1 was not reached
     assert workers[0].rejoin("again").status is Status.LOST

@@ -213,7 +213,7 @@ def test_a_request_fails_if_its_await_is_cancelled(begin: Tree, redis_url: str) 
         "/coroutine": "callback",
         "/generator": "callback",
     }
-    told = "AwaitedCancelled: what it awaited was cancelled (spiders/spider.py:"
+    told = "AwaitedCancelled: its awaitable was cancelled (spiders/spider.py:"
     assert all(told in one.reason for one in records)
 
 
@@ -222,7 +222,7 @@ def test_start_fails_if_its_await_is_cancelled(begin: Tree) -> None:
     _, project = begin(CANCELLED, settings={"IN_START": True})
     worker = project.run_worker()
     assert worker.close_reason == "start_error", worker.text
-    assert "AwaitedCancelled: what it awaited was cancelled" in worker.text
+    assert "AwaitedCancelled: its awaitable was cancelled" in worker.text
 
 
 LOGINS = spider_of("""

@@ -59,7 +59,7 @@ def test_a_webhook_that_fails_delays_only_the_end(
     _, project = tree(settings={"DQ_NOTIFY_URL": f"{url}/hook/s3cret"}, pages=5)
     worker = project.run_to_end(timeout_s=60)
     assert len(project.count()) == 5
-    told = "WARNING: DQ_NOTIFY_URL: 127.0.0.1 was not told of 1 event before the end of the crawl"
+    told = "WARNING: DQ_NOTIFY_URL: 127.0.0.1 was not notified of 1 event before the end of the crawl"
     assert f"{told} ({why})" in worker.text
     assert "s3cret" not in worker.text
     assert webhook.got == 0

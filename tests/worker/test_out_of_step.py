@@ -86,7 +86,7 @@ async def test_a_worker_that_was_away_until_the_next_run_began_ends(
         assert away.told_lost == 0
         assert away.worker.ending == "run_over"
     (error,) = messages(caplog, logging.ERROR)
-    assert ("no record of what" in error) == (late == "of a page")
+    assert ("no record of this worker" in error) == (late == "of a page")
     assert "1 requests" in next(line for line in caplog.messages if "The run is over" in line)
 
 
