@@ -23,6 +23,7 @@ NAMES = (
     "growth",
     "memory",
     "blocking",
+    "items",
     "times",
 )
 """Modules of this folder, in the order of the page."""
