@@ -186,6 +186,7 @@ def _follow(folder: ItemsFolder, codec: Codec, collect: Callable[[], None]) -> N
     places: dict[str, int] = {}
     for _ in _new_items(folder, places):
         pass
+    _say(f"New items of crawl {folder.crawl!r} are printed as they arrive, until Ctrl-C")
     while True:
         time.sleep(LOOK_S)
         collect()

@@ -68,11 +68,14 @@ def test_items_are_printed_as_they_arrive(scene: SetScene) -> None:
     here = scene(pages=30, latency_s=0.05)
     follower = subprocess.Popen(
         here.project.command("dq", "items", here.project.name, "--follow"),
-        cwd=here.project.folder, env=here.project.environ(), stdout=subprocess.PIPE, text=True,
+        cwd=here.project.folder, env=here.project.environ(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        assert here.crew("-w", "2", "-o", "items.jsonl").wait() == 0
         assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert any("are printed as they arrive" in line for line in follower.stderr)
+        assert here.crew("-w", "2", "-o", "items.jsonl").wait() == 0
         lines = [json.loads(follower.stdout.readline()) for _ in range(30)]
         assert {line["path"] for line in lines} == here.site.paths
         follower.send_signal(signal.SIGINT)
