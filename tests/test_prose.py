@@ -17,7 +17,7 @@ PARTS = {
     "tests": ("tests",),
     "documents": ("docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
 }
-# Of each group, the right column of the word list has a better way to say it.
+# The right column of the word list has a better way to say each group.
 PHRASES = re.compile(
     r"""
       \b (?:some|no|any)body \b | \b who(?:so)?ever \b
