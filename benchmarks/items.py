@@ -41,8 +41,8 @@ TITLES = {
     **{form: f"`scrapy dq items -O`: {title}" for form, title in EXPORTS.items()},
 }
 LEGEND = """\
-{items:,} items of 0.45 KB from {pages} local pages; whole commands, with the start of their processes, except for
-the journal. *Of the crawl*: relative to the whole crawl by Scrapy alone in the same repetition."""
+{items:,} items of 0.45 KB from {pages} local pages; whole commands, with the start of their processes, except
+for the journal. *Of the crawl*: relative to the whole crawl by Scrapy alone in the same repetition."""
 
 
 class Items(Part):
