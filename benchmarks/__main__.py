@@ -41,17 +41,17 @@ def parse_args(known: list[Part]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="PYTHONPATH=tests python -m benchmarks",
-        description=f"Measure, and write {page.PAGE}, {page.DETAILS}, {page.SAMPLES} and the plots anew.",
+        description=f"Measure, and write {page.PAGE}, {page.DETAILS}, {page.SAMPLES} and the plots again.",
         epilog="parts:\n" + "\n".join(f"  {part.name:10}{part.title}" for part in known),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--only", nargs="+", choices=[part.name for part in known], metavar="PART",
-        help="measure these, and keep what was measured of the others (default: measure all)",
+        help="measure these parts, and keep the samples of the others (default: measure all)",
     )  # fmt: skip
-    parser.add_argument("--render", action="store_true", help="measure nothing, write the pages anew")
+    parser.add_argument("--render", action="store_true", help="measure nothing, write the pages again")
     parser.add_argument(
-        "--docs", type=Path, default=DOCS, metavar="FOLDER", help="where all of it is (default: docs)"
+        "--docs", type=Path, default=DOCS, metavar="FOLDER", help="the folder of the pages (default: docs)"
     )
     return parser.parse_args()
 
@@ -69,7 +69,7 @@ def main() -> None:
         found = part.measure(tell)
         seconds = time.monotonic() - began
         measured[part.name] = {"ran_on": ran_on(), "seconds": seconds, "found": found}
-        # At once: a later part may fail.
+        # Save immediately, because a later part may fail.
         page.save(options.docs, measured)
         tell(f"{part.name} took {seconds:.0f} s")
     if not measured:

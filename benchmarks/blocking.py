@@ -1,4 +1,4 @@
-"""Part `blocking`: how long Scrapy's event loop waits for its scheduler, in peace and during outages."""
+"""Part `blocking`: how long Scrapy's event loop waits for its scheduler, with and without outages."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ WAYS = {
 }
 SHOWN_FROM_S = 1e-4
 """The table shows methods with a call that took at least this long."""
-HEAD = ["longest, ms", "CPU in it, ms", "garbage collection in it, ms", "most CPU without that, ms"]
+HEAD = ["longest call, ms", "its CPU, ms", "its garbage collections, ms", "most CPU less collections, ms"]
 LEGEND = """\
 {count} crawls of {seconds:g} s with each scheduler, CONCURRENT_REQUESTS {concurrent}, Redis on loopback,
-AOF everysec. A subclass of each scheduler times the calls from the engine. For scrapy_dq, it also times
-{settlement}, and the steps of coroutines, which are not part of the other table. Methods whose calls all
-took less than {shown_from:g} ms are left out. If a call took long but used little CPU, another process or
-thread had the core. Any call can start a garbage collection. The longest took {their_collection} ms with
-Scrapy's scheduler and {our_collection} ms with scrapy_dq. The latest timer of the event loop was
-{their_loop} ms late with Scrapy's scheduler, and {our_loop} ms with scrapy_dq."""
+AOF everysec. Both schedulers are subclasses that time the calls from the engine. scrapy_dq's also times
+{settlement} and each step of its coroutines; the next table excludes these steps. Methods whose calls all
+took less than {shown_from:g} ms are missing. A long call with little CPU has waited for another process or
+thread. Any call can start a garbage collection. The longest collection took {their_collection} ms with Scrapy
+and {our_collection} ms with scrapy_dq. Timers of the event loop were at most {their_loop} ms late with Scrapy
+and {our_loop} ms with scrapy_dq."""
 OF_OUTAGES = """\
-Each crawl had all four outages, of {outage:g} s each. *Seconds* are the outage, the time for {pages} more
-pages, and {after:g} s. *Of Scrapy's longest* compares with Scrapy's longest call in {seconds:g} s."""
+Crawls with outages had all four, of {outage:g} s each. *Seconds*: the outage, the time for {pages} more
+pages, and {after:g} s. *Of Scrapy's longest*: divided by Scrapy's longest call in {seconds:g} s."""
 
 
 class Blocking(Part):
@@ -51,7 +51,7 @@ class Blocking(Part):
     title: ClassVar[str] = "How long the event loop is blocked"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Crawl with Scrapy's scheduler, with ours, and with ours through four outages, in turn."""
+        """Crawl with Scrapy's scheduler, with ours, and with ours through four outages, alternately."""
         found: dict[str, list[Any]] = {MEMORY: [], PEACE: [], THROUGH: []}
         crawls: dict[str, Callable[[], Watched]] = {
             MEMORY: lambda: watch(MEMORY, PEACE_S),
@@ -174,7 +174,7 @@ def _by_outage(found: dict[str, Any]) -> str:
             _ms(as_long, 2),
             _ms((each["loop"] for each in mine), 0),
         ])  # fmt: skip
-    last = ["of Scrapy's longest", "Scrapy's in as many seconds, ms", "latest timer, ms"]
+    last = ["of Scrapy's longest", "Scrapy's longest in as many seconds, ms", "longest delay of a timer, ms"]
     return markdown(["outage", "seconds", *HEAD, *last], rows)
 
 
@@ -183,7 +183,7 @@ def _cells(mine: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _in_as_long(each_second: Sequence[float], seconds: float) -> float:
-    """Return the longest call within *seconds*: the median over all seconds in which they may begin."""
+    """Return the longest call in a period of *seconds*: the median of all such periods."""
     length = min(max(round(seconds), 1), len(each_second))
     return median(max(each_second[begin : begin + length]) for begin in range(len(each_second) - length + 1))
 

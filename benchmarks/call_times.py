@@ -1,4 +1,4 @@
-"""Figures of the page about the calls that a process has noted: quantiles, and the longest call."""
+"""Computes figures about the calls that a process has recorded: quantiles, and the longest call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUANTILES = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999, "99.99 %
 
 
 def summary(watched: Watched) -> dict[str, Any]:
-    """Return the figures of the page from a worker's notes; times in seconds."""
+    """Return the figures of the page from a worker's records; times in seconds."""
     collections = watched.rows.get(COLLECTION, [])
     methods = {name: watched.rows.get(name, []) for name in (*CALLED, *BESIDE, STEPS)}
     every = sorted(chain.from_iterable(methods[name] for name in CALLED + BESIDE))
@@ -50,10 +50,10 @@ def summary(watched: Watched) -> dict[str, Any]:
 
 
 def longest(rows: Iterable[Row], collections: Sequence[Row]) -> list[float]:
-    """Return the longest call with its CPU and garbage collections, and the most CPU without these.
+    """Return the time, CPU time and collections of the longest call, and the most CPU less collections.
 
     Args:
-        collections: in the order of their beginnings.
+        collections: the garbage collections, oldest first.
     """
     starts = [row[0] for row in collections]
 
@@ -67,7 +67,7 @@ def longest(rows: Iterable[Row], collections: Sequence[Row]) -> list[float]:
 
 
 def _within(rows: Iterable[Row], begin: float, end: float) -> list[Row]:
-    """Return the calls that were running at *begin*, and the calls that began until *end*."""
+    """Return the calls that were running at *begin*, and the calls that began after it and before *end*."""
     return [row for row in rows if row[0] < end and row[0] + row[1] >= begin]
 
 

@@ -3,9 +3,9 @@
 With 13 links per page, or another number: a home page links to 13 sections, a section to 13 lists, a list to
 its first 13 items, and an item to the item 13 places later, if there is one. All other links lead to pages
 that are known by then: the home page, the section, the list and the first items of the same list. So a crawl
-that is stopped half way has found as much new per page as a whole crawl. All addresses have the same length:
-a scheduler that serves them in the order of their bytes goes into the depth, like a scheduler that serves the
-newest first.
+that is stopped half way has found as many new links per page as a whole crawl. All addresses have the same
+length, so a scheduler that serves them in the order of their bytes goes deep first, like a scheduler that
+serves the newest first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINKS = 13
 
 
 class Page(NamedTuple):
-    """A page by its place: a home page has no section, a section no list, a list no item."""
+    """A page by its place; 0 means none: a home page has no section, a section no list, a list no item."""
 
     section: int = 0
     of_section: int = 0
@@ -45,7 +45,7 @@ def catalogue(pages: int, links: int = LINKS) -> dict[str, list[str]]:
     for section in numbers:
         found[Page(section)] = [Page(section, of_section) for of_section in numbers]
         for of_section in numbers:
-            # The first lists have one item more, until all items are dealt out.
+            # If the items do not divide evenly, the first lists have one more.
             before = (section - 1) * links + of_section - 1
             of_list = [
                 Page(section, of_section, n + 1) for n in range(items // lists + (before < items % lists))
@@ -65,7 +65,7 @@ def _links(page: Page, of_list: list[Page], links: int) -> Iterator[Page]:
 
 
 class CataloguePages:
-    """The state in the site's process: all answers from the beginning, and the time of each request."""
+    """The state of the site's process: all answers, made in advance, and the time of each request."""
 
     def __init__(self, pages: int, links: int = LINKS) -> None:
         self.port = 0
@@ -74,7 +74,7 @@ class CataloguePages:
         self._answers = {path: Answer(_html(path, its_links)) for path, its_links in of_site.items()}
 
     def answer(self, host: str, target: str, at_s: float) -> Answer:
-        """Note a request and return its response."""
+        """Record a request, and return its response."""
         if target == "/__log":
             return Answer(json.dumps(self._log).encode())
         if target == "/__count":
@@ -89,7 +89,7 @@ def _html(path: str, links: list[str]) -> bytes:
 
 
 class CatalogueSite(SiteProcess):
-    """The handle of such a site's process. Start it in the root of the repository."""
+    """The handle of a process with such a site. Start it in the root of the repository."""
 
     def __init__(self, pages: int, links: int = LINKS) -> None:
         self.pages = pages
@@ -101,7 +101,7 @@ class CatalogueSite(SiteProcess):
         return self.url(Page().path)
 
     def count(self) -> int:
-        """Return the number of requests, which is less to send than the log."""
+        """Return the number of requests, a shorter answer than the log."""
         return int(self.get("/__count"))
 
     def log(self) -> list[tuple[float, str]]:

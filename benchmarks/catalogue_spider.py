@@ -1,4 +1,4 @@
-"""The spider of the whole crawls, and its notes about its process."""
+"""The spider of the whole crawls, which also records the CPU time of its process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scrapy.http import Response, TextResponse
 
 
 class CatalogueSpider(scrapy.Spider):
-    """Follow every link of every page and do nothing else: the scheduler's share is as large as it gets."""
+    """Follows every link and does nothing else, so that the scheduler's share is as large as possible."""
 
     async def start(self) -> AsyncIterator[Any]:
-        """Yield the start requests, filtered: otherwise the first link to them would crawl them again."""
+        """Yield filtered start requests. Otherwise, the first link to a start page would crawl it again."""
         self._began = time.process_time()
         for url in self.settings.getlist("START_URLS"):
             yield scrapy.Request(url)
@@ -29,6 +29,6 @@ class CatalogueSpider(scrapy.Spider):
             yield response.follow(link, self.parse)
 
     def closed(self, reason: str) -> None:
-        """Note the CPU time of all threads since the start. Source: scrapy/spiders/__init__.py"""
+        """Record the CPU time of all threads since the start. Source: scrapy/spiders/__init__.py"""
         note = {"reason": reason, "cpu_s": time.process_time() - self._began}
         Path(self.settings["NOTES"], f"{os.getpid()}.json").write_text(json.dumps(note))

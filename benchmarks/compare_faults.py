@@ -1,6 +1,6 @@
-"""Pages that scrapy_dq and its peers never parsed under the same faults, as a table.
+"""Counts the pages that scrapy_dq and its peers never parsed under the same faults, as a table.
 
-Run by `make compare-faults`. The table goes to standard output, progress to standard error.
+`make compare-faults` runs this module. The table goes to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from support.tree_site import TreeSite
 SETTINGS = {
     "CONCURRENT_REQUESTS": 32,
     "CONCURRENT_REQUESTS_PER_DOMAIN": 32,
-    # All of them keep their fingerprints. Otherwise a worker that starts after the end would crawl everything
-    # again, and find the lost pages.
+    # All contenders keep their fingerprints. Otherwise a worker that starts after the end would crawl
+    # everything again, and find the lost pages.
     "SCHEDULER_PERSIST": True,
-    # The faults of 10 s have to outlast it. Workers killed on this machine are found at once.
+    # The faults of 10 s have to outlast this time. Workers killed on this machine are found immediately.
     "DQ_WORKER_TTL": 5,
 }
 MIN_PAGES = 400
@@ -70,7 +70,7 @@ class Result:
 
 
 def applies(name: str, contender: Contender) -> bool:
-    """Return whether *contender* can meet this fault, which may need a Redis or spiders of Scrapy."""
+    """Return whether this fault is possible with *contender*: it may need Redis, or a spider of Scrapy."""
     if contender == "Crawlee":
         return FAULTS[name].spider == SPIDER
     return not (FAULTS[name].needs_redis and contender in LOCAL)
@@ -148,9 +148,9 @@ def table(results: Sequence[Result]) -> str:
     lines += [
         "",
         f"Pages never parsed, of {pages:,} (each linked once, 30 ms each, 32 concurrent), per repetition. "
-        "After each fault workers are restarted, until one finds no new page. \\*: a worker still ran "
-        f"{DEADLINE_S:.0f} s later (Crawlee: {CRAWLEE_DEADLINE_S:.0f} s). –: it has no Redis, or no Scrapy. "
-        "All keep what was seen (SCHEDULER_PERSIST).",
+        "After each fault, workers are restarted until a worker finds no new page. \\*: a worker still ran "
+        f"{DEADLINE_S:.0f} s later (Crawlee: {CRAWLEE_DEADLINE_S:.0f} s). –: the scheduler has no Redis, or "
+        "no Scrapy. All schedulers keep their fingerprints (SCHEDULER_PERSIST).",
         "",
         *(f"- *{FAULTS[name].title}*: {FAULTS[name].what}" for name in names),
         "",
@@ -160,7 +160,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _names(of: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return a parser for a list of some of these names, with commas."""
+    """Return a parser for a list of some of the names *of*, separated by commas."""
 
     def parse(text: str) -> list[str]:
         names = text.split(",")
@@ -177,27 +177,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="make compare-faults",
         description="Crawl a tree-shaped site under one fault after the other, with each scheduler, and "
-        "print how many pages no callback has ever finished, as a markdown table.",
+        "print how many pages no callback has finished, as a markdown table.",
         epilog="faults:\n" + "\n".join(f"  {name:{width}}  {fault.title}" for name, fault in FAULTS.items())
         + '\n\nexample:\n  make compare-faults ARGS="--only kill,poison --repetitions 5"',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--repetitions", type=int, default=3, help="crawls per cell (default: 3)")
     parser.add_argument(
-        "--pages", type=int, default=2_000, help=f"of the site; at least {MIN_PAGES} (default: 2000)"
+        "--pages", type=int, default=2_000, help=f"pages of the site; at least {MIN_PAGES} (default: 2000)"
     )
     parser.add_argument(
         "--only",
         type=_names(list(FAULTS)),
         default=list(FAULTS),
         metavar="FAULT,…",
-        help="some of those below (default: all)",
+        help="some of the faults below (default: all)",
     )
     parser.add_argument(
         "--contenders", type=_names(list(CONTENDERS)), default=list(CONTENDERS), metavar="NAME,…",
-        help=f"of {', '.join(CONTENDERS)} (default: all)",
+        help=f"some of {', '.join(CONTENDERS)} (default: all)",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single result there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every result to FILE")
     parser.add_argument(
         "--json-module",
         type=Path,

@@ -1,4 +1,4 @@
-"""The faults of `make compare-faults`. Each is the same for scrapy_dq and for its peers."""
+"""The faults of `make compare-faults`, which are the same for scrapy_dq and its peers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK_S = 0.03  # for each page, unless a fault says otherwise
 PUTTING = ("zadd", "rpush", "sadd", "hset")
 """The commands with which each scheduler puts a request."""
 TRANSACTION = ("MULTI", "ZRANGE", "ZREMRANGEBYRANK")
-"""scrapy-redis pops with these and EXEC in one round trip: one reply that can be cut, not four."""
+"""scrapy-redis pops with these commands and EXEC in one round trip, so only the last reply may be cut."""
 
 Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR", "JOBDIR-SQLite", "Crawlee"]
 CONTENDERS: dict[Contender, Mapping[str, Any]] = {
@@ -33,7 +33,7 @@ CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     "scrapy-redis": {
         "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
         "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-        # Without it the first worker that closes deletes the other workers' queue.
+        # Without this, the first worker that closes deletes the other workers' queue.
         "SCHEDULER_PERSIST": True,
     },
     "JOBDIR": {**PLAIN, "JOBDIR": "job"},
@@ -44,9 +44,9 @@ CONTENDERS: dict[Contender, Mapping[str, Any]] = {
     # Not a scheduler of Scrapy: see crawlee_crawl.py.
     "Crawlee": {},
 }  # fmt: skip
-"""The settings of each scheduler, in addition to Project's."""
+"""The settings of each scheduler, in addition to the settings of Project."""
 LOCAL = ("JOBDIR", "JOBDIR-SQLite")
-"""Schedulers without a Redis: one worker at a time."""
+"""Schedulers without a Redis, which allow only one worker at a time."""
 
 
 class ComparedCrawl(FaultCrawl):
@@ -259,7 +259,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "rolling-kill": Fault(
         "5 × kill -9, one of two workers",
-        "At 5 to 20 % the older of two workers gets SIGKILL and is replaced, five times. "
+        "Five times, at 5 to 20 %, the older of two workers gets SIGKILL and is replaced. "
         "JOBDIR: the only worker.",
         kill_one_of_two,
     ),
@@ -268,40 +268,40 @@ FAULTS: dict[str, Fault] = {
     ),
     "sigterm": Fault(
         "SIGTERM, SIGKILL 10 s later",
-        "61 pages of 30 s, 32 under way, as `docker stop` does it; after the restart they are quick. (JOBDIR "
-        "has not written a fingerprint yet: it crawls all anew.)",
+        "61 pages of 30 s, 32 of them in progress, as with `docker stop`; quick pages after the restart. "
+        "(JOBDIR has not written a fingerprint yet, so it crawls all pages again.)",
         stop_like_a_container,
         site={"pages": 61, "fan_out": 60},
     ),
     "cut-replies": Fault(
         "10 % of replies cut",
-        "From 5 % of the crawl on, one reply in ten is cut, after Redis has applied the command; of a "
-        "transaction only the last reply counts.",
+        "After 5 % of the crawl, one reply in ten is cut, after Redis has applied the command; of a "
+        "transaction, only the last reply may be cut.",
         cut_replies, True, True,
     ),
     "black-hole": Fault(
-        "network silent for 10 s", "Connections stay, nothing is answered.", swallow_everything, True, True
+        "network silent for 10 s", "Connections stay, without answers.", swallow_everything, True, True
     ),
     "flushall": Fault(
-        "FLUSHALL", "Somebody empties Redis; the workers end by themselves, then a restart.", flush_all, True
+        "FLUSHALL", "Another client empties Redis; the workers end, then a restart.", flush_all, True
     ),
     "power-loss": Fault(
-        "Redis loses 1 s", "Redis is killed, and its data folder is that of one second ago.", lose_power, True
+        "Redis loses 1 s", "Redis is killed, and restarts with its data of 1 s before.", lose_power, True
     ),
     "old-data": Fault(
         "Redis loses 12 s",
-        "The same with data of 12 s ago, as of a replica that lags; pages take 0.25 s before it.",
+        "The same with data of 12 s before, as on a lagging replica; until then, pages take 0.25 s.",
         lose_more_than_the_log_holds, True,
     ),
     "maxmemory": Fault(
-        "maxmemory reached", "Redis takes no writes (noeviction) for 3 s.", fill_memory, True
+        "maxmemory reached", "Redis refuses writes (noeviction) for 3 s.", fill_memory, True
     ),
     "rights": Fault(
-        "rights narrowed for 3 s", "The Redis user may not call ZADD, RPUSH, SADD and HSET meanwhile.",
+        "rights narrowed for 3 s", "For this time, the user may not call ZADD, RPUSH, SADD and HSET.",
         narrow_rights, True,
     ),
     "lambda": Fault(
-        "lambda callbacks", "One link in twenty has one; nothing else happens.", Scene.start,
+        "lambda callbacks", "One link in twenty has a lambda callback; there is no fault.", Scene.start,
         spider=spider_source(LambdaSpider),
     ),
     "closespider": Fault(
@@ -309,7 +309,7 @@ FAULTS: dict[str, Fault] = {
         Scene.start, spider=spider_source(ClosingSpider), site={"fan_out": FULL_PAGE},
     ),
     "poison": Fault(
-        "a page that kills its worker", "The worker is restarted up to 6 times; other pages are counted.",
+        "a page that kills its worker", "The worker is restarted up to 6 times; only other pages count.",
         supervise, spider=spider_source(PoisonSpider),
     ),
     "frozen-redis": Fault(

@@ -15,7 +15,7 @@ from scrapy.http import Response, TextResponse
 from support.tree_spider import TreeSpider, page_path
 
 FULL_PAGE = 100
-"""The number of links of a page that ClosingSpider may close in."""
+"""The number of links of a page in whose callback ClosingSpider may close the spider."""
 
 
 class LambdaSpider(TreeSpider):
@@ -35,7 +35,7 @@ class ClosingSpider(TreeSpider):
     full_pages = 0
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Follow the links, as TreeSpider does. A file in the project's folder marks an earlier crawl."""
+        """Follow the links, as TreeSpider does. A file in the project's folder shows an earlier crawl."""
         assert isinstance(response, TextResponse)
         marker = Path("closed-once")
         self.full_pages += len(response.css("a")) == FULL_PAGE
@@ -48,10 +48,10 @@ class ClosingSpider(TreeSpider):
 
 
 class PoisonSpider(TreeSpider):
-    """Finds, on the root, a link to a page without links that kills its worker."""
+    """Finds on the root page a link to a page without links, which kills the worker."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Follow the links, as TreeSpider does. The priority makes every scheduler crawl that page early."""
+        """Follow the links, as TreeSpider does. Each scheduler crawls the bad page early, by its priority."""
         yield from super().parse(response)
         if page_path(response) == "/p/0":
             yield response.follow("/poison?s=0.7", self.die, priority=10)

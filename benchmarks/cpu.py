@@ -1,4 +1,4 @@
-"""CPU time of other processes: it shows the cost of a crawl even on a busy machine."""
+"""CPU time of other processes, which shows the cost of a crawl even on a busy machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 class CpuMeter:
-    """CPU time of processes since this was made; of an ended process, until the last look at it."""
+    """Measures CPU time of processes since the meter was made; of an ended process, until the last look."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._used: dict[psutil.Process, float] = {psutil.Process(pid): 0.0 for pid in pids}

@@ -37,7 +37,7 @@ LONGEST_S = 120.0
 RUN_SCRIPTS = ("eval", "evalsha", "fcall")
 """Commands that run scripts."""
 HEAD_PAGES = 1 + LINKS
-"""The home page and the sections, whose links are all new: the rate of a stopped crawl leaves them out."""
+"""The number of first pages, whose links are all new. The rate of a stopped crawl leaves them out."""
 
 
 class Contender(NamedTuple):
@@ -94,7 +94,7 @@ class Crawl:
     ping_ms: float
     """Milliseconds of a PING through the proxy; 0 without a proxy."""
     stopped: bool = False
-    """Whether it was stopped before its end."""
+    """Whether the crawl was stopped before its end."""
     links: int = LINKS
     """Links on each page."""
     calls: int = 0
@@ -121,7 +121,8 @@ def crawl(
 
     Args:
         links: the number of links on each page.
-        beside: runs during the crawl; it gets a folder, the URL of Redis, and the name of the crawl.
+        beside: returns a context that is entered during the crawl; its arguments are a folder, the URL of
+            Redis, and the name of the crawl.
     Raises:
         RuntimeError: a page was crawled twice, or never in a crawl that was not stopped.
     """

@@ -1,6 +1,6 @@
 """A worker of Crawlee for Python, with its queue in Redis, for `make compare-faults`.
 
-Its storage needs JSON.SET. Redis has it in redis.io's own packages, Valkey with the module valkey-json.
+The storage needs the command JSON.SET, which Redis has in redis.io's packages, and Valkey in valkey-json.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CrawleeProject(Project):
 
 
 async def crawl(settings: Any) -> None:
-    """Crawl by the project's *settings*, and print Scrapy's lines about opening and closing."""
+    """Crawl with the project's *settings*, and print Scrapy's lines about opening and closing."""
     from crawlee import ConcurrencySettings
     from crawlee.crawlers import ParselCrawler, ParselCrawlingContext
     from crawlee.storage_clients import RedisStorageClient

@@ -46,7 +46,7 @@ EACH_TIME = [
     Kind(OURS, 2), Kind(PEER, 2), Kind(OURS, 10), Kind(OURS, 50),
     Kind(OURS, 0, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), Kind(OURS, 10, FEW_LINKS), Kind(OURS_UVLOOP, 0),
 ]  # fmt: skip
-"""Crawls of each repetition, in this order and back."""
+"""Crawls of each repetition, in this order or, in every second repetition, in reverse order."""
 ONCE = [Kind(DISK, 0), Kind(OURS_TWICE, 0), Kind(OURS_TWICE, 2)]
 """Crawls of the first repetition only."""
 WANTED = [
@@ -60,7 +60,7 @@ WANTED = [
     ("10 ms, 4 links a page", Kind(OURS, 10, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), 1.02),
     ("2 ms", Kind(OURS, 2), Kind(PEER, 2), 7.0),
 ]
-"""Ratios of pages per second: place, crawl, crawl to compare with, minimum."""
+"""Ratios of pages per second: conditions, crawl, crawl to compare with, minimum."""
 WANTED_REDIS_MS = 0.035
 """Maximum CPU time of Redis per page, on loopback."""
 BUDGET_S = 1200.0
@@ -73,12 +73,12 @@ Each row has {repetitions} crawls, or one if it has no range. Real `scrapy crawl
 {pages:,} pages with {links} links each ({known:.0%} to pages already seen), or {few}
 ({known_of_few:.0%}). CONCURRENT_REQUESTS and CONCURRENT_REQUESTS_PER_DOMAIN are {concurrent}. Each crawl
 has a new Redis, AOF everysec. The site counts pages per second from its first to its last request. *The
-processes* is the time from their start to their end. Each crawl was complete, and requested no page
-twice. \\*: stopped ({stops}), and counted without the first {head} pages, whose links are all
+processes* is the time from their start to their end. No crawl requested a page twice, and each was
+complete, except \\*: stopped ({stops}), and counted without the first {head} pages, whose links are all
 new.{together}
 
 All processes share the cores. The site takes {site} ms of CPU per page"""
-TOGETHER = " One worker of scrapy_dq sends an exchange or heartbeat for every {} pages."
+TOGETHER = " A worker of scrapy_dq sends one exchange or heartbeat for every {} pages."
 FAR = """, and the proxy that
 delays Redis takes {proxy} ms. A PING through it takes, in ms: {pings}."""
 
@@ -193,7 +193,7 @@ class _Found:
         return [c.rate for c in self.of(kind)]
 
     def ratios(self, of: Kind, to: Kind) -> list[float]:
-        """Return one ratio for each repetition that has both."""
+        """Return one ratio for each repetition that has both crawls."""
         others = {c.repetition: c.rate for c in self.of(to)}
         mine = self.of(of)
         return [c.rate / others[c.repetition] for c in mine if c.repetition in others]

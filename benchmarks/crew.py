@@ -37,7 +37,7 @@ class Crawl:
     seconds: float
     """From the first served page to the last, without the start of the processes."""
     whole_seconds: float
-    """As `scrapy dq crawl` prints it."""
+    """The time that `scrapy dq crawl` prints."""
 
     @property
     def rate(self) -> float:
@@ -100,7 +100,7 @@ def table(crawls: list[Crawl], options: argparse.Namespace) -> str:
         ]
     return "\n\n".join([
         markdown(["a page takes", "workers", "pages per second", f"against {options.workers[0]}"], rows),
-        f"Medians (lowest–highest) of {options.repetitions} crawls of {crawls[0].pages:,} pages, in turn. "
+        f"Medians (lowest–highest) of {options.repetitions} crawls of {crawls[0].pages:,} pages. "
         f"{measured_on(('scrapy',), 'AOF everysec, loopback')}; the shop and Redis on the same machine.",
     ])  # fmt: skip
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--latency", type=float, nargs="+", default=[0.01, 0.25], help="seconds per page")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write every single result there")
+    parser.add_argument("--json", type=Path, help="also write every result to this file")
     options = parser.parse_args()
     crawls: list[Crawl] = []
     for repetition in range(options.repetitions):

@@ -1,8 +1,7 @@
-"""A TCP proxy that makes a Redis distant, and does nothing else: it shares the cores with the measured crawl.
+"""A TCP proxy that only delays a Redis, because it shares the cores with the measured crawl.
 
-`python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` prints its own port. The proxy of the tests
-can do more, and takes more CPU for each round trip: too much beside a scheduler that makes twenty of them for
-a page.
+`python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` prints the port of the proxy. The proxy of
+the tests can do more, but takes more CPU per round trip: too much for a scheduler with twenty per page.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from support.site_process import SiteProcess
 PINGS = 25
 SMOOTHING = 0.1
 EARLY_S = 0.0005
-"""Timers are at most this much early: a busy machine is late by far more, and then on time again."""
+"""Maximum time by which timers are set early. A busy machine is late by far more, but not for long."""
 
 
 class Side(asyncio.Protocol):
-    """One of the two sides of a connection. Data that arrives there leaves on the *other* side, later."""
+    """One of the two sides of a connection. Data that arrives on it leaves later, on the *other* side."""
 
     late_s = 0.0
     """How late timers have been recently."""
@@ -43,13 +42,13 @@ class Side(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Hold bytes back. Source: asyncio.Protocol"""
+        """Hold *data* back. Source: asyncio.Protocol"""
         self._under_way.append((self._loop.time() + self._delay_s, data))
         if len(self._under_way) == 1:
             self._set_timer()
 
     def _set_timer(self) -> None:
-        # A sleeping core wakes up late, by up to half a millisecond. The timer is early by the same time.
+        # A sleeping core wakes up late, by up to half a millisecond, so the timer is early by the same time.
         self._loop.call_at(self._under_way[0][0] - Side.late_s, self._arrive)
 
     def _arrive(self) -> None:
@@ -95,7 +94,7 @@ async def serve(port: int, delay_s: float) -> None:
 
 
 class Distance(SiteProcess):
-    """The handle of such a proxy's process in front of the Redis at *port*."""
+    """The handle of the process of a proxy in front of the Redis at *port*."""
 
     def __init__(self, port: int, round_trip_ms: float) -> None:
         super().__init__("benchmarks.distance", {"port": port, "delay_s": round_trip_ms / 2000}, "127.0.0.1")

@@ -19,7 +19,7 @@ from support.project import PLAIN, Project
 from support.waiting import wait_until
 
 SETTINGS = {
-    # Scrapy's defaults: Project has others.
+    # Scrapy's defaults, which Project overrides.
     "CONCURRENT_REQUESTS": 16,
     "CONCURRENT_REQUESTS_PER_DOMAIN": 8,
     "DOWNLOAD_DELAY": 0,
@@ -55,19 +55,19 @@ class Crawl:
 
     contender: str
     slow: bool
-    """Whether the slow domain was there."""
+    """Whether the site had the slow domain."""
     repetition: int
     pages: int
     """Pages of quick domains."""
     seconds: float
     stopped: bool
-    """Its time was up before all quick pages were requested."""
+    """The crawl's time was up before all quick pages were requested."""
     worker_seconds: float
     """CPU time of all workers since the first request."""
     redis_seconds: float
     """CPU time of Redis since the first request; 0 without Redis."""
     slow_pages: int = 0
-    """Pages of the slow domain in the same time."""
+    """Pages of the slow domain that were requested in the same time."""
     slow_at_once: int = 0
     """Maximum number of slow pages that the site was answering at once."""
     complaints: int = 0

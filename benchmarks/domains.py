@@ -51,17 +51,17 @@ def table(crawls: Sequence[Crawl], options: argparse.Namespace) -> str:
 
 def _legend(options: argparse.Namespace, stopped: bool) -> str:
     text = (
-        f"Medians of {options.repetitions} repetitions (lowest–highest); a ratio is of one repetition. "
+        f"Medians of {options.repetitions} repetitions (lowest–highest); ratios are within a repetition. "
         f"{options.domains - 1} domains of {options.pages} pages that take {options.latency * 1000:.0f} ms; "
-        f"the slow domain has {options.slow_pages} more, which take {options.slow_latency:g} s each but for "
-        "the first one, and is the first in `start_urls`. Counted are pages of quick domains, from the first "
-        "request of the crawl until the last of them was asked for, in the site's log. "
+        f"the slow domain has {options.slow_pages}, which take {options.slow_latency:g} s each except the "
+        "first page, and is the first in `start_urls`. Only pages of quick domains count, from the first "
+        "request of the crawl until the request for the last of these pages, in the site's log. "
         'Scrapy\'s: DownloaderAwarePriorityQueue; "slot" and "none": DQ_PARTITION_BY. '
         f"CONCURRENT_REQUESTS {SETTINGS['CONCURRENT_REQUESTS']}, "
         f"per domain {SETTINGS['CONCURRENT_REQUESTS_PER_DOMAIN']}, per worker."
     )
     if stopped:
-        text += f" \\*: stopped after {options.deadline:g} s, before all of them were asked for."
+        text += f" \\*: stopped after {options.deadline:g} s, before all of them were requested."
     return text
 
 
@@ -99,9 +99,9 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument(
         "--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), metavar="NAME",
-        help="some of those below (default: all)",
+        help="some of the schedulers below (default: all)",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single crawl there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every crawl to FILE")
     options = parser.parse_args()
     if options.repetitions < 1 or options.domains < 2 or options.pages < 2:
         parser.error("at least 1 repetition, 2 domains and 2 pages")
@@ -114,7 +114,7 @@ def main() -> None:
     crawls: list[Crawl] = []
     for repetition in range(options.repetitions):
         for name in options.contenders:
-            # Neither always runs second: earlier crawls may have warmed up or slowed down the machine.
+            # The order alternates, because earlier crawls may have warmed up or slowed down the machine.
             for slow in (False, True) if repetition % 2 == 0 else (True, False):
                 crawls.append(crawl(name, slow, repetition, options))
                 tell(describe(crawls[-1]))

@@ -1,6 +1,6 @@
 """One process that drives a scheduler: `python -m benchmarks.drive PLAN`, with a plan as JSON.
 
-Crawler, engine, event loop and spider are Scrapy's own. The spider's `start` drives, instead of the engine.
+Crawler, engine and event loop are Scrapy's own. The spider's `start` drives the scheduler, not the engine.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ROOT = Path(__file__).parents[1]
 HEAVIEST = 10
 """Number of functions of a profile that are printed."""
 IN_OUTBOX = 20_000
-"""As many requests as an outbox keeps in memory."""
+"""Number of requests that fill an outbox in memory."""
 FULL_BUFFER = 1_000
-"""Maximum number of leases per exchange. A worker with as many CONCURRENT_REQUESTS keeps them all."""
+"""Maximum number of leases per exchange. With as many CONCURRENT_REQUESTS, a worker buffers all of them."""
 LONGEST_S = 120
 ROUND = 10_000
-"""Requests that are put, and then taken, at a time, in the phase `crawled`."""
+"""Number of requests that the phase `crawled` puts, and then takes, at a time."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Measured:
         return asdict(Phase(self._plan.requests, seconds, cpu, self._redis_seconds() - redis_s, heaviest))
 
     async def _held(self) -> dict[str, int]:
-        """Return the bytes of this process (RSS, which hardly ever shrinks) as it holds more and more."""
+        """Return the resident bytes of this process, which hardly ever shrink, after each of four steps."""
         count, found = self._plan.requests, {"opened": _rss()}
         new = (request(n, self._spider) for n in range(count))
         self._driver.put_page(islice(new, IN_OUTBOX), new=True)
@@ -117,7 +117,7 @@ class Measured:
         return found
 
     async def _crawled(self) -> list[int]:
-        """Return the bytes of this process at the start and after each tenth of a crawl's requests."""
+        """Return the resident bytes of this process at the start and after each tenth of the requests."""
         sizes = [_rss()]
         for first in range(0, self._plan.requests, ROUND):
             new = (request(n, self._spider) for n in range(first, first + ROUND))

@@ -56,7 +56,7 @@ COMPARED = [
     ("taken", "jobdir", "dequeue + settle: ours / JOBDIR's dequeue", 1.5),
     ("taken", "scrapy-redis", "dequeue + settle: ours / scrapy-redis's dequeue", 8.0),
 ]
-"""Phase, contender to compare with, name of the bar, minimum."""
+"""Phase, contender to compare with, title of the ratio, minimum."""
 
 
 def run(contender: Contender, *, requests: int = 0, profile: bool = False) -> dict[str, Any]:
@@ -74,13 +74,13 @@ def run(contender: Contender, *, requests: int = 0, profile: bool = False) -> di
 
 
 class Driven(Part):
-    """Enqueue, dequeue and settle without a crawl around it."""
+    """The rates of enqueue, dequeue and settle, without a crawl."""
 
     name = "driven"
     title = "The scheduler, driven directly"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Drive each scheduler once per repetition, in turn; then measure the exchange alone."""
+        """Drive each scheduler once per repetition, in alternating order; then measure the exchange alone."""
         runs: dict[str, list[Any]] = {name: [] for name in CONTENDERS}
         for repetition in range(REPETITIONS):
             order = list(CONTENDERS)[:: -1 if repetition % 2 else 1]
@@ -106,14 +106,15 @@ class Driven(Part):
         """Return the tables."""
         return "\n\n".join([
             "Each scheduler runs in its own process, with Scrapy's engine and event loop. Requests have a "
-            f"URL of 100 bytes, a callback, `depth` and one header. There are {_counts(found)}, enqueued 13 "
-            "at a time and dequeued 16 at a time. With scrapy_dq, enqueue ends when Redis has applied it, "
-            "duplicates are requests that the same worker has sent, and dequeue includes the ack.",
+            f"URL of 100 bytes, a callback, `depth` and one header. Requests per run: {_counts(found)}, "
+            "enqueued 13 at a time and dequeued 16 at a time. Duplicates are the same requests again. With "
+            "scrapy_dq, enqueue ends when Redis has stored the requests, and dequeue includes the ack.",
             _rates(found),
-            f"The {SHOWN} functions of scrapy_dq with the most own time, in % of the profiled time:",
+            f"The {SHOWN} functions of scrapy_dq with the most own time, in % of the profile:",
             _profile(found["profile"]),
             exchange_cost.section(found["exchange"]),
-            f"{len(found['runs']['ours'])} repetitions, in turn. {found['redis']}, on loopback.",
+            f"{len(found['runs']['ours'])} repetitions. {found['redis']}, except for *functions*, on "
+            "loopback.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:

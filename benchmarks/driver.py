@@ -15,21 +15,21 @@ from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 
 PAGE = 13
-"""Requests that a page yields at once, before the event loop has its turn."""
+"""Number of requests that a page yields before the event loop continues."""
 AT_ONCE = 16
-"""Requests that the engine takes at once, before the event loop has its turn."""
+"""Number of requests that the engine takes before the event loop continues."""
 DEADLINE_S = 120
 
 
 class Idle(BaseScheduler):
-    """The scheduler that the engine asks during a measurement: it has nothing, and notes each question."""
+    """The scheduler that the engine asks during a measurement: it has no requests, but records each call."""
 
     asked: asyncio.Event
     over = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Idle:
-        """Build it. Source: scrapy/core/scheduler.py"""
+        """Build the scheduler. Source: scrapy/core/scheduler.py"""
         cls.asked = asyncio.Event()
         return cls()
 
@@ -38,17 +38,17 @@ class Idle(BaseScheduler):
         return not self.over
 
     def enqueue_request(self, request: Request) -> bool:
-        """Take nothing."""
+        """Refuse the request."""
         return False
 
     def next_request(self) -> Request | None:
-        """Return nothing; the engine asks when the measured scheduler has woken it."""
+        """Return None. The engine calls this when the measured scheduler has woken it."""
         self.asked.set()
         return None
 
 
 class Driver:
-    """Asks one scheduler; the engine around it asks `Idle`."""
+    """Calls one scheduler; the engine calls `Idle` instead."""
 
     def __init__(self, crawler: Crawler, scheduler: str) -> None:
         self._crawler = crawler
@@ -60,17 +60,17 @@ class Driver:
         await _finished(self._scheduler.open(spider))
         if self._ours:
             # The engine asks `Idle`, which looks like a scheduler class of the project. With such a class,
-            # ours keeps each request until the engine takes it, and here the engine never does. No download
-            # handler gets a request either: as in a crawl, each counts as sent.
+            # ours keeps each request until the engine takes it, but here the engine takes none. No download
+            # handler gets a request either, so let each request count as sent.
             self._scheduler._ends.handed_out.watches = False
             self._scheduler._ends.outgoing._reached = None
 
     async def close(self) -> None:
-        """Close the scheduler, as in a crawl that will go on later."""
+        """Close the scheduler, as in a crawl that another process may continue."""
         await _finished(self._scheduler.close("shutdown"))
 
     def put_page(self, requests: Iterable[Request], new: bool) -> None:
-        """Enqueue all requests, without a turn of the event loop between them."""
+        """Enqueue all requests, while the event loop waits."""
         enqueue = self._scheduler.enqueue_request
         for each in requests:
             if enqueue(each) is not new:
@@ -84,7 +84,7 @@ class Driver:
             await asyncio.sleep(0)
 
     async def take(self, count: int) -> None:
-        """Take *count* requests; each is done at once."""
+        """Take *count* requests; each is done immediately."""
         take, settle = self._scheduler.next_request, self._settled()
         while count:
             for _ in range(min(AT_ONCE, count)):
@@ -106,7 +106,7 @@ class Driver:
         at_work = self._crawler.engine._slot.inprogress  # type: ignore[union-attr]
 
         def settle(request: Request) -> None:
-            # The engine's work for each request, between two questions.
+            # The engine does this for each request.
             at_work.add(request)
             downloaded(request)
             at_work.remove(request)
@@ -127,11 +127,11 @@ class Driver:
         deadline = time.monotonic() + DEADLINE_S
         while not true():
             if time.monotonic() > deadline:
-                raise TimeoutError("the scheduler does not get on")
+                raise TimeoutError("the scheduler makes no progress")
             await asyncio.sleep(0.001)
 
 
 async def _finished(answer: Any) -> None:
-    """Wait for the result of `open` or `close`: nothing, or a Deferred."""
+    """Wait for the result of `open` or `close`, which is None or a Deferred."""
     if answer is not None:
         await maybe_deferred_to_future(answer)

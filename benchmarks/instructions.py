@@ -1,6 +1,6 @@
 """The number of instructions of an exchange in Redis, per request: a figure that does not depend on the load.
 
-Run with PYTHONPATH=tests; it needs valgrind. To compare with another checkout, run this file with that one's
+Run with PYTHONPATH=tests; it needs valgrind. To compare with another checkout, run this file with the other
 folders: `PYTHONPATH=OTHER:OTHER/tests python benchmarks/instructions.py`.
 """
 
@@ -19,7 +19,7 @@ from benchmarks.sample import puts
 from support.redis_server import RedisServer
 
 FEW, MANY = 1_000, 6_000
-"""Requests of two runs. Their difference is free of the start, the backlog and the loading of scripts."""
+"""Requests of two runs. Their difference excludes the start, the backlog and the loading of scripts."""
 LONGEST_START_S = 60.0
 
 

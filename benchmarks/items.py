@@ -1,4 +1,4 @@
-"""Part `items`: the journals of a crew and the export from them, beside a whole crawl by Scrapy alone."""
+"""Part `items`: the journals of a crew and the export from them, compared with a crawl by Scrapy alone."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SPIDER = spider_of(f"""
 PLAINLY, CREW, JOURNAL = "plain", "crew", "journal"
 EXPORTS = {"jsonlines": "JSON Lines", "csv": "CSV", "json": "JSON", "xml": "XML"}
 TITLES = {
-    PLAINLY: "a whole `scrapy crawl -o items.jsonl` without scrapy_dq",
-    CREW: "a whole `scrapy dq crawl -w 1 -o items.jsonl`",
-    JOURNAL: "the journal alone: an item, and each {each} items the end of a request",
+    PLAINLY: "a whole `scrapy crawl -O items.jsonl` without scrapy_dq",
+    CREW: "a whole `scrapy dq crawl -w 1 -O items.jsonl`",
+    JOURNAL: "only the journal: items and, after each {each}, the end of a request",
     **{form: f"`scrapy dq items -O`: {title}" for form, title in EXPORTS.items()},
 }
 LEGEND = """\
-{items:,} items of 0.45 KB from {pages} local pages; whole commands, with the start of their processes, except
-for the journal. *Of the crawl*: relative to the whole crawl by Scrapy alone in the same repetition."""
+{items:,} items of 0.45 KB from {pages} `data:` URLs. Commands include the start of their processes. *Of the
+crawl*: relative to the first row in the same repetition."""
 
 
 class Items(Part):
@@ -52,7 +52,7 @@ class Items(Part):
     title: ClassVar[str] = "Items"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Crawl without and with scrapy_dq, write a journal, and export again in each format, in turn."""
+        """Crawl without and with scrapy_dq, write a journal, and export again in each format."""
         found: dict[str, list[float]] = {what: [] for what in TITLES}
         plain = [f"-s{key}={value}" for key, value in {**PLAIN, "DQ_ENABLED": False}.items()]
         for repetition in range(REPETITIONS):

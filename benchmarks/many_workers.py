@@ -1,4 +1,4 @@
-"""Part `many_workers`: the cost of 10 to 1,000 workers for one Redis, and how many full ones a core feeds."""
+"""Part `many_workers`: the cost of 10 to 1,000 workers for one Redis; how many full workers a core feeds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from benchmarks.scale_worker import LINKS
 from benchmarks.tables import markdown, spread
 
 FULL_RATE = 300
-"""Pages per second of a worker with its own core: see the whole crawls."""
+"""Pages per second of a full worker: a Scrapy worker with its own core. See the whole crawls."""
 FULL_BURST = 16
-"""Its pages per exchange. In the whole crawls they are 24, because its event loop is busy."""
+"""Pages of a full worker that come at the same time. Whole crawls have more pages per exchange, because
+Scrapy's event loop is busy."""
 CORE = 0.8
-"""The usable share of Redis's core: above it, answers wait for each other."""
+"""The usable share of Redis's core. Above this share, answers wait for each other."""
 WANTED_FULL = 100
 PEER = "scrapy-redis's commands"
 REPETITIONS = 3
@@ -32,11 +33,11 @@ class Crew(NamedTuple):
     """Pages per second and worker."""
     burst: int = 1
     warm_up_s: float = 15.0
-    """Seconds until all of them have started."""
+    """Seconds until all workers have started."""
 
     @property
     def title(self) -> str:
-        """Its name in the table."""
+        """The work of each worker, for the table."""
         return f"{self.rate:g}, {self.burst} at once" if self.burst > 1 else f"{self.rate:g}"
 
 
@@ -55,7 +56,7 @@ class ManyWorkers(Part):
     title: ClassVar[str] = "Many workers"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Let each crew crawl, in turn."""
+        """Let the crews crawl one after the other, in each repetition."""
         kind = found_kinds()[-1]
         runs = []
         for repetition in range(REPETITIONS):
@@ -98,15 +99,15 @@ class ManyWorkers(Part):
         seconds = Load._field_defaults["seconds"]
         return (
             f"{markdown(head, rows)}\n\nThe workers speak the real protocol, without Scrapy, in 2 processes. "
-            f"Each page has {LINKS} links, one of them new. A full worker has a core for itself: it fetches "
-            f"{FULL_RATE} pages per second, {FULL_BURST} for each exchange (more in whole crawls). By its "
-            f"CPU time per page, {CORE:.0%} of a core of Redis serves {at_most} pages per second, or "
-            f"**{spread([_fed(run) for run in full])} full workers**. With the commands of scrapy-redis, it "
+            f"Each page has {LINKS} links, one of them new. A *full worker* (first row) works like Scrapy "
+            f"with its own core: {FULL_RATE} pages per second, {FULL_BURST} at once. At Redis's CPU time per "
+            f"page in that row, {CORE:.0%} of a core serves {at_most} pages per second, or "
+            f"**{spread([_fed(run) for run in full])} full workers**. With scrapy-redis's commands, it "
             f"serves {spread(of_peer, 1)}.\n\n"
             f"An idle worker takes {spread([run.idle_us for run in idle])} µs of Redis's CPU per second. "
-            f"*Bytes per worker* are its keys, leases, connections, and data of the last seconds.\n\n"
-            f"{REPETITIONS} repetitions of {seconds:g} s, in turn. {found['redis']}, AOF everysec, on "
-            f"loopback; the workers share its cores."
+            f"*Bytes of Redis per worker* are its key, its leases, and the memory of client connections.\n\n"
+            f"{REPETITIONS} repetitions of {seconds:g} s per row. {found['redis']}, AOF everysec, on "
+            f"loopback; workers and Redis share the cores."
         )
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:

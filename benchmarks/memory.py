@@ -23,11 +23,11 @@ from support.redis_server import Kind
 PENDING = 10_000
 SEEN = 1_000_000
 SEEN_IF_SLOW = 250_000
-"""The number on any Redis but the first: pip's Redis takes three times as long for a script. They fill the
-table of a set as full as a million do."""
+"""The number of fingerprints on any Redis except the first: pip's Redis takes three times as long for a
+script. They fill the table of a set as full as a million fingerprints do."""
 PER_TRIP = 1_000
 HELD = 100_000
-"""Requests that a worker has sent: as many as it remembers by default."""
+"""Number of requests that a worker has sent, as many as it remembers by default."""
 QUEUES = ("PriorityQueue", "FifoQueue", "LifoQueue")
 WANTED = {Seen.EXACT: 75, Seen.COMPACT: 7}
 """Maximum bytes per fingerprint."""
@@ -54,7 +54,7 @@ def only_seen(client: Any, crawl: str) -> None:
 
 
 def pending(kind: Kind, *, compressed: bool) -> float:
-    """Return the bytes per waiting request without `seen`, as our own scheduler stores it."""
+    """Return the bytes per waiting request that our scheduler stores, without `seen`."""
     with start_redis(kind, compressed=compressed) as server, server.client() as client:
         drive(Plan(OURS, {"REDIS_URL": server.url}, PENDING, ["new"], server.url))
         everything = used_bytes(client)
@@ -90,7 +90,7 @@ async def documentation(kind: Kind, *, compressed: bool, shuffled: bool) -> floa
 
 async def seen(kind: Kind, of_seen: Seen) -> dict[str, float]:
     """Return the bytes per fingerprint that real exchanges admitted, and the number of fingerprints."""
-    # Not by SADD alone: the sizes from libc's allocator depend on the allocations in between.
+    # Not with SADD alone, because sizes in libc's allocator depend on the allocations in between.
     count = SEEN if kind == found_kinds()[0] else SEEN_IF_SLOW
     with start_redis(kind) as server, server.client(socket_timeout=60) as client:
         worker = QuickWorker(server.url, CRAWL, seen=of_seen)
@@ -114,7 +114,7 @@ def seen_of_peer(kind: Kind) -> float:
 
 
 def held() -> dict[str, dict[str, int]]:
-    """Return the resident bytes of a worker, and of a process of Scrapy alone, as they hold more and more."""
+    """Return the resident bytes of a worker, and of a process of Scrapy alone, after each step."""
     with start_redis() as server:
         room = {"CONCURRENT_REQUESTS": FULL_BUFFER, "CONCURRENT_REQUESTS_PER_DOMAIN": FULL_BUFFER}
         ours = Plan(OURS, {"REDIS_URL": server.url, **room}, HELD, ["held"], server.url)
@@ -128,7 +128,7 @@ class Memory(Part):
     title = "Memory"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Measure each once: the same bytes make the same sizes."""
+        """Measure each figure once, because the same bytes make the same sizes."""
         found: dict[str, Any] = {
             "redis": {},
             "pending": {},
@@ -161,7 +161,7 @@ class Memory(Part):
         return found
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars of each kind of Redis: one that reaches a bar does not vouch for another."""
+        """Return the bars of each kind of Redis, because their sizes differ."""
         bars = []
         for kind, title_and_allocator in found["redis"].items():
             title = title_and_allocator.partition(" (")[0]
@@ -190,21 +190,20 @@ class Memory(Part):
     def section(self, found: dict[str, Any]) -> str:
         """Return the tables."""
         return "\n\n".join([
-            f"Bytes of Redis per waiting request, of {PENDING:,} as above, without their fingerprints:",
+            f"Bytes of Redis per waiting request, without fingerprints; {PENDING:,} requests as above:",
             _table(found, "pending"),
             "The same with `list-compress-depth 1`, as [deploying](deploying.md#redis-on-a-server) "
             "recommends for Redis 7 and newer. Redis compresses a list except its ends (8 kB each).",
             _table(found, "compressed"),
             f"The same for {len(documentation_puts(shuffled=False)):,} real URLs of developer.mozilla.org, "
-            "each with a Referer:",
+            "each with a Referer. *As it is*: not compressed; *shuffled*: in random order.",
             _table(found, "documentation"),
-            "Bytes of Redis per fingerprint, with the number of fingerprints in brackets. *Expiring* means "
-            "`DQ_SEEN_TTL`:",
+            "Bytes of Redis per fingerprint, with their number in brackets. *Expiring* means `DQ_SEEN_TTL`:",
             _table(found, "seen"),
-            f"Resident memory of the process after four steps: the scheduler opens; {IN_OUTBOX:,} requests "
-            f"fill the outbox; Redis has stored {HELD:,}, and the worker keeps their fingerprints and the "
-            f"newest requests (`DQ_ROLLBACK_HORIZON`); {FULL_BUFFER:,} leases fill the largest buffer. "
-            "Scrapy's own scheduler keeps all requests. In brackets: bytes per request that the step adds.",
+            "Resident memory of the process after each step. In brackets: bytes per request that the step "
+            f"adds. First, {IN_OUTBOX:,} requests fill the outbox. Then Redis has stored {HELD:,}, and the "
+            "worker keeps their fingerprints and the newest requests (`DQ_ROLLBACK_HORIZON`). Last, "
+            f"{FULL_BUFFER:,} leases fill the largest buffer. Scrapy's scheduler keeps all requests.",
             _held(found["held"]),
         ])  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A crawl whose scheduler notes its calls, in peace or through four outages of Redis."""
+"""A crawl whose scheduler records its calls, without an outage of Redis or through four outages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.proxy import RedisProxy
 from support.waiting import wait_until
 
 PAGES = 10_000
-"""More pages than a crawl fetches in that time: no crawl comes to its end."""
+"""Number of pages of the site, so large that no crawl ends."""
 TIMED = {MEMORY: "benchmarks.timed.TimedMemory", OURS: "benchmarks.timed.TimedOurs"}
 BEFORE_S, OUTAGE_S, AFTER_S = 1.0, 2.0, 0.5
 BACK_PAGES = 100
@@ -30,12 +30,12 @@ Window = tuple[float, float]
 
 
 class Watched(NamedTuple):
-    """The notes of a crawl's worker."""
+    """The records of a crawl's worker."""
 
     rows: dict[str, list[Row]]
     """Rows by method. The loop and garbage collections have their own names."""
     windows: dict[str, Window]
-    """Begin and end of each outage, with its outcome, on the clock of the rows."""
+    """Begin and end of each outage, including the recovery, on the clock of the rows."""
     pages: int
 
 
@@ -52,10 +52,10 @@ def watch(name: str, seconds: float) -> Watched:
 
 
 def watch_outages() -> Watched:
-    """Crawl with ours, and take Redis away in each way, one after the other."""
+    """Crawl with our scheduler through each kind of outage, one after the other."""
     with ExitStack() as stack:
         redis = stack.enter_context(start_redis(aof=True))
-        # Without Redis behind it the proxy accepts and hangs up. A refused connection is a different outage.
+        # While Redis is killed, the proxy accepts connections, and closes them. Refusing is another outage.
         proxy = stack.enter_context(RedisProxy(redis.url))
         ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
             "killed": (redis.kill, redis.start),
@@ -107,5 +107,5 @@ def _watch(
     worker.terminate()
     worker.wait(30)
     if wrong := lines(worker, "ERROR", "CRITICAL"):
-        raise RuntimeError(f"the worker says: {wrong}")
+        raise RuntimeError(f"the worker has logged: {wrong}")
     return Watched(read(folder), dict(windows), pages)

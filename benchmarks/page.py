@@ -1,4 +1,4 @@
-"""docs/performance.md and the page of its details: bars, tables and plots from docs/performance.json."""
+"""Writes docs/performance.md and the page of its details: tables and plots from docs/performance.json."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.tables import markdown, tell
 
 PAGE, DETAILS, SAMPLES, PICTURES = "performance.md", "performance-details.md", "performance.json", "pictures"
 BY_HAND = Path(__file__).with_name("not_reached.md")
-"""Bars that were not reached, and the profiles that show why. A person writes this file."""
+"""The reasons why targets were not reached. A person writes this file."""
 
 OPENING = """\
 # Performance
@@ -25,7 +25,7 @@ measures them again in {minutes} minutes, and writes this page, its [details]({d
 [performance.json]({samples}) with every sample.
 
 Tables show the median, with the lowest and highest value in brackets. Absolute figures depend on the
-machine, so compare the ratios: both figures come from the same repetition."""
+machine, so compare the ratios, whose two figures come from the same repetition."""
 OPENING_OF_DETAILS = """\
 # Performance: the details
 
@@ -34,7 +34,7 @@ brackets."""
 
 
 def load(docs: Path) -> dict[str, Any]:
-    """Return the samples of each part, by its name; {} before the first measurement."""
+    """Return the samples of each part by its name; empty before the first measurement."""
     path = docs / SAMPLES
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
@@ -112,7 +112,7 @@ def _figure(value: float) -> str:
 
 
 def _ran_on(measured: Mapping[str, Any], parts: Sequence[Part]) -> Iterator[str]:
-    """Yield one line for all parts, or one line for each set of conditions."""
+    """Yield one paragraph for each set of conditions; it names its parts if there are several sets."""
     by_facts: dict[str, list[str]] = {}
     for part in parts:
         by_facts.setdefault(described(measured[part.name]["ran_on"]), []).append(part.title)

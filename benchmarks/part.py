@@ -14,24 +14,24 @@ class Bar(NamedTuple):
     figure: str
     wanted: float
     at_most: bool
-    """Less is better: the median may not be above *wanted*. Otherwise it may not be below."""
+    """Less is better: *wanted* is a maximum. Otherwise, *wanted* is a minimum."""
     samples: list[float]
-    """One ratio or value per repetition; empty if it was not measured."""
+    """One ratio or value per repetition; empty if the figure was not measured."""
 
 
 class Part(ABC):
-    """One part. A module of benchmarks/ has it as PART."""
+    """One part, which is PART in a module of benchmarks/."""
 
     name: ClassVar[str]
-    """Its key in docs/performance.json, and a word of --only."""
+    """The key of the part in docs/performance.json, and a value of --only."""
     title: ClassVar[str]
-    """Its heading."""
+    """The heading of its section."""
     first_page: ClassVar[bool] = False
-    """Whether its section is on the first page, not on the page of the details."""
+    """Whether the section is on the first page, not on the page of the details."""
 
     @abstractmethod
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Measure, and return raw samples, JSON in lists by repetition; *tell* reports the progress."""
+        """Measure, and return the samples as JSON, in lists by repetition; *tell* reports the progress."""
 
     @abstractmethod
     def bars(self, found: dict[str, Any]) -> list[Bar]:
@@ -39,8 +39,8 @@ class Part(ABC):
 
     @abstractmethod
     def section(self, found: dict[str, Any]) -> str:
-        """Return the Markdown below its heading; each figure in it is computed from *found*."""
+        """Return the Markdown below the heading, with figures that are computed from *found*."""
 
     @abstractmethod
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
-        """Draw its PNGs into *folder* and return their paths."""
+        """Draw the PNGs of this part into *folder*, and return their paths."""

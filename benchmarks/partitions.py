@@ -34,7 +34,7 @@ WANTS = [16, 32, 100]
 MOVES = 100
 """Puts, and acks, of one exchange."""
 BLOCK = 10_000
-"""Leases taken before they are acked."""
+"""Number of leases that a worker takes before it acks them."""
 PAYLOAD_BYTES = 250
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass
 class Cost:
-    """The cost of one kind of request, for all of them together."""
+    """The cost of all puts, all leases, or all acks together."""
 
     requests: int = 0
     seconds: float = 0.0
@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass
 class Run:
-    """One crawl: all entries are put, then leased and acked in turn until none is left."""
+    """One crawl: all entries are put; then blocks of them are leased and acked, until none is left."""
 
     partitions: int
     want: int
@@ -65,7 +65,7 @@ class Run:
 
 
 class OneWorker:
-    """A worker on its own frontier. Its exchanges are timed from call to receipt."""
+    """A worker on its own frontier, whose exchanges are timed from the call to the receipt."""
 
     def __init__(self, server: RedisServer, limits: Limits) -> None:
         self._look = server.client()
@@ -91,7 +91,7 @@ class OneWorker:
         cost.requests += len(moves) + len(receipt.leases)
         self._held += len(receipt.leases) - sum(isinstance(move, Ack) for move in moves)
         if not receipt.applied:
-            raise RuntimeError(f"the frontier said {receipt.status.value}")
+            raise RuntimeError(f"the frontier answered {receipt.status.value}")
         return receipt
 
     def redis_seconds(self) -> float:
@@ -118,7 +118,7 @@ def puts(entries: int, partitions: int, rng: random.Random) -> Iterator[Put]:
 
 
 def batches(of: Iterator[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of *size*, and then the rest."""
+    """Yield lists of *size*, and then a list of the remaining elements."""
     while batch := list(islice(of, size)):
         yield batch
 
@@ -161,12 +161,12 @@ def tables(runs: Sequence[Run], options: argparse.Namespace) -> str:
         _table(runs, options, lambda cost: cost.seconds),
         "µs of Redis's CPU per request:",
         _table(runs, options, lambda cost: cost.redis_seconds),
-        f"Medians (lowest–highest) of {options.repetitions} repetitions, and in bold what that is of the row "
-        f"of {options.partitions[0]} partitions in the same repetition. {options.entries:,} entries of "
-        f"{PAYLOAD_BYTES} bytes, dealt out to the partitions in turn{limit}; one worker puts all of them, "
-        f"{MOVES} per exchange, and then leases {BLOCK:,} and acks these, {MOVES} per exchange, and so on "
-        "until none is left. An exchange either puts, or leases, or acks.",
-        "Bytes of Redis per entry that waits: "
+        f"Medians (lowest–highest) of {options.repetitions} repetitions. Bold: the ratio to the row with "
+        f"{options.partitions[0]} partitions in the same repetition. {options.entries:,} entries of "
+        f"{PAYLOAD_BYTES} bytes are spread evenly over the partitions{limit}. One worker puts all of them, "
+        f"{MOVES} per exchange. It then leases {BLOCK:,} and acks these, {MOVES} per exchange, until none is "
+        "left. An exchange either puts, or leases, or acks.",
+        "Bytes of Redis per waiting entry: "
         + ", ".join(f"{memory[count]:,.0f} with {count:,} partitions" for count in options.partitions)
         + ".",
         f"{ran_on}.",
@@ -214,23 +214,23 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="PYTHONPATH=tests python -m benchmarks.partitions",
         description="Put, lease and ack the same number of entries in few and in many partitions, and print "
-        "what each costs, as markdown tables.",
+        "the costs as markdown tables.",
     )
     parser.add_argument("--repetitions", type=int, default=3, help="runs per figure (default: 3)")
-    parser.add_argument("--entries", type=int, default=200_000, help="of each run (default: 200000)")
+    parser.add_argument("--entries", type=int, default=200_000, help="entries per run (default: 200000)")
     parser.add_argument(
         "--partitions", type=int, nargs="+", default=COUNTS, metavar="N",
-        help=f"how many, the first to compare with (default: {' '.join(map(str, COUNTS))})",
+        help=f"how many; the others are compared with the first (default: {' '.join(map(str, COUNTS))})",
     )  # fmt: skip
     parser.add_argument(
         "--wants", type=int, nargs="+", default=WANTS, metavar="N",
-        help=f"leases asked for by one exchange (default: {' '.join(map(str, WANTS))})",
+        help=f"wanted leases per exchange (default: {' '.join(map(str, WANTS))})",
     )  # fmt: skip
     parser.add_argument(
         "--concurrency", type=int, default=0, metavar="N",
-        help="limit of every partition: what it costs to look, if it is too high to hold up (default: none)",
+        help="limit of each partition; a high limit shows the cost of checking it (default: none)",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single run there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run to FILE")
     options = parser.parse_args()
     if options.repetitions < 1 or options.entries < max(options.partitions):
         parser.error("at least 1 repetition, and an entry for every partition")

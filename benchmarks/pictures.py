@@ -10,7 +10,7 @@ from benchmarks.plots import COLOURS, picture
 
 
 def bars_of_ratios(path: Path, rows: Sequence[tuple[str, Sequence[float], float]]) -> Path:
-    """Draw a bar per ratio, with its range, and a mark at the wanted ratio."""
+    """Draw a bar for each ratio, with its range, and a mark at the target."""
     with picture(path, height=0.5 * len(rows) + 0.9) as axes:
         for place, (_, samples, wanted) in enumerate(rows):
             middle = median(samples)
@@ -25,7 +25,7 @@ def bars_of_ratios(path: Path, rows: Sequence[tuple[str, Sequence[float], float]
 
 
 def curves(path: Path, series: Mapping[str, Mapping[float, Sequence[float]]], x: str, y: str) -> Path:
-    """Draw medians with their range over a logarithmic axis, a curve per series."""
+    """Draw medians with their range over a logarithmic axis, with one curve per series."""
     with picture(path, height=3.0) as axes:
         for colour, (title, points) in zip(COLOURS.values(), series.items(), strict=False):
             places = sorted(points)

@@ -21,7 +21,7 @@ COLOURS = {
 @contextmanager
 def picture(path: Path, width: float = 7.0, height: float = 3.4) -> Iterator[Any]:
     """Yield matplotlib's axes, and write the drawing to *path*; sizes in inches."""
-    # Imported here: only a drawing needs it.
+    # Imported here, because only drawings need matplotlib.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""How many items go through a scrapy_dq.Queue, compared with queue.Queue, as a table.
+"""Measures how many items per second go through a scrapy_dq.Queue, and through a queue.Queue, as a table.
 
 Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """
@@ -21,7 +21,7 @@ from scrapy_dq import Queue
 
 ITEM = {"url": "http://localhost/" + "a" * 60, "meta": {"depth": 3}}
 MANY = 20
-"""put_all() gets this many times the items."""
+"""put_all() gets this many times as many items as put()."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ def timed(what: str, threads: int, repetition: int, items: int, work: Callable[[
 
 
 def measure(q: Any, threads: int, repetition: int, items: int) -> Iterator[Rate]:
-    """Put all items, then get all of them."""
+    """Put all items, then get all items; with one thread, also measure put_all()."""
 
     def put(count: int) -> None:
         for _ in range(count):
@@ -93,7 +93,7 @@ def table(rates: list[Rate], options: argparse.Namespace) -> str:
     return "\n\n".join([
         markdown(["call", "threads", "items per second", "µs of CPU of this process per item"], rows),
         f"Medians (lowest–highest) of {options.repetitions} repetitions, of {options.items:,} items each "
-        f"({MANY} times that for put_all). {measured_on(('redis',), 'AOF everysec, loopback')}.",
+        f"({MANY} times as many for put_all). {measured_on(('redis',), 'AOF everysec, loopback')}.",
     ])  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=2_000)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write every single result there")
+    parser.add_argument("--json", type=Path, help="also write every result to this file")
     options = parser.parse_args()
     rates: list[Rate] = []
     for repetition in range(options.repetitions):

@@ -16,7 +16,7 @@ PACKAGES = ("Scrapy", "redis", "hiredis", "scrapy-redis")
 
 
 def ran_on() -> dict[str, Any]:
-    """Return the conditions, as JSON has them."""
+    """Return the conditions, for JSON."""
     with start_redis() as redis, redis.client() as client:
         of_redis: Any = client.info()
     return {
@@ -42,7 +42,7 @@ def described(facts: dict[str, Any]) -> str:
 
 
 def _processor() -> str:
-    """Return the name of the processor, or "" if the system does not tell it."""
+    """Return the name of the processor, or "" if the system does not report it."""
     try:
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

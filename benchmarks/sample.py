@@ -24,12 +24,12 @@ URL_BYTES = 100
 
 
 class SampleSpider(Spider):
-    """The spider of these requests."""
+    """The spider of the measured requests."""
 
     name = "sample"
 
     def parse_page(self, response: Any) -> None:
-        """Lend a name to callbacks; no response ever comes."""
+        """Serve as the callback of the requests; there are no responses."""
 
 
 def url(n: int) -> str:
@@ -47,7 +47,7 @@ def frame(whole: bytes, its_url: str) -> tuple[bytes, bytes]:
     """Return the parts of a stored request before and after its URL."""
     before, found, after = whole.partition(its_url.encode())
     if not found:
-        raise RuntimeError("the URL does not stand as it is in what is stored")
+        raise RuntimeError("the stored request does not contain the unchanged URL")
     return before, after
 
 
@@ -57,7 +57,7 @@ def token(n: int) -> bytes:
 
 
 def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
-    """Yield puts of these requests. Several partitions get them in turn."""
+    """Yield puts of the requests with these numbers, spread evenly over the partitions."""
     names = [b"%s-%06d" % (HOST.encode(), k) if k else HOST.encode() for k in range(partitions)]
     spider = SampleSpider()
     before, after = frame(Codec(spider).encode(request(0, spider)), url(0))

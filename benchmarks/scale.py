@@ -1,8 +1,8 @@
-"""Pages per second of workers without Scrapy, in one or several shards, and their cost for Redis.
+"""Measures pages per second of workers without Scrapy, in one or several shards, and their cost for Redis.
 
-Workers speak the real protocol, but there is no Scrapy: a page is a number, and has its links at once. For
-comparison, other workers send scrapy-redis's commands for the same pages. Run with PYTHONPATH=tests, and with
-the extra `bench`; it prints a table.
+Workers speak the real protocol, but without Scrapy: a page is a number, and its links are known without a
+download. For comparison, other workers send scrapy-redis's commands for the same pages. Run with
+PYTHONPATH=tests, and with the extra `bench`; the module prints a table.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from scrapy_dq.frontier.keys import PREFIX
 from support.redis_server import Kind
 
 STARTS, STARTS_LEAST = 20_000, 50
-"""Start requests of all workers together, and the minimum of each worker: with so few new links, a crawl with
-one start request would soon have none left."""
+"""Number of start requests of all workers together, and the minimum of each worker. With so few new links, a
+crawl with one start request would soon have no requests left."""
 PEER_STARTS = 100
-"""Start requests of a scrapy-redis worker: each takes a round trip."""
+"""Number of start requests of a scrapy-redis worker. Each of them takes a round trip."""
 
 
 class Load(NamedTuple):
@@ -40,8 +40,8 @@ class Load(NamedTuple):
     rate: float = float("inf")
     """Pages per second, of all workers together."""
     burst: int = 1
-    """Pages of a worker that come at once. A busy Scrapy handles several responses before its event loop has
-    time for anything else."""
+    """Pages of a worker that come at the same time. A busy Scrapy handles several responses before its event
+    loop has time for anything else."""
     processes: int = 2
     seconds: float = 10.0
     warm_up: float = 15.0
@@ -54,7 +54,7 @@ class Run:
     """One measurement."""
 
     what: str
-    """The number of shards, or scrapy-redis."""
+    """The name of the row: the number of shards, scrapy-redis, or a crew of many_workers.py."""
     servers: int
     workers: int
     repetition: int
@@ -68,9 +68,9 @@ class Run:
     busiest: float = 0.0
     """Cores that the busiest server used."""
     p99_ms: float = 0.0
-    """Milliseconds of an exchange, as its worker sees it: 99 % are shorter."""
+    """Milliseconds of an exchange, from the call to the answer: 99 % of the exchanges are shorter."""
     worker_bytes: float = 0.0
-    """Redis's memory per worker: its keys, with its leases, and its connections."""
+    """Redis's memory per worker: the worker's keys, including its leases, and the client connections."""
     idle_us: float = 0.0
     """CPU time of all servers per second and worker."""
 
@@ -79,7 +79,8 @@ def measure(what: str, shards: int, servers: int, repetition: int, load: Load) -
     """Crawl for a while, and return the result.
 
     Args:
-        shards: 0 means scrapy-redis's commands, as fast as possible, with each worker in its own process.
+        shards: number of shards; 0: send scrapy-redis's commands, each worker in its own process, as fast as
+            possible.
     """
     run = Run(what, servers, load.workers, repetition)
     with ExitStack() as stack:
@@ -162,12 +163,12 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=usual["processes"])
     parser.add_argument(
         "--rate", type=float, default=usual["rate"], metavar="PAGES",
-        help="a second, of all workers together: what a page costs Redis depends on how busy it is, too",
+        help="pages per second of all workers: Redis's cost per page also depends on how busy Redis is",
     )  # fmt: skip
-    parser.add_argument("--burst", type=int, default=usual["burst"], metavar="PAGES", help="at once")
+    parser.add_argument("--burst", type=int, default=usual["burst"], metavar="PAGES", help="pages at once")
     parser.add_argument(
         "--away", type=float, default=usual["away"], metavar="SHARE",
-        help="of the links, those to another site",
+        help="share of the links that lead to another site",
     )  # fmt: skip
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=usual["seconds"])
@@ -175,7 +176,7 @@ def main() -> None:
         "--warm-up", type=float, default=usual["warm_up"], help="longer than DQ_ROLLBACK_HORIZON"
     )
     parser.add_argument("--server", choices=found_kinds(), default=found_kinds()[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every single run there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every run to FILE")
     options = parser.parse_args()
     if importlib.util.find_spec("uvloop") is None:
         parser.error("uvloop is missing: make .venv/.installed-bench")

@@ -1,4 +1,4 @@
-"""Workers without Scrapy, and scrapy-redis's commands: one process of a measurement of `scale.py`."""
+"""One process of a measurement of `scale.py`: workers without Scrapy, or scrapy-redis's commands."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ KNOWN = 0.92
 HOSTS = 10_000
 PAYLOAD_BYTES = 250
 AT_ONCE = 16
-"""Pages that a worker holds, or two bursts if these are more."""
+"""Number of pages that a worker holds, unless two bursts are more."""
 LOCAL_SEEN = 100_000
 OF_SITE = 20
-"""Pages of a site that its other pages link to."""
+"""Number of pages of a site that its other pages link to."""
 SOME_PAGES = 20
-"""Pages that an unlimited worker does before the other workers of its process have their turn."""
+"""Number of pages that an unlimited worker does before the other workers of its process continue."""
 
 
 class Pages:
-    """The links of each page, and the numbers of newly found pages. A number's remainder is its site."""
+    """The links of each page, and the numbers of newly found pages. A number modulo HOSTS is the site."""
 
     def __init__(self, seed: int, away: float, starts: int) -> None:
         self._random = random.Random(seed)
@@ -61,7 +61,7 @@ class Pages:
         return [self._found(self._random.randrange(HOSTS)) for _ in range(self._starts)]
 
     def links(self, site: int) -> list[int]:
-        """Return the links of a page. This worker has found most of them before."""
+        """Return the links of a page of this site. The worker has found most of them before."""
         return [self._link(site) for _ in range(LINKS)]
 
     def _link(self, site: int) -> int:
@@ -197,14 +197,14 @@ class Peer:
 
 
 def crawl(options: dict[str, Any]) -> NoReturn:
-    """Print how many pages the workers of this process have done between two moments, and end."""
+    """Crawl, print how many pages the workers of this process did between two moments, and end."""
     began, until, of_pages = options["begin"], options["until"], (options["away"], options["starts"])
     if options["shards"]:
         given = options["urls"], options["shards"], options["page_s"], options["burst"]
         crawlers = [Crawler(Pages(seed, *of_pages), *given) for seed in options["seeds"]]
         import uvloop
 
-        # Not in a thread for each: hundreds of threads in one process would wait for each other.
+        # Not one thread per heartbeat: hundreds of threads in one process would wait for each other.
         Heartbeat._start_thread = _beat_on_the_loop  # type: ignore[method-assign]
         uvloop.run(_run(crawlers, began, until))
     (seed,) = options["seeds"]
@@ -216,7 +216,7 @@ def crawl(options: dict[str, Any]) -> NoReturn:
 
 
 def _end(pages: int, cpu_s: float, exchange_s: Sequence[float]) -> NoReturn:
-    """Print the counts of this process, and end. Requests in flight do not matter."""
+    """Print the counts of this process, and end without waiting for requests in flight."""
     print(json.dumps({"pages": pages, "cpu_s": cpu_s, "s": exchange_s}), flush=True)
     os._exit(0)
 
@@ -226,7 +226,8 @@ def _beat_on_the_loop(heartbeat: Heartbeat) -> None:
 
 
 async def _run(crawlers: Sequence[Crawler], began: float, until: float) -> NoReturn:
-    # One after the other: Redis queues 511 connections, and the system refuses more of them for seconds.
+    # Start workers one after the other: Redis queues 511 connections, and the system refuses more of them
+    # for seconds.
     pause_s = (began - time.monotonic()) / 2 / len(crawlers)
     tasks = [asyncio.create_task(each.run(n * pause_s, until)) for n, each in enumerate(crawlers)]
     await asyncio.sleep(began - time.monotonic())

@@ -1,7 +1,7 @@
-"""How long `scrapy dq status` looks at a large crawl, and its commands to Redis, as a table.
+"""Measures how long `scrapy dq status` looks at a large crawl, and lists its commands to Redis.
 
 Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error. Exit status 1: a
-look read a whole key, or the median took longer than 100 ms.
+look read a whole key, or the median look took longer than 100 ms.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ OF_THE_COMMANDS_SIZE = {
 }  # fmt: skip
 """Commands that read only the size of a key, or a part of it with a stated size."""
 BOUNDED = {"zrangebylex", "zrevrange"}
-"""Called with a LIMIT, or a range, in lua/sizes.lua."""
+"""Commands that lua/sizes.lua calls with a LIMIT or a range."""
 OF_WORKERS = {"smembers"}
-"""Commands for one small key, which is read as a whole: every worker in that set is shown or counted."""
+"""Commands that read one small key, the set of workers, as a whole: every worker is shown or counted."""
 
 
 @dataclass
@@ -52,11 +52,11 @@ class Look:
     seconds: float
     looked_at: int
     longest_call_ms: float
-    """The longest call of this look, by Redis's own clock: Redis serves no other client in that time."""
+    """The longest call of this look, on Redis's own clock. In this time, Redis serves no other client."""
 
 
 def entries(options: argparse.Namespace) -> Iterator[Put]:
-    """Yield the waiting entries. Every fourth partition has three priorities."""
+    """Yield the entries. Every fourth partition has entries of three priorities."""
     for n, put in enumerate(puts(options.entries, options.partitions, random.Random(0))):
         fourth = n % options.partitions % 4 == 0
         yield replace(put, priority=n // options.partitions % 3) if fourth else put
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--repetitions", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="write every single result there")
+    parser.add_argument("--json", type=Path, help="also write every result to this file")
     options = parser.parse_args()
     with start_redis(aof=True) as server:
         asyncio.run(fill(server, options))
@@ -114,9 +114,9 @@ def main() -> None:
         f"\nMedians (lowest–highest) of {options.repetitions} looks at {options.entries:,} entries in "
         f"{options.partitions:,} partitions. {measured_on(('redis',), 'AOF everysec, loopback')}.\n"
     )
-    print(f"Commands that Redis ran for them: {', '.join(sorted(called))}.")
+    print(f"Commands that Redis ran for the looks: {', '.join(sorted(called))}.")
     whole = called - OF_THE_COMMANDS_SIZE - BOUNDED - OF_WORKERS
-    print(f"Of keys read as a whole: {', '.join(sorted(whole)) or 'none'} (smembers: the set of workers).")
+    print(f"Commands that read whole keys: {', '.join(sorted(whole)) or 'none'} (except the set of workers).")
     write_json(options.json, [asdict(look) for look in found])
     slow = any(median(look.seconds for look in found if look.limits == row[0]) > BAR_S for row in rows)
     sys.exit(1 if whole or slow else 0)

@@ -1,4 +1,4 @@
-"""Schedulers that note how long each call of the engine took, and how late the event loop was."""
+"""Schedulers that record how long each call of the engine took, and how late the event loop was."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from scrapy_dq.scheduling.ends import Ends
 CALLED = ("enqueue_request", "next_request", "has_pending_requests")
 """Methods that the engine calls again and again."""
 BESIDE = ("open", "close", "settled", "downloaded", "_sent")
-"""Methods that are called once, and methods that the engine calls at our request (`Ends`). The time of a
-coroutine ends when it first waits."""
+"""Methods that the engine calls once, and methods that it calls at our request (`Ends`). The time of a
+coroutine ends at its first wait."""
 STEPS, COLLECTION, LOOP = "steps", "garbage collection", "loop"
 TICK_S = 0.005
 
@@ -32,7 +32,7 @@ Row = tuple[float, float, float]
 
 
 class Notes:
-    """All notes of one process: in memory during the crawl, then in files, one for each kind."""
+    """The records of one process: in memory during the crawl, then in files, one for each kind."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class Notes:
         self._collection_began = 0.0
 
     def wrap(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return *original* with a note of each call."""
+        """Return a function that calls *original* and records the call."""
         add = self._rows[name].extend
 
         @wraps(original)
@@ -54,13 +54,13 @@ class Notes:
         return method
 
     def listen(self) -> None:
-        """Note collections of garbage, and how late a timer of the loop is."""
+        """Record garbage collections, and how late a timer of the event loop is."""
         gc.callbacks.append(self._collected)
         self._loop = asyncio.get_running_loop()
         self._tick(time.monotonic())
 
     def make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-        """Make a task, and note each step of our coroutines. Source: asyncio, loop.set_task_factory"""
+        """Make a task, and record each step of our coroutines. Source: asyncio, loop.set_task_factory"""
         if "scrapy_dq" in getattr(getattr(coroutine, "cr_code", None), "co_filename", ""):
             coroutine = _Steps(coroutine, self)
         return asyncio.Task(coroutine, loop=loop, **options)
@@ -70,7 +70,7 @@ class Notes:
             self._collection_began = time.monotonic()
         else:
             took = time.monotonic() - self._collection_began
-            # The generation, in place of the CPU time.
+            # The row has the generation instead of the CPU time.
             self._rows[COLLECTION].extend((self._collection_began, took, info["generation"]))
 
     def _tick(self, due: float) -> None:
@@ -79,14 +79,14 @@ class Notes:
         self._loop.call_later(TICK_S, self._tick, now + TICK_S)
 
     def write(self) -> None:
-        """Write all notes."""
+        """Write all records."""
         for name, rows in self._rows.items():
             with (self._folder / f"{name}.rows").open("wb") as file:
                 rows.tofile(file)
 
 
 class _Steps(Coroutine[Any, Any, Any]):
-    """A coroutine whose steps are noted, each from one wait to the next."""
+    """A coroutine whose steps are recorded, each from one wait to the next."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], notes: Notes) -> None:
         self._coroutine = coroutine
@@ -94,15 +94,15 @@ class _Steps(Coroutine[Any, Any, Any]):
         self._throw = notes.wrap(STEPS, coroutine.throw)
 
     def send(self, value: Any) -> Any:
-        """Go on. Source: collections.abc.Coroutine"""
+        """Continue. Source: collections.abc.Coroutine"""
         return self._send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Go on with an exception. Source: collections.abc.Coroutine"""
+        """Continue with an exception. Source: collections.abc.Coroutine"""
         return self._throw(*error)
 
     def close(self) -> None:
-        """End. Source: collections.abc.Coroutine"""
+        """Close the coroutine. Source: collections.abc.Coroutine"""
         self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -110,7 +110,7 @@ class _Steps(Coroutine[Any, Any, Any]):
 
 
 def read(folder: Path) -> dict[str, list[Row]]:
-    """Return the rows that a process has written there, by kind."""
+    """Return the rows that a process has written into *folder*, by kind."""
     found = {}
     for path in folder.glob("*.rows"):
         flat = array("d", path.read_bytes())
@@ -119,11 +119,11 @@ def read(folder: Path) -> dict[str, list[Row]]:
 
 
 class _Timed:
-    """The base of both schedulers, which comes before their own class."""
+    """A mixin that times the methods of a scheduler. It comes before the scheduler's class."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Any:
-        """Build it, and wrap its methods. Source: scrapy/core/scheduler.py"""
+        """Build the scheduler, and wrap its methods. Source: scrapy/core/scheduler.py"""
         scheduler: Any = super().from_crawler(crawler)  # type: ignore[misc]
         notes = Notes(Path(crawler.settings["NOTES"]))
         original = scheduler.open
@@ -134,7 +134,7 @@ class _Timed:
 
         scheduler.open = open_and_watch
         for name in CALLED + BESIDE:
-            of = Ends if hasattr(Ends, name) else scheduler  # one crawl in a process: only one has Ends
+            of = Ends if hasattr(Ends, name) else scheduler  # the process has one crawl, so one Ends
             if hasattr(of, name):
                 setattr(of, name, notes.wrap(name, getattr(of, name)))
         crawler.signals.connect(notes.listen, signals.spider_opened, weak=False)
@@ -143,8 +143,8 @@ class _Timed:
 
 
 class TimedOurs(_Timed, Scheduler):
-    """The scheduler of scrapy_dq."""
+    """The scheduler of scrapy_dq, timed."""
 
 
 class TimedMemory(_Timed, ScrapyScheduler):
-    """Scrapy's scheduler."""
+    """Scrapy's scheduler, timed."""

@@ -38,14 +38,14 @@ PENDING = [10, 1_000_000]
 REPETITIONS = 3
 MAX_ATTEMPTS = 3
 COMMANDS = ("version", "dq status")
-"""Commands of `scrapy`; the others are compared with the first."""
+"""Commands of `scrapy`, which are compared with the first one."""
 COMMANDS_REPETITIONS = 10
 WANTED_STATUS = 1.15
-"""Maximum ratio of a command's seconds to the seconds of `scrapy version`."""
+"""Maximum ratio of a command's CPU time to the CPU time of `scrapy version`."""
 
 
 class TimedFrontier(Frontier):
-    """Notes how long each drain takes."""
+    """Records how long the longest drain takes."""
 
     longest_s = 0.0
 
@@ -59,7 +59,7 @@ class TimedFrontier(Frontier):
 
 
 async def reclaim() -> dict[str, float]:
-    """Return the time to reclaim LEASES, and the longest single call of it."""
+    """Return the time to reclaim LEASES leases, and the time of the longest call."""
     with start_redis() as server:
         dead = QuickWorker(server.url)
         await dead.join()
@@ -116,14 +116,14 @@ def first_request(project: Project, site: TreeSite) -> float:
     began = time.monotonic()
     worker = project.start_worker()
     wait_until(lambda: len(site.log()) > 1 or not worker.running, "the first request", 30)
-    # The mark relates the site's clock to ours: a request on loopback takes no time beside this.
+    # The mark relates the site's clock to ours: a request on loopback takes hardly any time in comparison.
     seconds = site.log()[1].at_s - mark.at_s - (began - asked_at)
     worker.kill()
     return seconds
 
 
 def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
-    """Return the time to the first request, by the number of waiting ones; "memory" is Scrapy's scheduler."""
+    """Return the times to the first request, by number of waiting requests; "memory": Scrapy's scheduler."""
     found: dict[str, list[float]] = {"memory": [], **{str(pending): [] for pending in PENDING}}
     with ExitStack() as stack:
         site = stack.enter_context(TreeSite(latency_s=5.0))
@@ -142,7 +142,7 @@ def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
         crawls = {"memory": project("memory"), str(many): project("many", many)}
         tell(f"{many:,} wait")
         for repetition in range(REPETITIONS):
-            # Few requests are soon used up.
+            # A crawl with few requests soon has none left, so each repetition makes a new one.
             crawls[str(few)] = project(f"few-{repetition}", few)
             for name in list(found)[:: -1 if repetition % 2 else 1]:
                 found[name].append(first_request(crawls[name], site))
@@ -182,7 +182,7 @@ class Times(Part):
     title = "Reclaim, and start"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Reclaim on a new Redis each time; start crawls in turn."""
+        """Reclaim on a new Redis each time; start crawls and run commands in alternating order."""
         reclaims = []
         for _ in range(REPETITIONS):
             reclaims.append(asyncio.run(reclaim()))
@@ -211,8 +211,7 @@ class Times(Part):
             "Time from the start of `scrapy crawl` to the first request at the site:",
             _starts(found["starts"]),
             *_commands(found.get("commands", {})),
-            f"{len(whole)} repetitions, in turn (commands: {COMMANDS_REPETITIONS}). {found['redis']}, "
-            "no AOF.",
+            f"{len(whole)} repetitions (commands: {COMMANDS_REPETITIONS}). {found['redis']}, no AOF.",
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
@@ -241,7 +240,7 @@ def _commands(found: dict[str, list[float]]) -> Iterator[str]:
         [f"`scrapy {name}`", spread(seconds, 2), spread(ratios(seconds, version), 2)]
         for name, seconds in found.items()
     ]
-    yield "CPU time of commands. `scrapy dq status` also waits for a second, and counts pages:"
+    yield "CPU time of commands. `scrapy dq status` also watches the crawl for a second:"
     yield markdown(["command", "CPU, s", f"against `scrapy {COMMANDS[0]}`"], rows)
 
 

@@ -1,4 +1,4 @@
-"""The cost for a crawl of being watched: by browsers on the page of `scrapy dq web`, and by Prometheus.
+"""Measures how much browsers on the page of `scrapy dq web`, and Prometheus, slow down a crawl.
 
 Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """
@@ -66,7 +66,7 @@ def _row(title: str, crawls: list[Crawl]) -> list[str]:
 
 
 def main() -> None:
-    """Crawl alone and watched in turn."""
+    """Crawl alone and watched, in alternating order."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--repetitions", type=int, default=5, metavar="N", help="pairs of crawls (default: 5)"

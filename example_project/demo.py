@@ -36,7 +36,7 @@ FEED = "books.jsonl"
 REPORT = Path("report.html").absolute()
 WORKERS = 3
 LATENCY_S = 0.5
-"""What a page takes; with 16 requests at once in each worker, the crawl lasts long enough to be watched."""
+"""Seconds per page. Each worker sends 16 requests at a time, so the crawl lasts long enough to be watched."""
 DEADLINE_S = 120
 LOOK_EVERY_S = 0.25
 
@@ -53,7 +53,7 @@ class Demo:
         self.killed = 0
         """The pid of the killed worker."""
         self.held = 0
-        """What it held at its death."""
+        """The number of requests that it held at its death."""
 
     def run(self) -> bool:
         """Crawl the whole shop; return whether everything is as promised."""
@@ -100,7 +100,7 @@ class Demo:
         return {member.identity["pid"]: member.in_flight for member in peek(self.client, CRAWL).members}
 
     def _close(self, status: int) -> bool:
-        """Count what is in the feed and what the shop has served, print the table, and judge."""
+        """Count the items of the feed and the visits of the shop, print the table, and judge the result."""
         found, torn = self._books()
         served = Counter(json.loads(line)["path"] for line in self.visits.read_text().splitlines())
         missing = [product for product in self.catalogue.products if not found[product.upc]]
@@ -135,8 +135,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="bookshop-"))
-    # `scrapy dq crawl` would start it, and stop it. With the demonstration as one more user, it is there
-    # from the first look to the last, and is stopped whatever becomes of the others.
+    # `scrapy dq crawl` would also start and stop the embedded Redis. Because the demonstration is another
+    # user, it can read Redis from beginning to end, and Redis stops even if the other users are killed.
     redis = EmbeddedRedis(folder / PROJECT / ".scrapy" / "dq")
     try:
         as_promised = Demo(folder, redis.acquire(), Catalogue()).run()

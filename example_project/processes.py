@@ -37,7 +37,7 @@ def running(
 
 
 def wait_for_url(log: Path, timeout_s: float = 30.0) -> str:
-    """Wait for the line in which a site says where it is, at its end."""
+    """Return the URL of a site, when a line of *log* ends with it."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = re.search(r"(?:^|: )(http://\S+)$", log.read_text(), re.MULTILINE)

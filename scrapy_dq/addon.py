@@ -25,8 +25,8 @@ class Addon:
 
     With `DQ_ITEMS = "redis"`, it also adds an extension that sends items to Redis.
 
-    Settings of the project and of the command line stay: they have a higher priority. With
-    `DQ_ENABLED = False` the add-on sets nothing.
+    Settings of the project and of the command line stay, because they have a higher priority. With
+    `DQ_ENABLED = False`, the add-on sets nothing.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -63,12 +63,12 @@ class Addon:
                 storages[scheme] = _FEED_STORAGE
 
     def _look_at_scheduler(self) -> None:
-        # Not earlier: a module in the settings may need the reactor, which Scrapy installs after the add-ons.
+        # Not earlier: a module that the settings name may need the reactor, which Scrapy installs later.
         from scrapy_dq.environment import is_one_off
         from scrapy_dq.scheduling.scheduler import Scheduler
 
         named = self._crawler.settings["SCHEDULER"]
-        # Not issubclass(): Scrapy counts every class with a scheduler's methods as a subclass.
+        # Not issubclass(), because Scrapy counts every class with a scheduler's methods as a subclass.
         if Scheduler not in load_object(named).__mro__ and not is_one_off(self._crawler):
             logger.warning(
                 "SCHEDULER = %s wins over scrapy_dq.Addon: requests are not in Redis, and each worker crawls "

@@ -1,4 +1,4 @@
-"""The dupefilter under its names in scrapy-redis. The scheduler takes both for `scrapy_dq.DupeFilter`."""
+"""The dupefilter under its names in scrapy-redis. The scheduler uses `scrapy_dq.DupeFilter` for both."""
 
 from scrapy.dupefilters import RFPDupeFilter
 

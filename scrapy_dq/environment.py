@@ -68,8 +68,8 @@ def names_of(crawler: Crawler, spider: Spider) -> dict[str, str]:
 def spider_args(crawler: Crawler) -> dict[str, str]:
     """Return the spider's arguments. Each value is a digest, because it may be secret.
 
-    Scrapyd's job argument is left out: another job does not mean another crawl. If a command makes a spider
-    and crawls nothing, its arguments come from the command line (`-a NAME=VALUE`).
+    Scrapyd's job argument is left out, because another job does not mean another crawl. If a command makes a
+    spider and crawls nothing, the spider's arguments come from the command line (`-a NAME=VALUE`).
     """
     made_with = _made_with(crawler)
     if made_with is None and gc_tuning.thaw():  # an earlier crawl in this process hides objects from gc

@@ -4,9 +4,9 @@
 def pip_install(extra: str) -> str:
     """Return the command that installs the packages of *extra* for this Python.
 
-    It names each package: `scrapy-dq[extra]` needs an index or an option of pip that has scrapy-dq.
+    The command names each package, because `scrapy-dq[extra]` works only if pip can find scrapy-dq.
     """
-    # Imported here: commands need these modules only for an error.
+    # Imported here, because commands need these modules only for an error.
     from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement

@@ -24,8 +24,8 @@ from scrapy_dq.start_urls.keys import start_keys_of
 
 logger = logging.getLogger(__name__)
 RESTART_WINDOW_S = 60.0
-"""Supervisors restart a container within this time (Kubernetes: after 10, 20 and 40 s). A person can wait a
-minute for the next run; a DQ_RUN_NAME ends the wait at once."""
+"""Seconds in which supervisors restart a container (Kubernetes: after 10, 20 and 40 s). The next run can
+begin after this time, or at once with another DQ_RUN_NAME."""
 
 
 def config_of(crawler: Crawler) -> Config:
@@ -123,7 +123,7 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
         shards=config.shards,
         seen_ttl_s=config.seen_ttl_s,
         limits=config.limits,
-        # If arguments cannot be told apart, another start() may yield other requests.
+        # If the digests do not identify the arguments, a start() with equal digests may yield other requests.
         starts=("" if config.seed_once and not own else "*") + args,
         # A spider that reads start keys is started again to read more of them.
         restart_window_s=0.0 if listens or own else RESTART_WINDOW_S,
@@ -131,7 +131,7 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
 
 
 def identity_without_spider(config: Config, *, order_given: bool) -> Identity:
-    """Return a program's identity: it accepts stored values, and a worker with a spider sets the rest."""
+    """Return the identity of a program without a spider, which accepts the stored values."""
     return Identity(
         "", "", "", keep_seen=None, partition_by="", limits=None, shards=config.shards,
         order_given=order_given, seen_given=False,

@@ -11,9 +11,9 @@ _frozen = False
 def freeze() -> None:
     """Exempt all existing objects from garbage collection, until the last crawl of the process ends.
 
-    Most are modules, classes and settings: four of five objects of a crawl. Every full collection would look
-    at all of them, which takes up to a fifth of a worker's time. Python still frees an exempt object with its
-    last reference, unless the object is part of a cycle. Call `release` once for each call.
+    Most of them are modules, classes and settings, four of five objects of a crawl. Every full collection
+    would look at all of them, which takes up to a fifth of a worker's time. Python still frees an exempt
+    object with its last reference, unless the object is part of a cycle. Call `release` once for each call.
     """
     global _crawls, _frozen
     _crawls += 1
@@ -24,7 +24,7 @@ def freeze() -> None:
 
 
 def release() -> None:
-    """Note that a crawl has ended. After the last one no object is exempt."""
+    """Record that a crawl has ended. After the last crawl, no object is exempt."""
     global _crawls
     _crawls -= 1
     if not _crawls:

@@ -1,4 +1,4 @@
-"""Spellings of hosts. A page can link to one address under any number of names, and to endless names."""
+"""Spellings of hosts. A page can link to one address under many names, and to names of any length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 LONGEST_LABEL = 63
 """Maximum number of characters between two dots of a host name."""
 LONGEST_HOST = 1_000
-"""Maximum number of characters of a URL's host with its port; a real one has at most 259."""
+"""Maximum number of characters of a URL's host with its port; real hosts and ports have at most 259."""
 
 
 def bound_punycode() -> None:
@@ -93,8 +93,8 @@ def host_named(name: str) -> str:
 
 
 def with_usual_spellings(named: Mapping[str, _T]) -> dict[str, _T]:
-    """Return *named*, and each of its names also in the usual spelling, unless *named* has that.
+    """Return *named*, and each of its names also in the usual spelling, unless *named* has that name.
 
-    A name may also be a download slot, which has only one spelling.
+    A name stays also in its own spelling, because it may be a download slot.
     """
     return {host_named(name): value for name, value in named.items()} | dict(named)

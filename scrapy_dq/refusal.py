@@ -1,4 +1,4 @@
-"""A crawl that is refused as it opens: one log line says why, without the tracebacks that Scrapy adds."""
+"""Refuses a crawl as it opens: one log line gives the reason, without the tracebacks that Scrapy adds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from scrapy.crawler import Crawler
 
 SOON_S = 10.0
-"""Seconds. A later announcement belongs to another crawl in this process."""
+"""Seconds. If Twisted announces an unhandled error later than this, it is another crawl's in this process."""
 
 
 def refuse(logger: logging.Logger, crawler: Crawler, what: str, error: Exception) -> None:
     """Log *what* was refused and why. The caller then raises *error*, which ends the crawl.
 
     Scrapy then closes parts that it has not opened, and logs an error for each step: *error* again, twice,
-    and errors of extensions that expect to be open. The log leaves all of these out.
+    and errors of extensions that expect to be open. A filter keeps all of these out of the log.
     """
     logger.error("%s: %s", what, error)
     aftermath = _Aftermath(crawler, error)

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class Repeated:
-    """Calls a coroutine function at intervals, until `stop`; logs what it raises."""
+    """Calls a coroutine function at intervals, until `stop`; logs its errors."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ DEFAULTS = {
     "SCHEDULER_QUEUE_KEY": "%(spider)s:requests",
     "SCHEDULER_DUPEFILTER_KEY": "%(spider)s:dupefilter",
 }
-"""Settings that name its keys, and their defaults."""
+"""The settings of scrapy-redis that name its keys, and their defaults."""
 
 
 def fingerprint(request: Request) -> bytes:

@@ -13,7 +13,8 @@ processed, or empty bytes without one.
 leases_ended = object()
 """Redis has confirmed the ends of these leases.
 
-`done`: the entry ids of acked leases; `others`: the entry ids of leases that failed or were given back.
+`done`: the entry ids of leases whose work is done (ack, again); `others`: the entry ids of leases that
+failed, became dead letters or were given back.
 """
 items_given_up = object()
-"""Items are about to fail, because Redis was unavailable until the end: their requests are not done."""
+"""Items are about to fail, because Redis was unavailable until the end, so their requests are not done."""

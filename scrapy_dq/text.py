@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 CREW_SHOWS = "dq_crew_shows"
-"""The attribute of a log record that `scrapy dq crawl` shows although it is only a warning."""
+"""The attribute of a log record; if it is true, `scrapy dq crawl` shows the record, although it is only a
+warning."""
 CREW_NAME = "crew-"
 """The beginning of the run names that `scrapy dq crawl` makes."""
 SECRET_WORD = (
     r"(?:PASS(?:W|PHRASE|CODE|(?![A-Z]))|PWD|SECRET|TOKEN|KEYS?(?![A-Z])|CREDENTIAL|AUTH(?!OR(?!I))"
     r"|COOKIE(?!S_)|SESSION|BEARER|JWT|PW(?![A-Z])|(?<![A-Z])PIN(?![A-Z]))"
 )
-"""A pattern for any case: a setting, header or query field with a match in its name holds a secret."""
+"""A pattern for any case. If the name of a setting, header or query field matches, its value is a secret."""
 # An unescaped / ? or # in a password ends the host there. The host then has a colon without a port.
 _LOGIN = re.compile(
     r"""(?: (?<=//) (?: [^/?#]*  |  (?: [^/?#]+:(?!\d*[/?#]) | : ) .* )  # user:password@ of a URL
@@ -72,8 +73,8 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
     Args:
         urls: *text* may quote their users and passwords in another form, or without the rest of the URL.
     """
-    # The pattern's time grows with the square of a word's length. The extra characters keep a login whole
-    # that begins within the limit.
+    # The pattern's time grows with the square of a word's length. With the extra characters, a login that
+    # begins within the limit is complete.
     text = text[: limit + _LONGEST_LOGIN]
     for url in urls:
         for userinfo in _USERINFO.findall(url[:_LONGEST_LOGIN]):
@@ -92,7 +93,7 @@ def shown(request: Request, limit: int = 500) -> str:
 def url_error(error: BaseException) -> str:
     """Return why a URL cannot be parsed, if *error* is about that; else "".
 
-    The error may quote a part of a password: Python takes the text before an unescaped `/` for a port.
+    The error may quote a part of a password, because Python takes text before an unescaped `/` for a port.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_globals.get("__name__") not in _URL_PARSERS:
@@ -113,7 +114,7 @@ def has_login(text: str) -> bool:
 
 
 def without_numbers(reason: str) -> str:
-    """Return *reason* without numbers: reasons that differ only in numbers, such as sizes, have one cause."""
+    """Return *reason* without numbers, because reasons that differ only in numbers have the same cause."""
     return re.sub(r"\d+", "", reason)
 
 

@@ -21,12 +21,12 @@ from support.proxy import RedisProxy
 from support.redis_server import KINDS, NEWEST, Kind, RedisServer, found_kinds
 from support.tree_site import TreeSite
 
-# A shell starts background jobs with SIGINT ignored. These tests may run in one, and every process that
-# they start would inherit this and ignore Ctrl-C.
+# A shell starts background jobs with SIGINT ignored. If the tests run in such a job, all processes that they
+# start would inherit this, and ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes depends on how busy the machine is.
+# The time for an example depends on how busy the machine is.
 hypothesis.settings.register_profile(
     "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -36,11 +36,11 @@ LONGEST_FIRST = (
     "simulation", "faults", "frontier", "opening", "crawl", "crew", "scheduling", "commands", "queues",
     "embedded",
 )  # fmt: skip
-"""Folders in the order of their longest file; all other folders come after them."""
+"""The folders with the longest files, longest first. All other folders come after them."""
 
 
 KINDS_OF_TESTS = {"unit": "unit", "tests": "unit", "frontier": "redis", "worker": "redis"}
-"""Marks by folder: the kind of thing that a test starts. Tests in all other folders start processes."""
+"""The mark of each folder: what its tests start. Tests in all other folders start processes."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -48,13 +48,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # By default xdist begins with the files that have the most tests, which are fast. Keep our order.
+    # By default, xdist begins with the files that have the most tests. These are fast, so keep our order.
     config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest folders first, so that the last long file does not run while other processors are idle.
+    """Put the slowest folders first: otherwise one long file may run last, while other processors are idle.
 
     Tests of `make soak` have no time limit.
     """
@@ -70,9 +70,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests of `redis_server` or `redis_kind` on every kind of Redis; `make test` uses only the first.
+    """Run tests of `redis_server` or `redis_kind` with every kind of Redis; `make test` runs the first only.
 
-    Tests of the frontier begin with a new Redis, which has functions; all other tests begin with the oldest.
+    Tests in tests/frontier begin with a new Redis, which has functions. All others begin with the oldest.
     """
     first, *others = found_kinds() or KINDS[:1]
     if metafunc.definition.path.parent.name == "frontier" and NEWEST in others:
@@ -84,9 +84,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """Yield one running server with an AOF, shared by the whole session.
+    """Yield a server with an AOF, which the tests of the whole session share.
 
-    A test uses only its own `crawl_name` and flushes nothing; to harm a server, take `start_redis`.
+    A test uses only its own `crawl_name`, and deletes no other keys. To harm a server, use `start_redis`.
     """
     kind: Kind = request.param
     with RedisServer(kind, appendonly=True) as server:
@@ -95,13 +95,13 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def crawl_name() -> str:
-    """Return a name that no other test uses; Redis keys contain it unchanged."""
+    """Return a name that no other test uses, and that Redis keys contain unchanged."""
     return f"crawl-{secrets.token_hex(6)}"
 
 
 @pytest.fixture
 def start_redis() -> Iterator[Callable[..., RedisServer]]:
-    """Yield a function that starts a server for this test alone; it takes RedisServer's arguments."""
+    """Yield a function that starts a server for this test alone, with RedisServer's arguments."""
     with ExitStack() as servers:
 
         def start(*args: Any, **options: Any) -> RedisServer:
@@ -119,14 +119,14 @@ def start_proxy() -> Iterator[Callable[[str], RedisProxy]]:
 
 @pytest.fixture
 def start_site() -> Iterator[Callable[..., TreeSite]]:
-    """Yield a function that starts a site; it takes Tree's arguments."""
+    """Yield a function that starts a site, with Tree's arguments."""
     with ExitStack() as sites:
         yield lambda **tree: sites.enter_context(TreeSite(**tree))
 
 
 @pytest.fixture(scope="session")
 def fork_server(pytestconfig: pytest.Config) -> Iterator[ForkServer | None]:
-    """Yield the server that forks the workers of `make_project`; None in `make soak`, which forks none."""
+    """Yield the server that forks the workers of `make_project`. It is None in `make soak`."""
     if pytestconfig.getoption("markexpr") == "soak":
         yield None
         return
@@ -137,7 +137,7 @@ def fork_server(pytestconfig: pytest.Config) -> Iterator[ForkServer | None]:
 
 @pytest.fixture
 def make_project(tmp_path: Path, fork_server: ForkServer | None) -> Iterator[Callable[..., Project]]:
-    """Yield a function that writes a project; it takes Project's arguments except the folder.
+    """Yield a function that writes a project, with Project's arguments except the folder.
 
     The project's workers are killed at the end of the test.
     """
@@ -155,7 +155,7 @@ def make_project(tmp_path: Path, fork_server: ForkServer | None) -> Iterator[Cal
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the figures of all fault tests of this run."""
+    """Print the figures of all fault tests in this run."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     lines = [
         line
@@ -172,7 +172,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def _quick_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write without waiting for a disk, which takes a second or two each time."""
+    """Write without the wait for a disk, which would take a second or two each time."""
 
     async def written(frontier: Frontier, write: Callable[[Frontier], Any], deadline: float) -> str:
         await write(frontier)

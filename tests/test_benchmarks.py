@@ -1,4 +1,4 @@
-"""`make bench`: an incomplete crawl gives no figures, and the driver leaves nothing behind."""
+"""`make bench`: an incomplete crawl gives no figures, and the driver leaves no requests behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run Python in the root, because `benchmarks` is not installed with the package."""
+    """Run Python in the root of the project, because `benchmarks` is not installed with the package."""
     return subprocess.run(
         [sys.executable, *words],
         cwd=ROOT,
@@ -31,7 +31,7 @@ def run(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]
 
 
 def test_an_incomplete_crawl_gives_no_figures() -> None:
-    """A page that was never crawled or was crawled twice ends the benchmark; so does another close reason."""
+    """The benchmark stops if a page was not crawled once, or if the close reason is not `finished`."""
     code = """
 from benchmarks.crawl import PAGES, _check
 pages = [str(n) for n in range(PAGES)]
@@ -54,7 +54,7 @@ for name, reason, paths in [
 
 
 def test_a_scheduler_can_be_driven_without_a_crawl() -> None:
-    """The driver works with our current internals: it leaves no request waiting or in flight."""
+    """The driver uses internals of scrapy_dq. It must leave no request waiting or in flight."""
     with RedisServer() as server, server.client() as client:
         plan = {
             "scheduler": "scrapy_dq.Scheduler", "settings": {"REDIS_URL": server.url}, "requests": 100,
@@ -70,10 +70,11 @@ def test_a_scheduler_can_be_driven_without_a_crawl() -> None:
 
 @pytest.mark.soak
 def test_the_memory_of_a_worker_is_bounded_over_a_million_pages() -> None:
-    """The worker's memory is bounded (LOCAL_SEEN); Scrapy's filter remembers every URL."""
+    """The worker remembers LOCAL_SEEN fingerprints at most, but Scrapy's filter remembers every URL."""
     with RedisServer() as server:
         plan: dict[str, Any] = {"requests": 1_000_000, "phases": ["crawled"]}
-        # The replay log keeps DQ_ROLLBACK_HORIZON's puts. With 10 s, a faster machine would need more memory.
+        # The replay log keeps the puts of DQ_ROLLBACK_HORIZON. With 10 s, a faster machine would need more
+        # memory.
         ours = plan | {
             "scheduler": "scrapy_dq.Scheduler",
             "settings": {"REDIS_URL": server.url, "DQ_ROLLBACK_HORIZON": 1},

@@ -1,4 +1,4 @@
-"""The site of many domains reports correctly when requests came, and how many at once."""
+"""The site of many domains must report correctly when requests arrived, and how many at a time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ StartSite = Callable[..., DomainSite]
 
 @pytest.fixture
 def start_domains() -> Iterator[StartSite]:
-    """Yield a function that starts a site; it takes Domains's arguments."""
+    """Yield a function that starts a site, with the arguments of Domains."""
     with ExitStack() as sites:
         yield lambda **domains: sites.enter_context(DomainSite(**domains))
 
 
 def test_the_log_counts_the_simultaneous_requests_of_a_host(start_domains: StartSite) -> None:
-    """Each host is counted separately; a request no longer counts after its answer."""
+    """Hosts are counted separately. A request counts from its arrival to its answer."""
     site = start_domains(count=1, pages=4, latency_s=0, slow_count=1, slow_pages=4, slow_s=0.5)
     (slow,), (quick,) = site.domains.slow_hosts, site.domains.quick_hosts
     began = time.monotonic()
@@ -49,7 +49,7 @@ def test_the_log_counts_the_simultaneous_requests_of_a_host(start_domains: Start
 
 
 def test_a_request_has_the_time_at_which_the_kernel_received_it(start_domains: StartSite) -> None:
-    """The time of arrival is right although the site's process is frozen, as on a busy machine."""
+    """The time of arrival is right even while the site's process is frozen, as on a busy machine."""
     site = start_domains(count=1, pages=2, latency_s=0)
     (host,) = site.domains.quick_hosts
     began = time.monotonic()

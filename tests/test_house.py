@@ -1,4 +1,4 @@
-"""House rules: who may import whom, who may touch the engine, how a Lua file begins, what linters report."""
+"""House rules about imports, internals of Scrapy, Lua files, public names, and linters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGE = ROOT / "scrapy_dq"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 LUA = sorted(PACKAGE.rglob("*.lua"))
 
-# The last one reads the keys of a scrapy-redis crawl that is adopted; they belong to no frontier.
+# adoption/source.py reads the keys of an adopted scrapy-redis crawl, which belong to no frontier.
 MAY_IMPORT_REDIS = {
     "backend/clients.py", "backend/cluster.py", "backend/connection.py",
     "backend/sentinel.py", "embedded/server.py", "adoption/source.py",
@@ -34,7 +34,7 @@ ENGINE_INSIDES = {
     "_handle_downloader_output",
 }
 HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomatically", "_handshakeDone"}
-# From top to bottom: no module imports from a layer above its own. Each part of the frontier is a layer.
+# From top to bottom. No module imports from a layer above its own. Each part of the frontier is a layer.
 LAYERS = (
     "scheduler dupefilter pipelines spiders connection addon commands",
     "web",
@@ -78,7 +78,7 @@ def imported_modules(path: Path) -> Iterator[str]:
 
 
 def insides(path: Path, names: set[str]) -> Iterator[str]:
-    """Yield each place where *path* uses one of these private names, as an attribute or for getattr()."""
+    """Yield each place where *path* uses one of the private *names*, as an attribute or with getattr()."""
     for node in ast.walk(ast.parse(path.read_text())):
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
         if isinstance(name, str) and name in names:
@@ -87,14 +87,14 @@ def insides(path: Path, names: set[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if in_frontier(path)], ids=name_of)
 def test_the_frontier_imports_neither_scrapy_nor_modules_above_it(path: Path) -> None:
-    """Scrapy could be replaced without opening frontier/."""
+    """Scrapy could be replaced without a change in frontier/."""
     modules = {f"{module}." for module in imported_modules(path)}
     assert not {m for m in modules if m.startswith("scrapy.")}
     assert not {m for m in modules if m.startswith("scrapy_dq.") and not m.startswith("scrapy_dq.frontier.")}
 
 
 def test_only_the_frontier_and_clients_import_redis() -> None:
-    """No other file knows a Redis client; clients.py makes clients for other programs."""
+    """Other files get their clients from these. clients.py also makes clients for users' programs."""
     importers = {
         name_of(path)
         for path in SOURCES
@@ -107,13 +107,13 @@ def test_only_the_frontier_and_clients_import_redis() -> None:
     ("file", "names"), [("engine_hooks.py", ENGINE_INSIDES), ("download_hooks.py", HANDLERS_INSIDES)]
 )
 def test_only_one_file_uses_the_internals(file: str, names: set[str]) -> None:
-    """When Scrapy changes its engine or its download handlers, only one file has to follow."""
+    """When Scrapy changes its engine or its download handlers, only one file needs a change."""
     found = [where for path in SOURCES if path.name != file for where in insides(path, names)]
     assert not found
 
 
 def test_no_key_is_found_by_a_pattern_and_no_database_is_flushed() -> None:
-    """No other program's key is deleted: files that scan delete nothing; scripts build the names."""
+    """No other program's key may be deleted, so files that scan do not delete."""
     never = re.compile(r"['\"](KEYS|FLUSHALL|FLUSHDB)\b|\.flush(all|db)\(|\.keys\([^)]")
     scans, removes = re.compile(r"['\"]SCAN\b|\bscan(_iter)?\("), re.compile(r"\.delete\(|(?i:unlink)")
     for path in SOURCES + LUA:
@@ -123,7 +123,7 @@ def test_no_key_is_found_by_a_pattern_and_no_database_is_flushed() -> None:
 
 
 def layer_of(module: str) -> int:
-    """Return a module's depth in LAYERS, from 0 at the top; the package's own __init__ has -1."""
+    """Return a module's layer in LAYERS, from 0 at the top. The package's own __init__ has -1."""
     parts = module.split(".")[1:]
     for name in (".".join(parts[:2]), parts[0] if parts else ""):
         for number, layer in enumerate(LAYERS):
@@ -134,10 +134,10 @@ def layer_of(module: str) -> int:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_imports_point_downward(path: Path) -> None:
-    """A new reader can read the package from its top, and can take out any part with the parts below it."""
+    """A reader can begin at the top of the package, and take out any part with the layers below it."""
     module = ".".join(["scrapy_dq", *path.relative_to(PACKAGE).with_suffix("").parts])
     if module == "scrapy_dq.frontier.__init__":
-        return  # the names that programs import from all parts of the frontier
+        return  # it exports the names that programs import from all parts of the frontier
     ours = {name for name in imported_modules(path) if name.startswith("scrapy_dq.")}
     assert not {name for name in ours if layer_of(name) < layer_of(module)}
 
@@ -165,9 +165,9 @@ def words_of(path: Path) -> Iterator[str]:
     "path", [path for path in SOURCES if name_of(path).startswith(WITHOUT_SHARDS)], ids=name_of
 )
 def test_code_for_one_shard_does_not_mention_shards(path: Path) -> None:
-    """The worker of a crawl with one shard, as almost all crawls have, does not mention shards.
+    """Almost all crawls have one shard, so a reader of their code need not know shards.
 
-    `sharding.make` chooses the worker; the code for several shards is in `sharding/`.
+    `sharding.make` chooses the worker. The code for several shards is in `sharding/`.
     """
     assert not [word for word in words_of(path) if re.search("shard(?!ing.make)", word, re.IGNORECASE)]
 
@@ -181,7 +181,7 @@ def test_a_worker_with_one_shard_loads_no_code_for_several_shards() -> None:
 
 @pytest.mark.parametrize("path", LUA, ids=name_of)
 def test_a_lua_file_begins_with_its_contract(path: Path) -> None:
-    """The first line describes the file; a move or a transition has all header words, in this order."""
+    """The first line describes the file. Moves and transitions have all header words, in this order."""
     text = path.read_text()
     assert re.match(r"-- [a-z, -]+: ", text)
     if path.parent.name in ("moves", "transitions"):
@@ -191,11 +191,11 @@ def test_a_lua_file_begins_with_its_contract(path: Path) -> None:
 
 
 def test_lua_files_have_unique_names() -> None:
-    """Scripts include them by name."""
+    """Scripts include Lua files by name."""
     assert len({path.stem for path in LUA}) == len(LUA)
 
 
-# Programs import these names, and settings contain them: they stay.
+# Programs import these names, and settings contain them, so they must not change.
 PUBLIC = {
     "scrapy_dq": "Addon DupeFilter Queue RedisCrawlSpider RedisMixin RedisPipeline RedisSpider RevisitPolicy "
     "Scheduler SharedStats ShutDown get_redis get_redis_from_settings",
@@ -215,7 +215,7 @@ PUBLIC = {
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_the_public_names_do_not_change(module: str) -> None:
-    """Each `__all__` holds exactly these names."""
+    """Each `__all__` has exactly these names."""
     public = set(importlib.import_module(module).__all__) - {"__version__"}
     assert public == set(PUBLIC[module].split())
 
@@ -224,7 +224,7 @@ def test_the_public_names_do_not_change(module: str) -> None:
     "command", ["ruff check . --output-format concise", "ruff format --check .", "mypy --strict"]
 )
 def test_the_linters_find_nothing(command: str) -> None:
-    """ruff and mypy find nothing; the extra `lint` installs them."""
+    """The extra `lint` installs ruff and mypy."""
     words = command.split()
     if importlib.util.find_spec(words[0]) is None:
         pytest.skip(f"{words[0]} is not installed")

@@ -1,4 +1,4 @@
-"""Texts keep to the word list of CONTRIBUTING.md: few phrases that a colleague would not say."""
+"""Texts follow the word list of CONTRIBUTING.md: few phrases that a colleague would not use."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MOST = 60
-"""Phrases in 100,000 words; Scrapy and dramatiq have fewer than 30."""
+"""Maximum number of phrases per 100,000 words. Scrapy and dramatiq have fewer than 30."""
 PARTS = {
     "source": ("scrapy_dq", "benchmarks", "example_project"),
     "tests": ("tests",),
     "documents": ("docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
 }
-# The right column of the word list has a better way to say each group.
+# The right column of the word list has a better phrase for each group.
 PHRASES = re.compile(
     r"""
       \b (?:some|no|any)body \b | \b who(?:so)?ever \b
@@ -35,7 +35,7 @@ PHRASES = re.compile(
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Yield the sentences of a file: comments and strings of code, documents without code blocks."""
+    """Yield the texts of a file: comments and strings of code, or a document without its code blocks."""
     if path.suffix == ".py":
         with path.open("rb") as file:
             for token in tokenize.tokenize(file.readline):
@@ -49,7 +49,7 @@ def texts(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_texts_have_few_phrases_of_the_word_list(part: str) -> None:
-    """The message names each one: rewrite its sentence."""
+    """The message lists the phrases. Rewrite their sentences."""
     words, found = 0, []
     for name in PARTS[part]:
         top = ROOT / name

@@ -1,4 +1,4 @@
-"""The tests' own tools: a faulty proxy, site or server would prove nothing."""
+"""The tests' own tools must work, because a faulty proxy, site or server would prove nothing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def proxy(redis_server: RedisServer, start_proxy: StartProxy) -> RedisProxy:
 
 @pytest.fixture
 def through(proxy: RedisProxy, redis_server: RedisServer) -> redis.Redis:
-    """Return a client behind the proxy, without retries."""
+    """Return a client that connects through the proxy, without retries."""
     client = redis_server.client(socket_timeout=2)
     options = client.connection_pool.connection_kwargs | {"port": int(proxy.url.split(":")[-1].split("/")[0])}
     return redis.Redis(connection_pool=redis.ConnectionPool(**options))
 
 
 def test_a_stream_is_cut_into_the_same_messages_wherever_its_chunks_end() -> None:
-    """Nested arrays, maps, attributes, pushes and nil form one message each."""
+    """Nested arrays, maps, attributes, pushes and nil are one message each."""
     messages = [
         b"+OK\r\n",
         b"*2\r\n$3\r\nGET\r\n$4\r\n\r\n\r\n\r\n",
@@ -51,7 +51,7 @@ def test_a_stream_is_cut_into_the_same_messages_wherever_its_chunks_end() -> Non
 def test_a_cut_reply_leaves_its_command_applied(
     proxy: RedisProxy, through: redis.Redis, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """The client loses its connection once; Redis has applied the command."""
+    """The client loses its connection once, but Redis has applied the command."""
     through.incr(crawl_name)
     fault = proxy.cut_next_reply("INCRBY", containing=crawl_name.encode())
     assert through.get(crawl_name) == b"1"
@@ -65,7 +65,7 @@ def test_a_cut_reply_leaves_its_command_applied(
 def test_a_held_command_arrives_when_released(
     proxy: RedisProxy, through: redis.Redis, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """A sent command may still arrive long after its sender gave up."""
+    """A command may reach Redis long after its sender has given up."""
     fault = proxy.hold_next_command("SET")
     with pytest.raises(redis.ConnectionError):
         through.set(crawl_name, "late")
@@ -74,7 +74,7 @@ def test_a_held_command_arrives_when_released(
     proxy.drop_connections()
     fault.release()
     direct = redis_server.client()
-    wait_until(lambda: direct.get(crawl_name) == b"late", "it arrives")
+    wait_until(lambda: direct.get(crawl_name) == b"late", "the command arrives")
     assert proxy.connections == 0
 
 
@@ -101,7 +101,7 @@ with open(f"seen-{os.getpid()}", "w") as file:
 
 
 def test_a_forked_worker_behaves_like_a_started_one(make_project: MakeProject, start_site: StartSite) -> None:
-    """It sees the same environment, ends in the same way, and its end is reported in the same way."""
+    """The forked worker has the same environment, and its end is reported in the same way."""
     site = start_site(pages=30, latency_s=0.05)
     forked = make_project([site.start_url], settings=PLAIN, spider=LOOKS)
     started = Project(forked.folder / "another", [site.start_url], settings=PLAIN, spider=LOOKS)

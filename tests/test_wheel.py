@@ -1,4 +1,4 @@
-"""Users install the built wheel: it holds every file that the package needs."""
+"""Users install the built wheel, so it must have every file that the package needs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(*command: str, cwd: Path, **environ: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build from a copy: the wheel would include files that an older build left in the checkout."""
+    """Build the wheel from a copy: the checkout may have files of an older build, which must not be in it."""
     copy = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         if (ROOT / name).exists():
@@ -53,7 +53,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
-    """The wheel holds all Python and Lua files and py.typed, and nothing else."""
+    """The wheel has all Python and Lua files and py.typed, and nothing else."""
     package = ROOT / "scrapy_dq"
     files = (path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     expected = {path.relative_to(ROOT).as_posix() for path in files}
@@ -63,7 +63,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 
 def test_an_installed_wheel_loads_every_script(wheel: Path, tmp_path: Path) -> None:
-    """Each script is built from the wheel's own Lua files, with every kind of seen."""
+    """The scripts of all transitions can be built from the Lua files in the wheel."""
     target = tmp_path / "target"
     install = ["pip", "install", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
     run(sys.executable, "-m", *install, cwd=tmp_path)

@@ -1,4 +1,4 @@
-// Turns states that differ only in names and absolute numbers into one.
+// Turns states that differ only in names and absolute numbers into one state.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -41,8 +41,8 @@ class Canonical {
     });
   }
 
-  // Each id's sequences are counted from the least one that is still in use. For two of them, only two facts matter:
-  // which one is larger, and whether it directly follows the other.
+  // Each id's sequence numbers are counted from the least number that is still in use. Only two facts about two numbers
+  // matter: which one is larger, and whether it directly follows the other.
   void lower_sequences(int k) {
     Byte least[32];
     uint64_t named[32] = {};

@@ -76,7 +76,7 @@ inline void reclaim(const Moment& now) {
       if (now.state.shards[k].members[m].id) judge(now, k, m);
 }
 
-// Rule 8 forbids this: a script releases leases that the worker does not know (yet).
+// Rule 8 forbids this step: a script releases leases that the worker does not know (yet).
 inline void release_unknown(const Moment& now, int w) {
   for (int k = 0; k < kShards; ++k) {
     State next = now.state;

@@ -35,8 +35,8 @@ inline void leave(const Moment& now, int w) {
   }
 }
 
-// A worker that knows that the run is finished leaves the shards, and home last. The last one to leave a shard unlinks
-// its keys.
+// A worker that knows that the run is finished leaves the shards, and home last. The last worker to leave a shard
+// unlinks its keys.
 inline void leave_finished(const Moment& now, int w) {
   int k = kShards - 1;
   while (!now.state.workers[w].with[k].joined) --k;
@@ -62,8 +62,8 @@ inline void leave_finished(const Moment& now, int w) {
 }
 
 // The double collect: ask each other shard, home, and the others again. Then finish at home if home has not changed
-// since its answer. Each question is an exchange, so that a shard which has forgotten the previous one does not answer
-// the next: its version may be the same number again.
+// since its answer. Each question is an exchange, so that a shard that was rolled back to before the previous question
+// does not answer the next one: its version may be the same number again.
 class Collect {
  public:
   Collect(const Moment& now, int w) : now_(now), w_(w), next_(now.state), me_(next_.workers[w]) {}

@@ -61,7 +61,7 @@ inline void settle_all(Shard& shard, Member& of, const Call& call) {
   }
 }
 
-// exchange.lua. *is_home*: the shard has members, levels and the phase of the run.
+// exchange.lua. *is_home*: the shard has the levels of seeding, and decides the end of the run.
 inline Reply exchange(Shard& shard, const Call& call, bool is_home, const Rules& rules) {
   if (!shard.epoch || shard.epoch != call.epoch) return {kGone, 0};
   if (rules.resync_in_older_run && shard.run < call.run) return {kResync, 0};
@@ -126,7 +126,7 @@ inline Reply rejoin(Shard& shard, const Call& call, bool is_home, const Rules& r
 
 inline void fence(Member& who) { who.fenced = 1, who.seeding = 0; }
 
-// drain.lua and leave.lua: its leases wait again, and it is no longer a member.
+// drain.lua and leave.lua: the leases of *who* wait again, and *who* is no longer a member.
 inline void remove(Shard& shard, Member& who) {
   shard.backlog |= who.in_flight;
   who = Member{};

@@ -18,7 +18,7 @@ inline void cut(const Moment& now, int w, int k) {
   now.sink.step(next, "W%d is CUT OFF from shard %d, and its call is DELAYED", w, k);
 }
 
-// Whether worker w sees that another worker is alive which reaches all shards.
+// Whether worker w sees another live worker that reaches all shards.
 inline bool has_witness(const State& state, int w) {
   const Worker& me = state.workers[w];
   const int seen_at = is_cut_from(me, kHome) ? kShards - 1 : kHome;

@@ -27,7 +27,7 @@ struct Rules {
   bool finish_if_unchanged = true;    // home finishes only if it has not changed since its answer
   bool ask_by_exchange = true;        // each question of the end is an exchange, with the next number
   bool raised_if_answers = true;      // a level does not count as raised while home does not answer
-  bool gives_up_on_shard = true;      // the only worker cut off from a shard releases pages that wait for puts there
+  bool gives_up_on_shard = true;      // a worker that alone is cut off from a shard releases pages that wait for it
   bool takes_none_cut_off = true;     // it takes no leases until it reaches the shard
   bool closes_cut_off = true;         // it closes if it cannot store its puts without a parent
 

@@ -97,7 +97,7 @@ struct Worker {
   Byte waits;
   Wait waiting[kWaiting];
   Set parentless;  // parentless puts in other shards that may still be lost
-  Set settled;     // the part that cannot be lost there any more, although home's raise can
+  Set settled;     // the part that its shard cannot lose any more, although home's raise can still be lost
   Byte level;      // the level of seeding that home has confirmed
   Byte raised;     // whether this level keeps home open
   Byte cut;        // 1 + the unreachable shard; 0: the worker reaches all
@@ -125,7 +125,7 @@ struct State {
   Byte copies;
   Copy under_way[kCopies];
   Byte processed[kRequests];  // how often each request was processed in this run
-  Byte epoch, run;            // the newest ones
+  Byte epoch, run;            // the newest epoch and run
   Set promised;               // confirmed puts that no worker would yield again
   Byte told;                  // a worker has reported a loss in this run
   Budget left;

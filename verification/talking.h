@@ -90,8 +90,9 @@ inline void send(const Moment& now, int w, int k) {
   send_call(now, paused, w, k, call);
 }
 
-// With one shard, composing a call, applying it and answering it are three steps. With more, the first two are one:
-// until it is applied, a call depends only on the horizon, and no other step depends on the call (see README.md).
+// With one shard, composing a call, applying it and answering it are three steps. With several shards, the first two
+// are one step, because a call that is not applied depends only on the horizon, and no other step depends on the call
+// (see README.md).
 inline void converse(const Moment& now, int w, int k) {
   const Dialogue& d = now.state.workers[w].with[k];
   if (d.joined < kNoted || is_cut_from(now.state.workers[w], k)) return;

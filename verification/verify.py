@@ -20,7 +20,7 @@ NOTHING, VIOLATION, NOT_ALL = 0, 1, 3
 
 
 class Bound(NamedTuple):
-    """The size of the world, and how often each fault may strike."""
+    """The size of the world, and the maximum number of each fault."""
 
     shards: int
     workers: int

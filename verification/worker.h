@@ -6,7 +6,8 @@ struct Model {
   const Site& site;
   Rules rules;
   int capacity = 1;  // maximum number of requests that a worker buffers and runs
-  // A confirmed put without a parent is lost if Redis is rolled back to before it and its worker is killed.
+  // A put without a parent is promised when it is retired, not when it is confirmed. In between, a roll-back of Redis
+  // and a kill of its worker together lose the put.
   bool promised_when_retired = false;
 
   int shard_of(int request) const { return site.shard[request] % kShards; }
@@ -92,7 +93,7 @@ class WorkerSteps {
     });
   }
 
-  // Whether it keeps the run open, or has requests that only it can store (reach.py, _keeps_waiting).
+  // Whether the worker keeps the run open, or has requests that only it can store (reach.py, _keeps_waiting).
   bool keeps_waiting() const {
     for (int k = 0; k < kShards; ++k)
       if (outbox_has_parentless(k)) return true;

@@ -1,4 +1,4 @@
-"""What the bookshop sells: made from a seed, the same on every machine."""
+"""The products of the bookshop, made from a seed, so that they are the same on every machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the spider yields."""
+"""The items of the spider `books`."""
 
 from __future__ import annotations
 

@@ -8,22 +8,22 @@ NEWSPIDER_MODULE = "bookshop.spiders"
 
 # This one line makes any number of `scrapy crawl books` share one crawl.
 ADDONS = {"scrapy_dq.Addon": 500}
-# Without the add-on, two lines do the same (but Scrapy then buffers the feed: a SIGKILL takes some items):
+# Without the add-on, two lines do the same (but then Scrapy buffers the feed, and a SIGKILL loses items):
 # SCHEDULER = "scrapy_dq.Scheduler"
 # DUPEFILTER_CLASS = "scrapy_dq.DupeFilter"
 
-# Where the workers meet. Without it they share an embedded Redis, under `.scrapy/dq` of this project.
+# The Redis that the workers share. By default it is an embedded Redis, under `.scrapy/dq` of this project.
 # REDIS_URL = "redis://localhost:6379/0"
 
-# A worker that has not been heard of for this many seconds is dead; the others take over what it held.
-# Short, so that the demonstration is short. The default suits real crawls better.
+# A worker without a heartbeat for this many seconds is dead, and the others take over its requests. The value
+# is short, so that the demonstration is short. The default suits real crawls better.
 DQ_WORKER_TTL = 5
 
-# One file per worker; the add-on writes each item at once, so that a SIGKILL takes no finished item with it.
-# (`scrapy dq crawl books -o books.jsonl` makes one file of what all its workers find.)
+# One file per worker. The add-on writes each item at once, so that a SIGKILL loses no finished item.
+# (`scrapy dq crawl books -o books.jsonl` writes the items of all its workers into one file.)
 FEEDS = {"items/%(name)s-%(dq_worker)s.jsonl": {"format": "jsonlines"}}
 
-# The site is our own and on this machine. For any other, ask for its robots.txt and take your time:
+# The site is our own and on this machine. For any other site, obey its robots.txt and send requests slowly:
 #   scrapy crawl books -a start=https://example.com/ -s DQ_CRAWL=example -s ROBOTSTXT_OBEY=True \
 #     -s DQ_DOMAIN_DELAY=1
 BOOKSHOP_URL = os.environ.get("BOOKSHOP_URL", "http://127.0.0.1:8000/")

@@ -31,7 +31,7 @@ class Shop:
     """Turns a path into a page."""
 
     def __init__(self, catalogue: Catalogue, changing: bool = False) -> None:
-        """*changing*: books are sold while it is open, some often and some never."""
+        """*changing*: books are sold while the shop is open, some often and some never."""
         self.catalogue = catalogue
         self._opened = time.monotonic() if changing else None
 
@@ -120,7 +120,7 @@ class Site:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            # A crawler that is killed leaves in the middle of anything.
+            # A killed crawler may close its connection at any point.
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 while await self._answer(await reader.readuntil(b"\r\n\r\n"), writer):
                     pass
@@ -178,7 +178,7 @@ def main() -> int:
     options.add_argument("--broken", default="", metavar="PATH", help="the page that answers HTTP 500")
     chosen = options.parse_args()
     with contextlib.ExitStack() as stack:
-        # Unbuffered: whoever counts the visits reads a file that is complete at any instant.
+        # Unbuffered, so that a program that counts the visits can read the file at any time.
         log = stack.enter_context(chosen.log.open("ab", buffering=0)) if chosen.log else None
         shop = Shop(Catalogue(chosen.seed), chosen.changing)
         asyncio.run(Site(shop, chosen.latency, log, chosen.broken).run(chosen.port))

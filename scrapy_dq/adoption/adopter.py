@@ -2,7 +2,8 @@
 
 This order makes a kill harmless. A worker that starts between the two steps lacks requests, and the next
 adoption adds them. In the other order, the worker would crawl finished pages again. Adopted requests are not
-checked against the adopted fingerprints: the other scheduler recorded each request as seen when it queued it.
+checked against the adopted fingerprints, because the other scheduler recorded each request as seen when it
+queued it.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Adopter:
             number += 1
             self.counts.fingerprints += len(plain) + others
             self.counts.invalid_fingerprints += others
-            # Each shard gets them all: the partition decides the shard, and a fingerprint lacks it.
+            # Each shard gets all fingerprints: the partition decides the shard, and a fingerprint has none.
             for frontier, worker_id in producer.members:
                 call = producer.epoch, producer.run, worker_id, number, plain
                 new, intact = await producer.patiently(partial(frontier.adopt, *call, scrapys=scrapys))

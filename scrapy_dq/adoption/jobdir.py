@@ -1,7 +1,7 @@
 """Read requests and fingerprints from a JOBDIR of Scrapy, without changing it.
 
-queuelib wrote the queues, but does not open them here: it needs the class of each queue and removes the
-records that it reads. After a kill, its counts are out of date.
+queuelib wrote the queues, but does not open them here, because it needs the class of each queue and removes
+the records that it reads. After a kill, its counts are out of date.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Records:
     count: int
     newest_first: bool
     closed: bool
-    """Whether its process ended cleanly. Otherwise some requests are missing, and some are already done."""
+    """Whether the crawl ended cleanly. Otherwise some requests are missing, and some are already done."""
 
     def read(self, backwards: bool) -> Iterator[bytes]:
         """Yield the requests in the order of service, or in reverse."""
@@ -126,7 +126,7 @@ class JobDir:
     def _all_fingerprints(self) -> Iterator[bytes]:
         """Yield each fingerprint; b"" for a line that is not one.
 
-        Since Scrapy 2.19, a size of 2 bytes precedes each. Older versions wrote hexadecimal lines.
+        Since Scrapy 2.19, its size in 2 bytes precedes each fingerprint. Older versions wrote hex lines.
         """
         if not self._seen.is_file():
             return

@@ -1,4 +1,4 @@
-"""Reads pickles of plain data: no class or function that a pickle names is looked up.
+"""Reads pickles of plain data, without looking up a class or function that a pickle names.
 
 Scrapy writes protocol 4, and scrapy-redis the highest one. Older protocols need names for bytes and sets.
 """
@@ -46,5 +46,5 @@ class _Plain(pickle.Unpickler):
         raise NotPlain(f"it names {printable(f'{module}.{name}', 200)}, and names in a pickle are not used")
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        """Refuse an id: its object is not in the pickle."""
+        """Refuse an id, because its object is not in the pickle."""
         raise NotPlain("it refers to an object outside of it")

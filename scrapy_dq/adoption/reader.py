@@ -41,8 +41,9 @@ class Reader:
     def put_of(self, member: bytes) -> Put:
         """Return the put of *member*, or the put of a dead letter if it cannot be crawled.
 
-        A filtered request is admitted by its fingerprint: a page that our own crawl has seen is not crawled
-        again. Any other request is admitted by an id derived from its bytes: two adoptions store it once.
+        A filtered request is admitted by its fingerprint, so a page that our own crawl has seen is not
+        crawled again. Any other request is admitted by an id derived from its bytes, so two adoptions store
+        it once.
         """
         try:
             request = self.request_of(member)
@@ -52,7 +53,8 @@ class Reader:
             fingerprint = self.fingerprint(request) if filtered else b""
         except Exception as error:  # a serializer or a fingerprinter may raise anything
             return self._dead(member, reason_of(error, *CLEAR))
-        # Never as a start request: start requests are served after others, so the queue's order would change.
+        # Never as a start request, because start requests are served after others, which would change the
+        # order.
         entry_id = self._id(member, 0 if filtered else self._ordinal(member))
         admission, token = (Admission.SEEN, fingerprint) if filtered else (Admission.ID, entry_id)
         return Put(entry_id, admission, token, request.priority, False, payload, partition=partition)
@@ -61,7 +63,7 @@ class Reader:
         """Return the request of *member*.
 
         Raises:
-            Exception: the member cannot be adopted. It may be of any class.
+            Exception: the member cannot be adopted. The exception may be of any class.
         """
         return self.codec.from_dict(self.loads(member))
 
@@ -73,7 +75,7 @@ class Reader:
         return Put(entry_id, Admission.ID, entry_id, 0, False, kept, reason=reason)
 
     def _ordinal(self, member: bytes) -> int:
-        # A digest saves memory: it takes about 100 bytes, and there may be a million members.
+        # A digest saves memory, because it takes about 100 bytes, and there may be a million members.
         name = blake2b(member, digest_size=8).digest()
         self._equal[name] += 1
         return self._equal[name] - 1

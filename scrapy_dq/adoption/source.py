@@ -55,7 +55,7 @@ class Source:
         """Read type and size of the two keys.
 
         Raises:
-            BadSource: one has a type that scrapy-redis does not use.
+            BadSource: a key has a type that scrapy-redis does not use.
         """
         self.queue = await self._look(queue_key, "zset", "list")
         self.dupefilter = await self._look(dupefilter_key, "set")
@@ -90,7 +90,7 @@ class Source:
             stop = min(start + pace.count, self.queue.size)
             members = await self._range(from_end, start, stop)
             if not members:
-                return  # it has become shorter
+                return  # the queue has become shorter
             yield members
             start = stop
             pace.saw(members)

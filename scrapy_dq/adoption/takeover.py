@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 _SAMPLE = 100
-"""Number of requests of a JOBDIR that are checked against the spider."""
+"""Maximum number of requests of a JOBDIR that are checked against the spider."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ async def take_over(
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
         partition_of = partition_without_downloader if config.partition_by == "slot" else lambda _: b""
-        # Not the path: the folder may have moved before it is adopted again.
+        # Not the path, because the folder may have moved before it is adopted again.
         key = "jobdir" if options.jobdir else source.queue.key
         reader = Reader(
             key, loads, codec, fingerprinter.fingerprint, partition_of, config.max_entry_bytes,

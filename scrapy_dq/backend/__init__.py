@@ -1,1 +1,1 @@
-"""Redis as a crawl uses it: connections, checks of its health, and the embedded server."""
+"""Redis as a crawl uses it: clients, connections, and checks of its health."""

@@ -1,4 +1,4 @@
-"""Redis clients without retries and with safe logins: for crawls, for a URL, and plain ones for programs."""
+"""Redis clients without retries and with safe logins, for crawls and for other programs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _make_safe(pool: Any) -> None:
     """Make TLS connections verify the host name, and keep passwords out of login errors."""
     options = pool.connection_kwargs
     pool.connection_class = sentinel.own_connections(pool.connection_class)
-    # redis-py before 6 does not verify it.
+    # redis-py before 6 does not verify the host name.
     if speaks_tls(pool) and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
         options.setdefault("ssl_check_hostname", True)
     if options.get("redis_connect_func") is None:
@@ -84,7 +84,7 @@ def new_client(
     """Return a client of *cls*, for *url* if there is one.
 
     Args:
-        route: the route of other clients for the same crawl in a Redis Cluster.
+        route: the route of other clients for the same slot of a Redis Cluster.
     Raises:
         ConfigError: the URL cannot be used; the message quotes nothing from it.
     """
@@ -122,8 +122,8 @@ def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
 def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) -> redis.Redis:
     """Return a blocking client: `redis.Redis(**options)`, or one for *url* with these options.
 
-    It never repeats a command, unless *options* ask for that: a repeated RPOP would lose an item, a repeated
-    RPUSH would duplicate one.
+    It never repeats a command, unless *options* ask for that, because a repeated RPOP would lose an item, and
+    a repeated RPUSH would duplicate an item.
 
     Args:
         redis_cls: another class than `redis.Redis`, or its dotted path.
@@ -136,7 +136,7 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
     cls: Any = redis_cls or redis.Redis
     if not options.keys() & {"retry", "retry_on_timeout", "retry_on_error"}:
         options["retry"] = Retry(NoBackoff(), 0)
-    # redis-py 8 has a default time-out of 5 s: BLPOP could not wait longer.
+    # redis-py 8 has a default time-out of 5 s, with which BLPOP could not wait longer.
     options.setdefault("socket_timeout", None)
     client: redis.Redis = new_client(cls, url, options)
     return client
@@ -146,7 +146,7 @@ def get_redis_from_settings(settings: Mapping[str, Any]) -> redis.Redis:
     """Return a blocking client of the Redis that a project's settings name.
 
     Raises:
-        ConfigError: they name no Redis, or cannot be used.
+        ConfigError: the settings name no Redis, or cannot be used.
     """
     config = Config.for_items(settings)
     if config.embedded:

@@ -1,9 +1,9 @@
-"""Clients of a Redis Cluster. All keys of a crawl are on one node, and the connections lead there.
+"""Clients of a Redis Cluster. All keys of a shard are on one node, and the shard's connections lead there.
 
-A node without the crawl's slot answers MOVED, and names the right node. Such a script was not applied, and is
-sent again (`frontier/scripts.py`). While the cluster moves the slot, key by key, every script fails before it
-writes anything: each script declares the key `never`, which never exists (`frontier/keys.py`), and such a
-key would have to be looked up on another node. So the crawl pauses.
+A node without the shard's slot answers MOVED, and names the right node. Such a script was not applied, and is
+sent again (`frontier/scripts.py`). While the cluster moves the slot, key by key, the crawl pauses, because
+every script fails before it writes anything: it declares the key `never`, which never exists
+(`frontier/keys.py`), and a node that moves a slot refuses scripts with an absent key.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Route:
         return route
 
     def named(self, address: Address) -> None:
-        """Note that a node has named another node for the crawl's slot."""
+        """Record that a node has named another node for the shard's slot."""
         with self._lock:
             self._named = address
 
     def failed(self, address: Address) -> None:
-        """Note that a node cannot be reached, or does not serve. The next node is asked."""
+        """Record that a node cannot be reached, or does not serve. Then the next node is asked."""
         with self._lock:
             if address == self._named:
                 self._named = None
@@ -63,7 +63,7 @@ def cluster_client(cls: Any, url: str, route: Route | None = None, **options: An
 
     Args:
         url: `redis+cluster://[user:password@]host[:port][,host[:port]...][?option=value...]`.
-        route: the route of other clients for the same crawl; None means a new one.
+        route: the route of other clients for the same slot; None means a new one.
     Raises:
         ValueError: the URL cannot be used.
     """
@@ -152,7 +152,7 @@ def tag_of(key: str | bytes) -> str:
 
 
 def is_down(error: Exception) -> bool:
-    """Tell whether a node reports that the cluster does not serve: it fails over, or the node is cut off."""
+    """Tell whether a node reports that it serves nothing, because of a failover or because it is cut off."""
     return "CLUSTERDOWN" in f"{type(error).__name__} {error}".upper()
 
 
@@ -192,7 +192,7 @@ class _Follows:
             raise
 
     def _leads_away(self, error: Exception) -> bool:
-        """Note an error about the node; return whether the node must not be asked again."""
+        """Record an error about the node; return whether the node must not be asked again."""
         if (moved := moved_to(error)) is not None:
             self._route.named((moved[0] or self.host, moved[1]))
         elif isinstance(error, ResponseError) and not is_down(error):

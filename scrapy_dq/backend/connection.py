@@ -54,14 +54,14 @@ class Connection:
         self._of_shards: dict[int, redis.asyncio.Redis] = {}
         """Clients of the other shards, which have their own nodes."""
         self._checked: set[str] = set()
-        """The checked nodes of a cluster; empty if none needs a check."""
+        """The checked nodes of a cluster; empty if no node is checked."""
         self._level = logging.WARNING
 
     async def open(self, *, quiet: bool = False) -> redis.asyncio.Redis:
         """Start or join the embedded Redis if no Redis is configured, and check the Redis that answers.
 
         Args:
-            quiet: log no warnings about it. On the command line, `scrapy dq doctor` shows them.
+            quiet: log no warnings about Redis. On the command line, `scrapy dq doctor` shows them.
         Raises:
             FrontierRefused: Redis cannot be reached, denies access, is too old, or evicts keys of the crawl.
         """
@@ -127,7 +127,7 @@ class Connection:
                 self._embedded.release()  # the interpreter exits and starts no more threads: block
 
     def need_one_slot(self, crawl: str, key_names: Sequence[str]) -> None:
-        """Refuse keys that are in another slot of a Redis Cluster than the crawl: no script can use both.
+        """Refuse keys in another slot of a Redis Cluster than the crawl, because no script can use both.
 
         Raises:
             FrontierRefused: the message has the key, and a name for it in the right slot.
@@ -210,8 +210,8 @@ class Connection:
                 self._routes[shard] = pool.route
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
-            # Redis applies a script twice if the client sends it twice: only the worker may repeat.
-            # Set here and not in *options*: the query of a URL would override *options*.
+            # Redis applies a script twice if the client sends it twice, so only the worker may repeat it.
+            # Set here and not in *options*, because the query of a URL would override *options*.
             pool.connection_kwargs |= {"decode_responses": False, "retry": sentinel.no_retry(cls)}
             pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
         except ConfigError:
@@ -305,7 +305,7 @@ def client_for_commands(
     """Yield blocking clients, for commands.
 
     Args:
-        any_node: any node of a cluster may answer, not only the crawl's node: all crawls are meant.
+        any_node: any node of a cluster may answer, because the command concerns all crawls.
     Raises:
         FrontierRefused: Redis is not usable, or the embedded one cannot be started or joined.
         FrontierUnavailable: Redis stopped answering inside the block.

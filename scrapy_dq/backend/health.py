@@ -1,4 +1,4 @@
-"""Whether a Redis is suitable for a crawl: the rules for starting workers and for `scrapy dq doctor`."""
+"""Checks whether a Redis is suitable for a crawl, for starting workers and for `scrapy dq doctor`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ OLDEST = (6, 2)
 OK, WARN, BAD = "ok", "warn", "bad"
 SNAPSHOT = "snapshot"
 SLOW_S = 0.1
-"""Seconds. Larger exchanges compensate for this latency, but a starting worker waits for several trips."""
+"""Seconds of a round trip from which doctor warns. Larger exchanges compensate for this latency, but a
+starting worker waits for several trips."""
 CLOCK_OFF_S = 2.0
 """Seconds by which the clocks of Redis and of this host may differ until doctor warns."""
 LAG_S = 10
-"""Seconds without a message from a replica until doctor warns: Redis pings each second."""
+"""Seconds without a message from a replica until doctor warns; replicas report each second."""
 NEARLY_FULL = 0.9
 """The share of maxmemory at which doctor warns."""
 

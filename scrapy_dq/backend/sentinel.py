@@ -1,4 +1,4 @@
-"""Clients for the master that Redis Sentinel names. A connection asks for it, and follows a failover."""
+"""Clients for the master that Redis Sentinel names. Each connection asks for it, and follows a failover."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from scrapy_dq.frontier.blocking import blocking_class, reply_of
 from scrapy_dq.settings.redis_address import split_sentinel_url
 
 ASK_EVERY_S = 5.0
-"""Seconds between two questions for the master: a master that is cut off from its replicas still answers."""
+"""Seconds between two questions for the master, because a master that is cut off still answers."""
 ASK_AGAIN_S = 60.0
-"""Seconds without a question after no Sentinel has answered: each may take up to its time-out."""
+"""Seconds without a question after no Sentinel has answered, because each may take up to its time-out."""
 _OF_SENTINEL = "sentinel_"
 """The prefix of options for the connections to Sentinel itself, such as sentinel_password."""
 _SHARED = ("socket_", "ssl_")
-"""Prefixes of options for both, unless Sentinel has its own option."""
+"""Prefixes of options for both Redis and Sentinel, unless Sentinel has its own option."""
 
 
 def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
     own = {name.removeprefix(_OF_SENTINEL): value for name, value in own.items()}
     shared = {name: value for name, value in named.items() if name.startswith(_SHARED)}
     asker: Any = redis.asyncio.Redis if on_the_loop else redis.Redis
-    # Clients ask Sentinel when they open a connection: the next attempt repeats the question.
+    # Without retries, because the next attempt to open a connection asks Sentinel again.
     of_sentinel = shared | {"protocol": 2, "retry": no_retry(asker), "ssl": tls} | own
     clients = [asker(host=host, port=port, **of_sentinel) for host, port in hosts]
     manager = (_Sentinels if on_the_loop else blocking_class(_Sentinels))(clients)
@@ -79,7 +79,7 @@ def pools_of(client: Any) -> list[Any]:
 
 
 def down_after_s(client: Any) -> float | None:
-    """Return the longest time, in seconds, after which a Sentinel takes the master of *client* for dead.
+    """Return the longest time, in seconds, after which a Sentinel considers the master of *client* dead.
 
     It is None if *client* asks no Sentinel, or none answers. Blocking.
     """
@@ -107,8 +107,8 @@ def mixed(mixin: type, connection: type) -> Any:
 def own_connections(connection: Any) -> Any:
     """Return a class of connections that close when Redis has become a replica, and that pack scripts in C.
 
-    Such a connection still raises the error. The next command connects again: to the host that its name, or
-    Sentinel, then leads to.
+    Such a connection still raises the error. The next command connects again, to the address that the host's
+    name or Sentinel then gives.
     """
     return mixed(_Own, connection)
 
@@ -120,7 +120,7 @@ async def close_at_once(connection: Any) -> None:
 
 class _Own:
     def pack_command(self, *args: Any) -> list[bytes]:
-        # redis-py packs the whole call in C on blocking connections alone. C takes a tenth of the time.
+        # redis-py packs the whole call in C only on blocking connections. C takes a tenth of the time.
         if args[0] in ("FCALL", "EVALSHA", "EVAL"):
             return [hiredis.pack_command(args)]
         packed: list[bytes] = super().pack_command(*args)  # type: ignore[misc]
@@ -137,7 +137,7 @@ class _Own:
 
 
 class _Follows:
-    """Asks Sentinel again, before a command is sent, whether its Redis is still the master."""
+    """Asks Sentinel, before a command is sent, whether the connection still leads to the master."""
 
     _ask_at = 0.0
 
@@ -148,7 +148,7 @@ class _Follows:
     async def check_health(self) -> None:
         if time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + ASK_AGAIN_S
-            with suppress(RedisError, OSError):  # no Sentinel answers: as long as Redis does, it is used
+            with suppress(RedisError, OSError):  # if no Sentinel answers, this Redis is used as before
                 master = await reply_of(self.connection_pool.get_master_address())  # type: ignore[attr-defined]
                 if master != (self.host, self.port):  # type: ignore[attr-defined]
                     await close_at_once(self)
@@ -176,16 +176,17 @@ class _Sentinels:
                 errors += f"; {_address(client)}: {error}"
                 continue
             if found:
-                self.sentinels.sort(key=lambda each: each is not client)  # the next time it is asked first
+                self.sentinels.sort(key=lambda each: each is not client)  # next time, it is asked first
                 host, port = found
                 return str(host.decode() if isinstance(host, bytes) else host), int(port)
         raise redis.sentinel.MasterNotFoundError(f"no Sentinel names a master of {service!r}{errors}")
 
 
 async def _asked(pool: Any, *command: str) -> Any:
-    """Return the answer to a command, over a new connection: Sentinel is asked rarely.
+    """Return the answer to a command, over a new connection, because Sentinel is asked rarely.
 
-    RACE: several connections may ask at once. With the pool's connections, one would close another's.
+    RACE: several connections may ask at the same time. With connections of the pool, one would close
+    another's.
     """
     connection = pool.connection_class(**pool.connection_kwargs)
     try:

@@ -17,7 +17,7 @@ from scrapy_dq.codec.unfit import Unfit, Unknown, exactly
 MODULES = ("numpy", "pandas")
 _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "bool_": (bool, bool),
-    # Not item(): it drops trailing zero bytes.
+    # Not item(), which drops trailing zero bytes.
     "str_": (str, str.__str__),
     "bytes_": (bytes, lambda value: b"".join((value,))),
     **dict.fromkeys(("float16", "float32", "float64"), (float, float)),

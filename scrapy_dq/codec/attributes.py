@@ -40,10 +40,10 @@ KEYS = {name: number for name, (number, _) in _NUMBERS_AND_DEFAULTS.items()}
 Attributes that a subclass adds are stored under their names.
 """
 CLASS = 0
-"""The number of the class of a request."""
+"""The number that stands for the class of a request."""
 NAMES = {number: name for name, number in KEYS.items()}
 DEFAULTS = {name: default for name, (_, default) in _NUMBERS_AND_DEFAULTS.items() if name != "url"}
-"""Defaults: an attribute with this value is not stored."""
+"""Values with which an attribute is not stored."""
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]").search
 """Characters that end a line of a log, command a terminal, or reverse the text around them."""
@@ -56,7 +56,7 @@ _OTHER_ENCODINGS = ("idna", "punycode", "charmap")
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
 _WRITES_A_FILE = "ftp_local_filename"
-# Python and w3lib ignore white space there. w3lib, like browsers, reads a backslash as a slash.
+# Python and w3lib ignore this white space. w3lib, like browsers, reads a backslash as a slash.
 _netloc_of = re.compile(r"[\x00-\x20]*[A-Za-z][A-Za-z0-9+.-]*:(?:[\t\r\n]*[/\\]){2}([^/?#]*)").match
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
@@ -64,12 +64,12 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 def check_host(url: str) -> None:
     """Raise Unfit if the host of *url* is too long to be real.
 
-    A web page may link to such a host. Call this before Python splits the URL: for a host beyond ASCII, that
-    takes quadratic time. Scrapy looks up cookies for each parent domain of a host. For a host of 50 kB, it
-    uses 1.3 GB.
+    A web page may link to such a host. Call this before Python splits the URL, which takes quadratic time for
+    a host beyond ASCII. Scrapy looks up cookies for each parent domain of a host, and uses 1.3 GB for a host
+    of 50 kB.
     """
     found = _netloc_of(url) if len(url) > LONGEST_HOST else None
-    # A password may be long: it is often a token.
+    # A password may be long, because it is often a token.
     if found and len(found[1].rpartition("@")[2]) > LONGEST_HOST:
         raise Unfit(f"its host has more than {LONGEST_HOST:,} characters")
 
@@ -77,8 +77,8 @@ def check_host(url: str) -> None:
 def check_parses(url: str) -> None:
     """Raise Unfit if the host part of *url* is too long (`check_host`), or if Python cannot find it.
 
-    Scrapy cannot find it either, and would raise in its engine. Scrapy makes such URLs: a link of `//` and a
-    wide bracket becomes `http://[`.
+    Scrapy cannot find it either, and would raise in its engine. Scrapy itself makes such URLs: a link of `//`
+    and a wide bracket becomes `http://[`.
     """
     if url.isascii() and "[" not in url and "]" not in url:  # Python accepts all of these
         if len(url) > LONGEST_HOST:  # saves a call for nearly every request
@@ -125,8 +125,9 @@ def check_written(written: Mapping[str, Any]) -> None:
 
 
 def headers(value: Any) -> dict[bytes, list[bytes]]:
-    """Return headers as a plain dict. An empty list is kept: it prevents Scrapy from setting the default
-    header.
+    """Return headers as a plain dict.
+
+    An empty list is kept, because it prevents Scrapy from setting the default header.
     """
     if not isinstance(value, dict):
         raise Unfit("headers must be a dict")
@@ -164,8 +165,8 @@ def encoding(value: Any) -> str:
 def stored_encoding(value: Any) -> Any:
     """Return the encoding under which a request is stored: *value*, or the default if it is unknown.
 
-    `response.follow` copies the encoding of the page, and the site may call it anything. The URL and the body
-    are already encoded. A request that cannot be stored would stay in this worker.
+    `response.follow` copies the encoding of the page, and the site may name any encoding. The URL and the
+    body are already encoded. A request that cannot be stored would stay in this worker.
     """
     try:
         return encoding(value)
@@ -176,7 +177,7 @@ def stored_encoding(value: Any) -> Any:
 def cookies(value: Any) -> Any:
     """Refuse control characters in cookies.
 
-    A worker keeps cookies: a CR would be in the headers of all its later requests to the site.
+    A worker keeps cookies, so a CR would be in the headers of all its later requests to the site.
     """
     exactly(value, dict, list)
     parts: list[Any] = []
@@ -208,7 +209,8 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
     def check(value: Any) -> Any:
         if type(value) is not dict:
             exactly(value, dict)
-        # Scrapy adds 1 and compares the result with its maximum: after a NaN, no response passes any more.
+        # Scrapy adds 1 and compares the result with the largest depth so far. After a Decimal("NaN"), this
+        # comparison raises for each response.
         if type(value.get("depth", 0)) not in (int, bool):
             raise Unfit("depth is an int")
         if watched.isdisjoint(value):
@@ -231,7 +233,7 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
 
 
 def json_data(value: Any) -> Any:
-    """Check values that JsonRequest copies in depth: the copy would call methods of an instance."""
+    """Check values that JsonRequest copies in depth, because the copy would call methods of an instance."""
     if type(value) not in _JSON_TYPES:
         raise Unfit("expected values of the types that JSON has")
     if type(value) in (dict, list, tuple):

@@ -20,8 +20,8 @@ _CONTAINERS = {"headers": dict, "cookies": dict, "meta": dict, "cb_kwargs": dict
 def copied(request: Request) -> Request:
     """Return a copy of *request* whose headers and `meta` the caller may modify.
 
-    A subclass is not copied with `request.copy()`: its constructor may change its arguments, and loses
-    everything that its `attributes` do not list.
+    A subclass is not copied with `request.copy()`, because its constructor may change its arguments, and
+    loses everything that its `attributes` do not list.
     """
     if type(request) is Request:
         return request.copy()
@@ -53,7 +53,8 @@ def plain(kwargs: dict[str, Any]) -> Request:
 def of_class(cls: type[Request], kwargs: dict[str, Any]) -> Request:
     """Return a request of a subclass, with the attributes in *kwargs* unchanged.
 
-    The constructor gets copies: it may modify its arguments, merge some into others, and add to numbers.
+    The constructor gets copies, because it may modify its arguments, merge some into others, and add to
+    numbers.
     """
     kwargs |= {name: kind() for name, kind in _CONTAINERS.items() if kwargs.get(name, ...) is None}
     try:

@@ -1,4 +1,4 @@
-"""Callbacks <-> names of spider methods; decides which methods a stored request may call."""
+"""Converts callbacks to names of spider methods and back; decides what methods a stored request may call."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class Callbacks:
     """The callbacks of one spider, as its class is now. Both directions use the same table.
 
     There are three kinds of callbacks. First, SCRAPY_CALLBACKS. Second, methods of classes outside BASES and
-    Python's library, unless a class of BASES defines the same name: such a method takes other arguments.
-    Third, methods of other objects that are attributes of the spider (`self.page = Helper().page`), if a
-    class of the project defines them: a library's method may do more than parse a page. No property is read.
+    Python's library, unless a class of BASES defines the same name, because such a method takes other
+    arguments. Third, methods of other objects that are attributes of the spider
+    (`self.page = Helper().page`), if a class of the project defines them, because a library's method may do
+    more than parse a page. No property is read.
     """
 
     def __init__(self, spider: Spider, packages: Collection[str] = ()) -> None:

@@ -1,7 +1,7 @@
 """The classes that an entry may contain: the project's own, the classes in DQ_TYPES, and some of the standard
 library, numpy and pandas.
 
-A name in an entry must not run code: it is looked up only in imported modules of allowed packages.
+A name in an entry must not run code, so it is looked up only in imported modules of allowed packages.
 """
 
 from __future__ import annotations

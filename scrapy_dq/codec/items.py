@@ -1,4 +1,4 @@
-"""Items of a Queue <-> bytes; also decodes the other entries that a crawl may contain."""
+"""Converts items of a Queue to bytes and back; also decodes the other entries that a crawl may contain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scrapy_dq.codec.values import Values
 
 
 class ForOthers(CannotDecode):
-    """This program cannot read the entry, but other members of the crawl may. It must not be buried."""
+    """This program cannot read the entry, but other members may. The entry must not become a dead letter."""
 
 
 class Items:
@@ -27,7 +27,7 @@ class Items:
 
         Args:
             types: dotted names of classes whose instances items may hold (DQ_TYPES).
-            max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
+            max_bytes: maximum size of an entry that is written or read (DQ_MAX_ENTRY_BYTES).
         """
         self._values = Values(Classes(set(), types), max_bytes)
         self._max_bytes = max_bytes
@@ -48,7 +48,7 @@ class Items:
         bytes.
 
         Raises:
-            ForOthers: it needs a class, or a serializer, that this program does not have.
+            ForOthers: the payload needs a class, or a serializer, that this program does not have.
         """
         with refusing(ForOthers, lacking=Unknown), self._converting:
             payload = formats.untraced(payload)

@@ -12,7 +12,7 @@ NAME = "scrapy_playwright.page:PageMethod"
 LISTED = NAME.replace(":", ".")
 """The name in DQ_TYPES."""
 _FIELDS = ("method", "args", "kwargs")
-# None of them reads or writes a file of this machine, opens another address or registers code for later.
+# None of these reads or writes a file of this machine, opens another address or registers code for later.
 _METHODS = frozenset((
     "bring_to_front", "check", "click", "content", "dblclick", "dispatch_event", "drag_and_drop",
     "emulate_media", "eval_on_selector", "eval_on_selector_all", "evaluate", "fill", "focus", "get_attribute",
@@ -69,7 +69,7 @@ def shape_of(cls: type, *, listed: bool) -> Shape:
     """Return the shape of PageMethod, without its result.
 
     Args:
-        listed: DQ_TYPES lists it: any method is allowed.
+        listed: DQ_TYPES lists the class, so any method is allowed.
     """
 
     def read(method: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def refusing(
     not_here: type[Exception] = CannotDecode, other: type[Exception] = CannotDecode,
     lacking: type[NotHere] = NotHere,
 ) -> Iterator[None]:  # fmt: skip
-    """Raise *not_here* for *lacking*: other processes may not lack it. Raise *other* for the rest."""
+    """Replace *lacking* with *not_here*, because other processes may lack nothing; the rest with *other*."""
     try:
         yield
     except lacking as error:

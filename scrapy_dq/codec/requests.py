@@ -1,4 +1,4 @@
-"""Request <-> bytes, versioned, safe.
+"""Converts requests to bytes and back, with a format number and without running code.
 
 An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or the
 output of the project's own serializer (serializer.py).
@@ -44,16 +44,16 @@ class _Plan:
     writers: list[tuple[str, int, Any, Callable[[Any], Any]]]
     """Attribute, key, default, and the function that writes a value. Falsy values are not written either."""
     read: Callable[[Request], tuple[Any, ...]]
-    """Returns the values of these attributes, and one more."""
+    """Returns a tuple of the values of these attributes, and one more value, which is ignored."""
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
     added: list[str]
-    """Attributes that a subclass adds: always written, because their defaults are unknown."""
+    """Attributes that a subclass adds. They are always written, because their defaults are unknown."""
     scrapys: bool
     """Whether Scrapy defines the class. The effect of its constructors on stored attributes is known."""
 
 
 class Codec:
-    """Encode and decode the requests of one spider. For one thread."""
+    """Encodes and decodes the requests of one spider; for use in one thread."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Codec:
             types: dotted names of classes that values may have besides the project's own (DQ_TYPES).
             spider_modules: SPIDER_MODULES; their top-level packages and the spider's own are the project.
             schemes: schemes of URLs that may be stored and crawled (DQ_URL_SCHEMES).
-            max_bytes: the size of one entry, checked both ways (DQ_MAX_ENTRY_BYTES).
+            max_bytes: maximum size of an entry that is written or read (DQ_MAX_ENTRY_BYTES).
             serializer: writes entries instead of msgpack, and reads what it wrote (SCHEDULER_SERIALIZER).
         """
         packages = {name.partition(".")[0] for name in (*spider_modules, type(spider).__module__)}
@@ -122,8 +122,8 @@ class Codec:
     def decode(self, payload: bytes) -> Request:
         """Return the request of an entry; raise only CannotDecode, whatever the bytes are.
 
-        A start request gets `meta["dq_seeded"]`: retries and redirects copy `meta`, and must not count as
-        seeds again.
+        A start request gets `meta["dq_seeded"]`, because its retries and redirects copy its `meta`, and must
+        not count as start requests.
 
         Raises:
             CannotServe: other workers may be able to decode it.
@@ -233,7 +233,7 @@ class Codec:
         name = ""
         try:
             for writer, value in zip(plan.writers, plan.read(request), strict=False):
-                if value:  # most requests set four of thirteen
+                if value:  # most requests set four of thirteen attributes
                     name, key, default, write = writer
                     if value != default:
                         entry[key] = write(value)

@@ -1,8 +1,8 @@
 """`SCHEDULER_SERIALIZER`: a project's own `dumps` and `loads` for requests as dicts, tested before use.
 
-`Request.to_dict()` makes the dicts; scrapy-redis stores the same ones. A dict from Redis must not run code.
-Its parts go through the checks of our own entries. `scrapy.utils.request.request_from_dict` is not used: it
-imports any module that the dict names.
+`Request.to_dict()` makes the dicts; scrapy-redis stores the same dicts. A dict from Redis must not run code,
+so its parts go through the checks of our own entries. `scrapy.utils.request.request_from_dict` is not used,
+because it imports any module that the dict names.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Serializer:
     def safe(self) -> bool:
         """Whether `loads` is known to build only data from any bytes.
 
-        Other functions cannot be tested for that: they may also read pickles, and the test has none.
+        No test can show this for other functions. They may also read pickles, and the test has no pickle.
         """
         return any(self._loads is getattr(sys.modules.get(name), "loads", None) for name in SAFE_MODULES)
 

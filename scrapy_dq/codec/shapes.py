@@ -39,7 +39,7 @@ def shape_of(name: str, cls: type, *, listed: bool = False) -> Shape:
     """Return the shape of a class; raise Unfit if its instances cannot be stored.
 
     Args:
-        listed: DQ_TYPES lists it: any class is accepted.
+        listed: DQ_TYPES lists the class, so any class is accepted.
     """
     if isinstance(cls, EnumMeta):
         return _enum(name, cls)
@@ -142,7 +142,7 @@ def _with_attributes(instance: Any, state: Any, slots: dict[str, MemberDescripto
         if attribute in slots:
             slots[attribute].__set__(instance, value)
         elif type(attribute) is str:
-            # Not setattr: it would run a property or a __setattr__.
+            # Not setattr, which would run a property or a __setattr__.
             object.__getattribute__(instance, "__dict__")[attribute] = value
         else:
             raise Unfit(f"{type(instance).__qualname__} has an attribute whose name is not a str")
@@ -182,7 +182,7 @@ def _enum(name: str, cls: EnumMeta) -> Shape:
 
 
 def _item(name: str, cls: type[Item]) -> Shape:
-    # These are Item's methods: an override in cls would run with values from Redis.
+    # These are Item's methods, because an override in *cls* would run with values from Redis.
     def read(item: Item) -> dict[str, Any]:
         for attribute in vars(item):
             if attribute != "_values":

@@ -15,7 +15,7 @@ URL, HEADERS, META = KEYS["url"], KEYS["headers"], KEYS["meta"]
 DEPTH = 14
 """An int of 64 bits, the last item of `meta`."""
 REFERER = 15
-"""The last header: length of the prefix that it shares with the URL, or a list: length and rest."""
+"""The last header: the length of the prefix that it shares with the URL, or a list of length and rest."""
 _REFERER = b"Referer"
 
 

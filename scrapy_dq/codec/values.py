@@ -1,8 +1,8 @@
-"""Python values <-> msgpack: exact types, limited depth, only allowed classes.
+"""Converts Python values to msgpack and back, with exact types, limited depth and only allowed classes.
 
 msgpack stores strings, numbers, None, bytes, lists and dicts. Any other value becomes an extension, whose
 data is msgpack again. Values are converted before msgpack packs them or after it unpacks them, never in its
-callbacks: each frame of msgpack takes 40 kB of C stack, and extensions may be nested.
+callbacks, because each frame of msgpack takes 40 kB of C stack, and extensions may be nested.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _BUILDERS: dict[int, Callable[[list[Any]], Any]] = {code: kind for kind, code in
 _PATHS: dict[str, type[Any]] = {"": Path, "posix": PurePosixPath, "windows": PureWindowsPath}
 _PATH_TAGS: dict[type, str] = {type(Path()): "", PurePosixPath: "posix", PureWindowsPath: "windows"}
 _PARSERS = ("lxml", "bs4")
-"""Packages whose strings refer to their page, as CrawlSpider's meta["link_text"]. They come back as str."""
+"""Packages whose strings refer to their page, such as CrawlSpider's meta["link_text"]; stored as str."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Values:
-    """Lower values to types that msgpack packs, and lift them again. For one thread."""
+    """Lowers values to types that msgpack packs, and lifts them again; for use in one thread."""
 
     def __init__(self, classes: Classes, max_bytes: int) -> None:
         """*max_bytes* limits the size of a lowered value. Shared parts count each time they occur."""
@@ -183,7 +183,7 @@ def _zone(offset: int | None) -> timezone | None:
     return None if offset is None else timezone(timedelta(microseconds=offset)) if offset else timezone.utc
 
 
-# Exact types are needed: bytearray(10**12) would fill the memory, datetime(b"...") skips its own checks.
+# Exact types are needed: bytearray(10**12) would fill the memory, and datetime(b"...") skips its own checks.
 def _ints(plain: Any) -> list[int]:
     return [exactly(number, int) for number in exactly(plain, list)]
 

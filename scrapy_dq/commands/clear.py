@@ -285,7 +285,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
 
 
 async def _delete_rest(frontiers: list[Frontier], orphans: Collection[int]) -> tuple[bool, int]:
-    """Return whether a part of the seen set is left, and the number of other keys that were deleted."""
+    """Delete remaining keys; return whether a part of the seen set is left, and the number of other keys."""
     for number in orphans:
         await frontiers[number].flush([], force=True)
     for frontier in frontiers:

@@ -39,12 +39,14 @@ STDIN = "-"
 def words_after_spider(
     options: argparse.Namespace, what: str, fits: Callable[[str], bool] = lambda word: True, most: int = 1
 ) -> list[str]:
-    """Set `spider` to the first of `words`, or to "" if --crawl names the crawl; return the other words.
+    """Set `options.spider` to the first word on the command line, and return the other words.
+
+    If --crawl names the crawl, and all words are valid as other words, `options.spider` is "".
 
     Args:
-        what: description of such a word, for the error message.
-        fits: returns whether a word is valid.
-        most: the largest number of words.
+        what: description of the other words, for the error message.
+        fits: returns whether another word is valid.
+        most: maximum number of other words.
     Raises:
         WrongUsage: the words do not fit.
     """
@@ -102,7 +104,7 @@ def place_of(settings: Settings, options: argparse.Namespace) -> AbstractContext
     """Open the crawl that the command line names, whether it exists or not.
 
     Raises:
-        CommandError, ConfigError, FrontierError: it names no crawl, or Redis is not usable.
+        CommandError, ConfigError, FrontierError: no crawl is named, a setting is wrong, or Redis is unusable.
     """
     need_crawl(options)
     return opened(config_named(settings, options))
@@ -112,7 +114,7 @@ def need_crawl(options: argparse.Namespace) -> None:
     """Require that the command line names a spider or a crawl.
 
     Raises:
-        WrongUsage: it names neither.
+        WrongUsage: the command line names neither.
     """
     if not (options.spider or options.crawl):
         raise WrongUsage("name a spider, or a crawl with --crawl")
@@ -125,7 +127,7 @@ def found_in(place: Place, **found: Any) -> dict[str, Any]:
 
 
 def say_unanswered(place: Place) -> None:
-    """Name the shards that have not answered on standard error: the output lacks their data."""
+    """Name the shards whose data the output lacks, because they have not answered, on standard error."""
     for line in unanswered(place.shards.unreachable):
         print(f"scrapy dq: {line}", file=sys.stderr)
 
@@ -153,16 +155,16 @@ def hint_of_partition(place: Place, partition: str) -> str:
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
-    """Return the Config of the named spider, or without a spider the project's, for the crawl `--crawl`."""
+    """Return the Config of the named spider or, without a spider, of the project, for the crawl `--crawl`."""
     return crawler_named(settings, options)[0]
 
 
 def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Crawler | None]:
-    """Like `config_named`; also return the crawler with the spider."""
+    """Return the result of `config_named`, and a crawler with the spider; None: no spider is named."""
     if not options.spider:
         return project_config(settings, of_crawl=bool(options.crawl)), None
     settings = settings.copy()
-    # Only workers need it, and it may depend on environment variables that only workers have.
+    # Only workers need the name, which may depend on environment variables that only workers have.
     settings.set("DQ_RUN_NAME", "", "cmdline")
     crawler, config = spider_named(settings, options)
     return config, crawler
@@ -200,10 +202,12 @@ def fingerprinter_of(crawler: Crawler) -> RequestFingerprinterProtocol:
 
 
 def need_fingerprinter(crawler: Crawler, place: Place) -> None:
-    """Require the fingerprinter of the stored crawl. Another one would find none of its fingerprints.
+    """Require that the spider has the fingerprinter of the stored crawl.
+
+    Another fingerprinter would find none of the stored fingerprints.
 
     Raises:
-        CommandError: the stored crawl has another one.
+        CommandError: the stored crawl has another fingerprinter.
     """
     ours = global_object_name(type(fingerprinter_of(crawler)))
     stored = described(place.client, place.crawl)["fingerprinter"]

@@ -40,14 +40,14 @@ NOT_BEGUN = 3
 LOSSES = (
     "frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost", "cannot_serve", "unserved",
 )  # fmt: skip
-"""Close reasons of workers that know of missing pages, even if the stored run no longer shows it."""
+"""Close reasons of workers that know of missing pages. The stored run may no longer show this loss."""
 
 
 def crawl(settings: Settings, options: argparse.Namespace) -> int:
     """Crawl as the command line says, and return the exit status.
 
     Raises:
-        CommandError, ConfigError, CrewError, FrontierError: it failed.
+        CommandError, ConfigError, CrewError, FrontierError: the command failed.
     """
     _fill_standard_streams()
     set_feeds(settings, options)
@@ -72,7 +72,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
         place = stack.enter_context(opened(config, home))
         more = {"LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False"}
         if _is_default(crawler, "REMOTE_CONTROL_ENABLED"):
-            # A feature of Scrapy 2.19: each worker would run code that others send.
+            # With this feature of Scrapy 2.19, each worker would run code that other programs send.
             more["REMOTE_CONTROL_ENABLED"] = "False"
         if _is_default(crawler, "ASYNCIO_EVENT_LOOP") and find_spec("uvloop"):
             more["ASYNCIO_EVENT_LOOP"] = "uvloop.Loop"  # from the extra `fast`
@@ -134,7 +134,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _owed(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | None:
-    """Return the last run if it is finished and its feeds may lack items: they come before a new run.
+    """Return the last run if it is finished and its feeds may lack items, so that they are written first.
 
     Raises:
         CrewError: the items of this crew's run cannot be appended to one of the feeds.
@@ -155,7 +155,7 @@ def _owed(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | Non
 
 
 def _fill_standard_streams() -> None:
-    """Open closed standard streams: workers would not inherit a lock or pipe with such a number."""
+    """Open closed standard streams: workers would not inherit a lock or pipe that gets such a number."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)

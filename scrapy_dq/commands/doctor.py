@@ -99,7 +99,7 @@ def print_acl(settings: Settings, options: argparse.Namespace) -> int:
     """Print the command for an administrator, without asking Redis.
 
     Raises:
-        WrongUsage: there is no start key, and a feeder has no rights without one.
+        WrongUsage: the role is feeder, which only has rights to a start key, and there is no start key.
     """
     config, spider, start_keys = _named(settings, options)
     if options.acl == "feeder" and not start_keys:
@@ -235,7 +235,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
 
 
 def _failover(client: Any, config: Config, info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding about the failover of Sentinel or the cluster; nothing if its time is unknown."""
+    """Yield a finding about the failover of Sentinel or the cluster; nothing if its duration is unknown."""
     option, after_s = "down-after-milliseconds of Sentinel", down_after_s(client)
     if address_of(client) and (node_timeout_ms := backlog.configured(client, "cluster-node-timeout")):
         option, after_s = "cluster-node-timeout", node_timeout_ms / 1000
@@ -245,7 +245,7 @@ def _failover(client: Any, config: Config, info: Mapping[str, Any]) -> Iterator[
 
 
 def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Finding:
-    """Check that scripts run for all of these shards; a user may have access to the keys of some only."""
+    """Check that scripts run for all of these shards: a user may have access to the keys of some only."""
     for client, shard in shards:
         finding = health.scripts(backlog.refused_scripts(client, shard, start_keys))
         if finding.level != OK:

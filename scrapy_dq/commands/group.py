@@ -107,8 +107,8 @@ class Command(ScrapyCommand):
         if opts.subcommand and opts.crawl:
             self.settings.set("DQ_CRAWL", opts.crawl.replace("%", "%%"), priority="cmdline")
 
-        # Scrapy 2.13 makes a crawler process before `run`. That would open the log, and load all spiders: a
-        # broken spider would abort commands that need no spider.
+        # Scrapy 2.13 makes a crawler process before `run`. This process would open the log and load all
+        # spiders, so a broken spider would abort commands that need no spider.
         self._log_file = self.settings.attributes.pop("LOG_FILE")
         self._loader = self.settings.attributes[LOADER]
         self.settings.attributes[LOADER] = SettingsAttribute(NoSpiders, self._loader.priority)
@@ -153,7 +153,7 @@ def _begin_to_log(settings: Settings) -> None:
     """Log as the settings say, but to a file only if the command line names one.
 
     A LOG_FILE of the project belongs to its crawls: with LOG_FILE_APPEND = False, a command would empty it.
-    This adds a separate handler, because each Crawler replaces Scrapy's by one for its spider's settings.
+    Each Crawler replaces Scrapy's handler with one for its spider's settings, so commands add their own.
 
     Raises:
         CommandError: the file cannot be opened, or another user has created it.

@@ -43,7 +43,7 @@ LOOK_S = 0.5
 
 
 def run(settings: Settings, options: argparse.Namespace) -> int:
-    """Follow the command line, and return the exit status.
+    """Do what the command line says, and return the exit status.
 
     Raises:
         CommandError, ConfigError, CrewError: the command failed.
@@ -198,7 +198,7 @@ def _new_items(folder: ItemsFolder, places: dict[str, int]) -> Iterator[Record]:
     """Yield the items that were not read yet.
 
     Args:
-        places: bytes that were read of each journal; updated here.
+        places: number of bytes that were read of each journal; updated here.
     """
     for path in folder.all_journals():
         name = path.stem  # the journal is renamed when all feeds have its items

@@ -35,7 +35,7 @@ from scrapy_dq.text import count_of, printable
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^*]+", re.IGNORECASE)
 MOST_LOOKED_AT = 1_000_000
 MOST_CAUSES = 20
-"""Most rows of the table of causes."""
+"""Maximum number of rows in the table of causes."""
 
 
 @dataclass
@@ -53,10 +53,10 @@ class Page:
 
 
 class Lister(Subcommand):
-    """Shows a page of requests, or one of them in full."""
+    """Shows a page of requests, or one request in full."""
 
     of_one: str
-    """The name of one such request."""
+    """The name for one request of the list."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         common.add_count(parser, 20)
@@ -213,7 +213,7 @@ def _next(place: Place, skip: int, count: int) -> Page:
 def _look(
     place: Place, wanted: Callable[[Entry], bool], census: Census, count: int, *, most: int, **limits: Any
 ) -> tuple[list[Entry], Looked]:
-    """Return *wanted* entries, and the extent of the search, with a progress bar."""
+    """Search with a progress bar; return up to *count* wanted entries, and the extent of the search."""
     found: list[Entry] = []
     total = census.waiting + census.delayed + census.in_flight + census.failed + census.dead
 
@@ -232,7 +232,7 @@ def _found(
     place: Place, options: argparse.Namespace, wanted: Callable[[Entry], bool],
     partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), nowhere: str = "",
 ) -> Page:  # fmt: skip
-    """Return the *wanted* requests; without any, the last line is *nowhere*."""
+    """Return a page of the *wanted* requests. If all were searched in vain, its last line is *nowhere*."""
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
     last = options.skip + options.count
     found, looked = _look(place, wanted, census, last, most=options.most, where=where, partitions=partitions)
@@ -250,7 +250,7 @@ def _found(
 def _known(
     place: Place, crawler: Crawler | None, options: argparse.Namespace, url: str, census: Census
 ) -> Page:
-    """Return all known facts about a URL, with the project's own fingerprinter."""
+    """Return all known facts about a URL, whose fingerprint the spider's own fingerprinter computes."""
     if crawler is None:
         raise WrongUsage(
             "only a spider knows the fingerprint of a URL: name it before the URL. With a * at its end, "

@@ -21,12 +21,12 @@ def set_feeds(settings: Settings, options: argparse.Namespace) -> Collection[str
     """Add -o and -O to FEEDS, as `scrapy crawl` does, and return their URIs.
 
     Raises:
-        CommandError: Scrapy refuses them.
+        CommandError: Scrapy refuses these options.
     """
     if not (options.output or options.overwrite_output):
         return ()
     alone = settings.copy()
-    alone.pop("FEEDS", None)  # otherwise the result would include them
+    alone.pop("FEEDS", None)  # otherwise the result would include the feeds of the project
     try:
         named, feeds = (
             feed_process_params_from_cli(

@@ -37,9 +37,9 @@ from scrapy_dq.text import count_of, printable
 LOOK_S = 1.0
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDEST = 60
-"""Most columns of a curve."""
+"""Maximum number of columns of a curve."""
 MOST_FAILURES = 1_000
-"""Most records of each kind that a report groups."""
+"""Maximum number of records of each kind that a report groups."""
 
 
 class Events(Subcommand):
@@ -130,7 +130,7 @@ def _print_curves(samples: Sequence[Sample]) -> None:
 def curve(values: Sequence[float | None], columns: int) -> str:
     """Draw *values* as a line of at most *columns* blocks, from 0 to the largest value.
 
-    A block shows the mean of its values. It is blank if they are unknown.
+    A block shows the mean of its values. If all of these are unknown, a space replaces the block.
     """
     columns = min(columns, len(values))
     ends = [i * len(values) // columns for i in range(columns + 1)] if columns else [0]
@@ -224,11 +224,11 @@ def page_of(
     status: dict[str, Any], samples: Sequence[Sample], events: Sequence[Event],
     failures: Sequence[dict[str, Any]],
 ) -> str:  # fmt: skip
-    """Return the page.
+    """Return the report as HTML.
 
     Args:
         status: result of `Snapshot.status`.
-        samples, events: ordered, oldest first.
+        samples, events: sorted, oldest first.
         failures: results of `read_failures` for both kinds.
     """
     name = _text(status["crawl"])

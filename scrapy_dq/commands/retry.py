@@ -87,7 +87,7 @@ class Retry(Subcommand):
             for line in _result(found, overview, working, options):
                 print(line)
             if missing:
-                # The user may have copied them from a page or a log.
+                # The user may have copied the names, with control characters, from a page or a log.
                 names = printable(" ".join(missing), sys.maxsize)
                 print(f"Not among the failed or dead: {names}", file=sys.stderr)
         if found.unreachable:
@@ -131,7 +131,7 @@ class _Choice:
     def _url_of(self, record: Entry) -> str:
         if record.label and len(record.label) < LONGEST_LABEL:
             return record.label
-        # The URL of an undecodable payload is unknown: only its id selects it.
+        # The URL of an undecodable payload is unknown, so only the entry's id selects it.
         return url_of(record.payload, self._max_bytes)
 
 

@@ -37,9 +37,9 @@ MOST_REQUESTS = 400
 GRACE_S = 3
 """Seconds that requests in progress may take when the server ends."""
 LONGEST_S = 60.0
-"""Most seconds for printing the metrics once. If there are many crawls, each read covers only some."""
+"""Maximum number of seconds to print the metrics once. With many crawls, one read covers only some."""
 SEARCH_S = 0.5
-"""Seconds for the search for crawls before that."""
+"""Seconds for which `scrapy dq metrics` searches for crawls before it prints the metrics."""
 
 
 class Web(Subcommand):
@@ -98,7 +98,7 @@ async def _serve_page(
 
 
 def _fragment(crawl: str, token: str) -> str:
-    """Return the part of the address after #: browsers do not send it, so no log has it."""
+    """Return the part of the address from the #. Browsers do not send it, so no log contains the token."""
     parts = [f"token={token}"] if token else []
     parts += [f"/crawl/{quote(crawl, safe='')}"] if crawl else []
     return "#" + "&".join(parts) if parts else ""
@@ -131,7 +131,7 @@ class PrometheusMetrics(Subcommand):
 
 
 def _print_metrics(metrics: Metrics, there: AbstractContextManager[Place], *, as_json: bool) -> None:
-    """Print the metrics once. Without an answer from Redis the exit status is 0: a metric reports that."""
+    """Print the metrics once. The exit status is 0 even without an answer from Redis: dq_up reports it."""
     show = metrics.samples if as_json else metrics.text
     try:
         with there as place:
@@ -163,7 +163,11 @@ def _serve_metrics(
 
 
 def _add_options(parser: argparse.ArgumentParser, port: int | None, port_help: str, readers: str) -> None:
-    """Add the options for address and token; *readers* are the users of the token, with a verb."""
+    """Add the options for the address and the token.
+
+    Args:
+        readers: subject and verb for the help of the token, such as "browsers need".
+    """
     parser.add_argument("--host", default=HOST, help=f"the address to listen on (default: {HOST})")
     parser.add_argument("--port", type=common.whole(0, 65_535), default=port, help=port_help)
     parser.add_argument(
@@ -178,7 +182,7 @@ def _token_of(options: argparse.Namespace, what: str) -> str:
     Args:
         what: the data that the command lets others read.
     Raises:
-        WrongUsage: other machines could read it without a token.
+        WrongUsage: other machines could read the data without a token.
         ConfigError: the token file cannot be read, or is empty.
     """
     token = given_token(options.token_file)

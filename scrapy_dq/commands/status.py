@@ -158,7 +158,10 @@ Show = Callable[[dict[str, Any], "dict[str, Any] | None"], None]
 
 @contextmanager
 def output(*, as_json: bool) -> Iterator[Show]:
-    """Yield a function for standard output: a live view if that is a terminal with a movable cursor."""
+    """Yield a function that shows a status on standard output: as JSON, as a live view, or as a line.
+
+    A live view needs a terminal with a movable cursor.
+    """
     console = Console(highlight=False, markup=False)
     if as_json:
         yield lambda status, missed: print(json.dumps(missed or status), flush=True)
@@ -175,7 +178,7 @@ def _print_line(status: dict[str, Any], missed: dict[str, Any] | None) -> None:
 
 
 def watch(place: Place, every_s: float, *, as_json: bool) -> None:
-    """Show the status every *every_s* seconds, until Ctrl-C, SIGTERM, or the reader of the output is gone.
+    """Show the status every *every_s* seconds, until Ctrl-C or SIGTERM, or until nothing reads the output.
 
     Raises:
         NoSuchCrawl, FrontierError: the first attempt to read the status failed.

@@ -142,7 +142,7 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
     with created(name) as file:
         async for part in dump(frontiers, header, parts.ENTRIES):
             urls = [title_of(shown(each.payload, place.config.max_entry_bytes)) for each in part.items]
-            # Printable: anyone who feeds start payloads can choose these URLs.
+            # Unprintable characters are replaced, because anyone who feeds start payloads chooses these URLs.
             lines = (f"{printable(url, LONGEST_URL)}\n" for url in urls)
             file.write("".join(lines).encode("ascii", "backslashreplace"))
             count += len(urls)

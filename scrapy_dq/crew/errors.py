@@ -2,7 +2,7 @@
 
 
 class CrewError(Exception):
-    """The crew cannot do what was asked; the message is one line for the user."""
+    """The crew cannot do its task; the message is one line for the user."""
 
 
 class NoLogs(CrewError):
@@ -10,4 +10,4 @@ class NoLogs(CrewError):
 
 
 class Interrupted(Exception):
-    """The user asked to stop at once."""
+    """The user asked to stop immediately."""

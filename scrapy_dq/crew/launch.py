@@ -1,4 +1,4 @@
-"""How `scrapy dq crawl` starts a worker: the worker's command line and log file."""
+"""Makes the command line and the log file of each worker that `scrapy dq crawl` starts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MOST_LOGS = 10_000
 def command_of(
     spider: str, options: Any, settings: Mapping[str, Any], words: Sequence[str] = ("crawl",)
 ) -> list[str]:
-    """Return the command line of a worker: the options of `scrapy dq crawl` that `scrapy crawl` also has.
+    """Return the command line of a child, with the options of `scrapy dq crawl` that `scrapy crawl` also has.
 
     Args:
-        words: Scrapy's command.
-        options: the parsed command line.
-        settings: more settings, as `-s`; they override the command line.
+        options: the parsed command line of `scrapy dq crawl`.
+        settings: more settings, passed as `-s`; they override *options*.
+        words: Scrapy's command: `crawl` for a worker, `dq crawl` for a process that exports a feed.
     """
-    # Not -m: it puts the current folder before all others, and another user may have put modules there.
+    # Not -m: Python would then search the current folder first, where another user may have put modules.
     program = str(Path(__file__).with_name("__main__.py"))
     return [sys.executable, program, sys.path[0], *words, spider, *_passed_on(options), *_set(settings)]
 
@@ -56,15 +56,16 @@ def _set(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def log_paths(count: int, log_dir: Path | None, log_file: str | None, crawl: str, home: Path) -> list[Path]:
-    """Return one log per worker, and create their folders.
+    """Return the paths of *count* logs, one per worker, and create their folders.
 
     Args:
-        log_dir: the folder for logs without *log_file*. The last crew's logs stay next to the new ones.
-        log_file: LOG_FILE. The name of each worker's log is this with its number.
-        home: the data directory, by default with the folder for logs. No other user may replace it.
+        log_dir: the folder for logs if there is no *log_file*. A previous log stays as `worker-N.log.1`.
+        log_file: the setting LOG_FILE. The name of each log is this name with the worker's number.
+        home: the data directory. It holds the logs if there is neither *log_file* nor *log_dir*.
     Raises:
-        NoLogs: they cannot be written.
-        CrewError: other users can write to the folder, or another process locks all of it.
+        NoLogs: the logs cannot be written.
+        CrewError: other users can write to the folder, a log is a link of another user, or another process
+            holds all locks.
     """
     try:
         if log_file:

@@ -1,4 +1,4 @@
-"""A crew's view of its crawl: it keeps Redis running, and takes snapshots in a thread."""
+"""Opens the crawl for a crew, keeps an embedded Redis running, and takes snapshots in a thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def opened(config: Config, data_dir: Path) -> Iterator[Place]:
     """Yield the crawl, with a blocking client. An embedded Redis runs until the end of the block.
 
     Raises:
-        FrontierRefused: Redis cannot be reached, or would lose the crawl.
+        ConfigError: redis-py cannot use the settings.
+        FrontierRefused: Redis cannot be started or reached, denies access, is too old, or evicts keys of the
+            crawl; or SCHEDULER_FLUSH_ON_START is set, and a worker is live.
     """
     connection = Connection(config, data_dir)
     try:
@@ -39,7 +41,10 @@ def opened(config: Config, data_dir: Path) -> Iterator[Place]:
 
 
 async def _prepare(connection: Connection, config: Config) -> None:
-    """Check Redis, and flush the crawl if configured: each worker would delete the others' crawl."""
+    """Check Redis, and delete the crawl if SCHEDULER_FLUSH_ON_START is set.
+
+    The workers do not do this: otherwise a restarted worker could delete the crawl.
+    """
     try:
         await connection.open()
         if config.flush_on_start:
@@ -51,9 +56,10 @@ async def _prepare(connection: Connection, config: Config) -> None:
 def run_name_for(client: Any, config: Config) -> str:
     """Return the DQ_RUN_NAME for the workers, if the settings have none.
 
-    A worker may join late, or be restarted when the run ends. With a name, it finds the run finished and does
-    not start the next one. A continued run keeps its name, if it has one. Crews that begin at the same time
-    get the same name, which contains the number of the run that they will join.
+    A worker may start late, or be restarted, when the run has just ended. With a name, this worker finds the
+    run finished, and does not begin the next run. A continued run keeps its name, if it has one. Crews that
+    begin at the same time get the same name: it contains the number of the run that they will join, or ends
+    in `first` if Redis does not know the crawl.
 
     Raises:
         FrontierUnavailable, FrontierRefused: Redis does not answer, or refuses.
@@ -73,13 +79,13 @@ class Monitor:
 
     def __init__(self, place: Place) -> None:
         self.problem = ""
-        """Why the last snapshot failed; empty if it did not."""
+        """Why the last snapshot failed; empty if it succeeded."""
         self.overview: Overview | None = None
         """The counts; None before the first snapshot."""
         self.turn: Entry | None = None
-        """The entry that workers without requests wait for."""
+        """The next entry, if a worker holds no lease and has to wait before it may lease this entry."""
         self.at = 0.0
-        """When the snapshot was requested (monotonic)."""
+        """When the newest successful snapshot was requested (monotonic)."""
         self._watcher = Watcher(place)
         self._lock = threading.Lock()
         self._over = threading.Event()

@@ -13,7 +13,7 @@ def real_path(target: Path) -> Path:
     """Return the path that *target* leads to.
 
     Raises:
-        CrewError: *target* is a link of another user, and may lead to any file of this user.
+        CrewError: *target* is a link of another user except root, and may lead to any file of this user.
     """
     if target.is_symlink() and hasattr(os, "geteuid") and target.lstat().st_uid not in (0, os.geteuid()):
         raise CrewError(
@@ -24,7 +24,7 @@ def real_path(target: Path) -> Path:
 
 
 def open_own(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, as an *opener*, but never through a link of another user.
+    """Open a file, as the *opener* of `open()`, but never through a link of another user.
 
     Raises:
         CrewError: *path* is such a link.
@@ -38,14 +38,14 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
 def make_private(folder: Path, *, may_be_link: bool = False) -> None:
     """Create *folder* and its parents, or refuse an existing one that other users can write to.
 
-    Another user could have created it first, with links to our files in it. The umask decides the mode of the
-    parents: if other users could then replace *folder*, make the parent private first.
+    Another user could have created *folder* first, with links to this user's files in it. The umask decides
+    the mode of the parents. If other users could then replace *folder*, make its parent private first.
 
     Args:
-        may_be_link: it is the data directory, which the user may have moved to another disk.
+        may_be_link: allow a link, because the user may have moved the data directory to another disk.
     Raises:
-        CrewError: the folder is a link, belongs to another user, or others can write to it.
-        OSError: it cannot be created.
+        CrewError: *folder* is a forbidden link, belongs to another user, or others can write to it.
+        OSError: *folder* cannot be created.
     """
     if not hasattr(os, "getuid"):  # Windows has no such shared folders
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Messages between `scrapy dq crawl` and the processes that it starts: one variable, and pipes."""
+"""Messages between `scrapy dq crawl` and its child processes: an environment variable, and pipes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Handshake(NamedTuple):
 
     number: int
     lifeline: int
-    """The worker's end of a pipe that ends (EOF) with the parent."""
+    """The worker's end of a pipe. Once the parent has ended, the worker reads EOF from this pipe."""
     reports: int
     """The pipe for the worker's reports."""
     journals: str
@@ -27,12 +27,15 @@ class Handshake(NamedTuple):
 
     @classmethod
     def take(cls) -> Handshake | None:
-        """Return the handshake of this process, once. Its children inherit neither variable nor pipes."""
+        """Return this process's handshake, once; None outside a crew, or after the first call.
+
+        Children of this process inherit neither the variable nor the pipes.
+        """
         text = os.environ.pop(VARIABLE, "")
         if not text:
             return None
         found = cls(*json.loads(text))
-        # The embedded Redis outlives this process: it must not keep these pipes open.
+        # The embedded Redis may outlive this process, and must not keep these pipes open.
         os.set_inheritable(found.lifeline, False)
         os.set_inheritable(found.reports, False)
         return found
@@ -43,8 +46,11 @@ MAX_BYTES = 4096
 
 
 def send(descriptor: int, report: dict[str, Any]) -> bool:
-    """Write *report* without blocking; return False and drop it if the pipe has no room for it."""
-    # Not ASCII: an emoji would take twelve bytes.
+    """Write *report* to a pipe, and return whether the pipe took it.
+
+    A report is dropped if it is longer than MAX_BYTES, or if a worker's pipe, which does not block, is full.
+    """
+    # Not as ASCII, in which an emoji takes twelve bytes.
     line = json.dumps(report, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
     with suppress(OSError):
         return len(line) <= MAX_BYTES and os.write(descriptor, line) == len(line)
@@ -52,7 +58,7 @@ def send(descriptor: int, report: dict[str, Any]) -> bool:
 
 
 class Reader:
-    """The parent's end; `read` never blocks."""
+    """The parent's end of a child's pipe for reports; `read` never blocks."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -60,7 +66,7 @@ class Reader:
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the reports that have come in."""
+        """Return the reports that have arrived since the last call."""
         with suppress(BlockingIOError):
             while part := os.read(self._descriptor, 65536):
                 self._rest += part
@@ -83,7 +89,7 @@ class Child(subprocess.Popen[bytes]):
     ) -> None:
         """
         Args:
-            environ: takes the descriptor for reports; returns additions to the environment.
+            environ: takes the descriptor for reports, and returns additions to the environment.
             passed: a descriptor that the child also gets.
             options: more arguments of Popen.
         Raises:

@@ -1,6 +1,7 @@
 """The records of items and of the ends of their requests, in journals and in messages.
 
-A record is its length, its CRC-32, its kind, the length of the entry id, the entry id, and the data.
+A record has a head, which is the length and the CRC-32 of its body, and a body: the kind, the length of the
+entry id, the entry id, and the data.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Kind(IntEnum):
     PICKLED = 2
     """An item that the codec cannot pack."""
     END = 3
-    """Redis has confirmed the ack of an entry. All its items are in earlier records."""
+    """Redis has confirmed the ack of an entry. All items of the entry are in earlier records."""
     VOID = 4
-    """An entry has ended in another way. If it runs again, its items come again."""
+    """A lease has ended in another way. If its entry runs again, the entry's items are recorded again."""
     MODULE = 5
     """The module with the class of a later item. It is imported before that item is read."""
     MESSAGE = 6
-    """The number of a message from Redis. The message's records follow the previous record of this kind."""
+    """The number of a message from Redis, after the records of the message."""
 
 
 class Record(NamedTuple):
@@ -53,12 +54,12 @@ class Record(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its size in the file, in bytes."""
+        """The size of the record in the file, in bytes."""
         return _HEAD.size + 2 + len(self.entry_id) + len(self.data)
 
     def item(self, codec: Codec) -> Any:
         """Return the item in the record."""
-        # Only this user can write to the journal's folder.
+        # Unpickling is safe, because only this user can write to the journal's folder.
         return codec.value(self.data) if self.kind == Kind.PACKED else pickle.loads(self.data)
 
 
@@ -66,7 +67,8 @@ class Packer:
     """Makes the records of one process.
 
     Args:
-        private: only this user can write to the place of the records: they may run code of the project.
+        private: only this user can write to the place of the records. Then a record may be a pickle or name a
+            module, so that reading it runs code of the project.
     """
 
     def __init__(self, codec: Codec, *, private: bool) -> None:
@@ -81,7 +83,7 @@ class Packer:
         """Return the records of an item; the caller stores them, and then calls `stored`.
 
         Raises:
-            CrewError: neither the codec nor, if allowed, pickle can store it.
+            CrewError: neither the codec nor, if allowed, pickle can store the item.
         """
         record = self._packed(entry_id, item)
         module = type(item).__module__
@@ -90,13 +92,13 @@ class Packer:
         return _record(Kind.MODULE, b"", module.encode()) + record
 
     def stored(self, entry_id: bytes, item: Any) -> None:
-        """Note that the records of an item are stored."""
+        """Remember that the caller has stored the records of an item."""
         self._modules.add(type(item).__module__)
         if entry_id:
             self._open.add(entry_id)
 
     def ends(self, done: Iterable[bytes], others: Iterable[bytes]) -> bytes:
-        """Return records for the ends of leases of entries with items; *done* leases were acked."""
+        """Return records of the ends of leases, for entries that have items. The *done* leases were acked."""
         ends = [(Kind.END, each) for each in done] + [(Kind.VOID, each) for each in others]
         ends = [(kind, each) for kind, each in ends if each in self._open]
         self._open.difference_update(each for _, each in ends)
@@ -136,7 +138,7 @@ def read(path: Path, begin: int = 0) -> Iterator[Record]:
     Args:
         begin: the position of the first record; 0 means after the head of the file.
     Raises:
-        CrewError: another version has written the journal.
+        CrewError: the file is not a journal, or another version has written it.
     """
     with path.open("rb") as file:
         magic = file.read(len(MAGIC))

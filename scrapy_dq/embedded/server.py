@@ -1,8 +1,8 @@
 """The embedded Redis: one redis-server in one directory, shared by all workers of a project on this machine.
 
-The server is a daemon in its own session. It works in that directory and names files relative to it: no path
-is too long for it, and no character in a path needs quoting. Only locks show who uses it and whether it is
-alive: `directory.py`. `binary.py` decides which binary may be started.
+The server is a daemon in its own session. It works in that directory and names files relative to it, so no
+path is too long for it, and no character in a path needs quoting. Only locks show who uses it and whether it
+is alive (`directory.py`). `binary.py` decides which binary may be started.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scrapy_dq.embedded.directory import LOG, PID, POLL_S, SOCKET, RedisDirector
 
 logger = logging.getLogger(__name__)
 
-# Redis 6.2 supports all of them. `dir` is not needed: the server starts in that directory.
+# Redis 6.2 supports all of these. `dir` is not needed, because the server starts in that directory.
 OPTIONS = (
     *("--daemonize", "yes", "--pidfile", PID, "--logfile", LOG, "--loglevel", "notice"),
     *("--port", "0", "--unixsocket", SOCKET, "--unixsocketperm", "700"),
@@ -43,7 +43,8 @@ class EmbeddedRedis:
 
     Args:
         directory: where the server's files are; made with mode 0700 if it does not exist.
-        start_timeout_s: seconds for which it may not respond; the time to load its AOF does not count.
+        start_timeout_s: seconds to wait for a response; the time in which the server loads its AOF does not
+            count.
 
     Attributes:
         pid: the server's pid, as it reports it; None before the first `acquire`.
@@ -103,7 +104,7 @@ class EmbeddedRedis:
                         started = lock is not None
                         if lock is not None:
                             self._launch(lock)
-                # Without start.lock: our use keeps it running, and others need not wait while it loads.
+                # Without start.lock: our use keeps the server running, and others need not wait for the AOF.
                 if self._await_ready():
                     break
                 if started:
@@ -128,7 +129,7 @@ class EmbeddedRedis:
                     if self._directory.is_last_user():
                         self._stop()
                 finally:
-                    # Still under start.lock: is_last_user() may have made the use exclusive.
+                    # Still under start.lock, because is_last_user() may have made the use exclusive.
                     self._directory.drop()
         except (EmbeddedError, OSError) as error:
             logger.warning("Embedded Redis in %s: left as it is: %s", self._directory.path, error)
@@ -138,7 +139,7 @@ class EmbeddedRedis:
     def _launch(self, server_lock: int) -> None:
         """Start the daemon, which keeps *server_lock* for life.
 
-        CRASH of this process, at any line: the next user finds a live server and joins it, or none.
+        CRASH of this process, at any line: the next user joins the server if it lives, or starts a server.
         """
         binary, version = find_binary(self._directory.path)
         (self._directory.path / PID).unlink(missing_ok=True)  # another process may have that pid now
@@ -158,7 +159,7 @@ class EmbeddedRedis:
         finally:
             os.close(log)
         try:
-            # The launcher forks the daemon and ends. The daemon is not our child: it leaves no zombie.
+            # The launcher forks the daemon and ends. The daemon is not our child, so it leaves no zombie.
             status = launcher.wait(self._start_timeout_s)
         except subprocess.TimeoutExpired:
             raise self._failure(f"did not become a daemon ({binary})") from None

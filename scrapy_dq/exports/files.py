@@ -1,4 +1,4 @@
-"""Files of exports. The last line shows that a file is whole, and only whole files are read.
+"""Writes and reads files of exports. The last line shows that a file is whole; an import needs a whole file.
 
 The last line has the number of lines before it and their SHA-256. A file whose name ends in `.zst` is
 compressed.
@@ -27,16 +27,16 @@ STANDARD_OUTPUT = "-"
 _END = b'{"end"'
 """The beginning of the last line."""
 _MOST_LINE = 64 * 1024 * 1024
-"""Bytes; only shorter lines are read. A part has some MB of entries, and a single entry may have as much."""
+"""Lines must be shorter, in bytes. A part has a few MB of entries, and a single entry may have as many."""
 
 
 class BadExport(FrontierError):
-    """The file is not usable; the message says why."""
+    """The file cannot be used or written; the message has the reason."""
 
 
 @contextmanager
 def created(name: str) -> Iterator[IO[bytes]]:
-    """Yield a new file, which gets its name only after all of it is written and on disk.
+    """Yield a new file, which gets its name only after all its data is on the disk.
 
     Args:
         name: the file's name, or STANDARD_OUTPUT.
@@ -82,7 +82,7 @@ class ExportWriter:
             self.tokens += len(part.items)
 
     def end(self) -> None:
-        """Write the last line. Without it the file counts as cut."""
+        """Write the last line. A file without this line counts as cut."""
         said = {"lines": self.lines, "sha256": self._digest.hexdigest()}
         self._file.write(json.dumps({"end": said}).encode() + b"\n")
 
@@ -94,10 +94,11 @@ class ExportWriter:
 
 
 class ExportFile:
-    """An export in a file, which was read once and is whole."""
+    """An export in a file that is whole."""
 
     def __init__(self, name: str) -> None:
-        """
+        """Read the file once, to check it.
+
         Raises:
             BadExport: the file is not an export, is cut or was edited, or has a later version.
         """

@@ -25,7 +25,7 @@ _FORMAT = "scrapy_dq_export"
 
 
 class BadLine(ValueError):
-    """The line does not belong to an export; the message says why."""
+    """The line does not belong to an export; the message has the reason."""
 
 
 def _packed(value: bytes) -> str:
@@ -82,10 +82,10 @@ def part_line(part: Part, seen: Seen) -> str:
     """Return the line of a part, without a line end.
 
     Args:
-        seen: the kind of the crawl's `seen`.
+        seen: how the crawl stores its fingerprints.
     """
     rows = map(attrgetter(*_FIELDS[part.kind]), part.items) if part.kind in _FIELDS else part.items
-    # By columns, which is faster than by rows.
+    # Converting by columns is faster than by rows.
     columns = zip(_columns(part.kind, seen), zip(*rows, strict=True), strict=True)
     written = [map(write, values) for (write, _), values in columns]
     line: dict[str, Any] = {part.kind: list(zip(*written, strict=True) if len(written) > 1 else written[0])}

@@ -1,6 +1,6 @@
 """The frontier: all stored state of one crawl, and the workers that share it.
 
-Depends on Redis, not on Scrapy.
+This package depends on Redis, but not on Scrapy.
 """
 
 from scrapy_dq.frontier.admin.control import PartitionLimits, limit

@@ -15,21 +15,22 @@ class Receipt:
     status: Status
     applied: bool = False
     dropped: tuple[int, ...] = ()
-    """Positions, in the prefix, of puts that were already seen."""
+    """Positions of duplicate puts in the prefix."""
     census: Census = Census()
     leases: tuple[Lease, ...] = ()
     next_due_s: float | None = field(default=None, compare=False)
-    """Seconds until the next entry is due or a partition's wait ends; None: there is neither."""
+    """Seconds until the next entry is due or a partition's wait ends; None: nothing waits for a time."""
     blocked: tuple[bytes, ...] = ()
     """The blocked partitions among `Terms.here`."""
     wrong_key: str = field(default="", compare=False)
-    """A message about a start key of another type, from which nothing is read; empty: none."""
+    """A message about a start key of a wrong type, from which Redis reads nothing; empty: no such key."""
     refused: tuple[int, ...] = ()
     """Positions of puts that were refused because too many entries wait (`Put.most`)."""
     commands: Commands | None = None
     """None: not read."""
     damage: str = ""
-    """Which keys contradict the counts: some were deleted or evicted, and an audit is due; empty: none."""
+    """Which keys contradict the counts, so that an audit is due; empty: none. Keys were deleted or evicted,
+    or an error has stopped a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +44,22 @@ class Joined:
     census: Census
     spider_args: str
     limits_before: Limits | None = None
-    """The previous limits of the run, if this worker's limits have replaced them; None: they are the same."""
+    """The previous limits of the run, if this worker's limits have replaced them; None: nothing changed."""
     adopted: bool = False
-    """Fingerprints of another scheduler were adopted: `Put.known_as` is looked up."""
+    """Whether fingerprints of another scheduler were adopted, so that Redis looks up `Put.known_as`."""
     commands: Commands = Commands()
     ended_s: float | None = None
-    """FINISHED, for a restarted worker: seconds since the end of the run; None: the run's name matched, or
-    the run ended while this worker joined it."""
+    """With FINISHED, if this worker seems to be a restarted worker of the run: seconds since the end of the
+    run. None: the run's name matched, or the run ended while this worker was joining it."""
     crawled: bool = False
-    """Another worker with a start() has taken part in this run: its items may exist elsewhere."""
+    """Whether another worker with a start() has taken part in this run, so that items may exist elsewhere."""
     forgotten: int = field(default=0, compare=False)
-    """How many requests of the previous run had failed or were dead letters. They are still seen, but this
-    join has begun a run and deleted their records."""
+    """How many requests of the previous run had failed or were dead letters. The seen set still has them, but
+    this join has begun a run and deleted their records."""
     registered: int = field(default=0, compare=False)
-    """Passed to every exchange of this worker."""
+    """The time of the registration, which every exchange of this worker repeats."""
     shards_exist: bool = False
-    """All shards of the crawl exist."""
+    """Whether all shards of the crawl exist, according to home."""
     run_name: str = ""
     """The name of the run that was joined."""
 
@@ -83,13 +84,13 @@ class Rejoined:
     run: int = 0
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
-    """The last exchange under the old id that Redis has stored. None: Redis has no record of any id.
-    Negative, -2 - n: Redis knows only a former id; n is the last exchange under the oldest former id, or
-    2^52 if Redis knows a newer one."""
+    """The number of the last exchange under the old id that Redis has stored. None: Redis has no record of
+    any id. Negative, -2 - n: Redis knows only a former id. Then n is the number of the last exchange under
+    the oldest former id, or 2^52 if Redis knows a newer former id."""
     commands: Commands | None = field(default=None, compare=False)
     """None: not read."""
     registered: int = field(default=0, compare=False)
-    """Passed to every exchange under the new id."""
+    """The time of the registration, which every exchange under the new id repeats."""
 
 
 class Notices(NamedTuple):
@@ -98,17 +99,17 @@ class Notices(NamedTuple):
     run: int
     census: Census
     kinds: list[str]
-    """Any of finished, dead (there are dead letters), deaths (a third worker died), outage (of a minute)."""
+    """Some of finished, dead (there are dead letters), deaths (of three workers), outage (of a minute)."""
 
 
 class Flushed(NamedTuple):
     """The result of a flush."""
 
     joined: str
-    """Id of a live worker: the flush was refused, and nothing was deleted; else empty."""
+    """Id of a live worker, if it prevented the flush, so that nothing was deleted; else empty."""
     deleted: Census
     left: bool = False
-    """Part of the seen set is left: the exchanges of the next run, or `scrapy dq clear --all`, delete it."""
+    """Whether part of the seen set is left. The next run's exchanges or `scrapy dq clear --all` delete it."""
     shards: int = 1
     """How many shards the crawl had, according to home."""
 
@@ -118,12 +119,11 @@ class Audited:
     """The findings of an audit; see lua/transitions/audit.lua."""
 
     lists: int = 0
-    """Lists without a band, so that no worker would have served them."""
+    """Lists without a band, so that no worker would have leased their entries."""
     unled: int = 0
-    """Requests in those lists, unless the lists were repaired."""
+    """Requests in these lists, unless the audit has repaired the lists."""
     partitions: int = 0
-    """Partitions with entries that were in no set (rotation etc.), so that no worker would have served
-    them."""
+    """Partitions with entries that were in no set (rotation etc.), so that nothing would have been leased."""
     members: int = 0
     """Workers that were missing among the members."""
     gone: int = 0
@@ -145,7 +145,7 @@ class Figures:
     exchanges: int = 0
     """Answered exchanges and rejoins."""
     exchange_s: float = 0.0
-    """Time until their answers."""
+    """Sum of the times from these calls to their answers."""
     errors: int = 0
     """Calls without a usable answer."""
     outage_s: float = 0.0
@@ -163,11 +163,11 @@ class Member:
     in_flight: int
     beat: int = 0
     since: float = 0.0
-    """When it joined, in seconds since 1970 by the clock of Redis; 0: unknown."""
+    """When the worker joined, in seconds since 1970 by the clock of Redis; 0: unknown."""
     done: int = 0
-    """Requests of this run that it has completed, including failed ones."""
+    """Number of requests of this run that the worker has completed, including failed ones."""
     waits_since: float = 0.0
-    """When the present outage of its exchanges began, in the unit of `since`; 0: they get answers."""
+    """When the present outage of the worker's exchanges began, in the unit of `since`; 0: no outage."""
     waits_for: str = ""
     """The reason of this outage."""
 

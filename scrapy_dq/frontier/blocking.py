@@ -1,4 +1,4 @@
-"""One style of I/O: each step is a coroutine; with a blocking client, it runs to its end at once."""
+"""One style of I/O: each step is a coroutine. With a blocking client, it runs to its end without waiting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 async def reply_of(called: Any) -> Any:
-    """Return a client's reply: methods of `redis` return it, methods of `redis.asyncio` an awaitable."""
+    """Return a client's reply: methods of `redis` return a reply, methods of `redis.asyncio` an awaitable."""
     return await called if isawaitable(called) else called
 
 
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine with a blocking client: it never waits for an event loop."""
+    """Return the result of a coroutine that uses a blocking client, and so never waits for an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Caller:
     """One crawl, or a shard of it, behind one `redis.asyncio` client.
 
-    The client must not retry: a script could then run twice.
+    The client must not retry calls: otherwise a script could run twice.
     """
 
     def __init__(self, client: Any, name: keys.Shard, start_keys: StartKeys | None) -> None:
@@ -33,11 +33,12 @@ class Caller:
         self._start_keys = start_keys.keys if start_keys else ()
         self._start_kind = start_keys.kind if start_keys else ""
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
-        """Other transitions have `_keys`. A join reads no start key, but Redis refuses it to a user who may
-        not read them: otherwise the worker would join, and never get a start request."""
+        """The keys of transitions that also have start keys; the others have `_keys`. A join reads no start
+        key. But because it declares them, Redis refuses the join to a user who may not read them. Otherwise
+        the worker would join, and never get a start request."""
         self._scripts: dict[str, Script] = {"exchange": Function("exchange")}
         self._denied = False
-        """Redis has refused a command: the next call probes all commands first."""
+        """Whether Redis has denied a command. If so, the next call first checks all commands (probe.lua)."""
 
     def on(self, client: Any) -> Self:
         """Return a copy of this frontier behind another client."""

@@ -1,4 +1,4 @@
-"""The calls of a worker to its frontier. It repeats a call byte for byte until Redis answers."""
+"""The calls of a worker to its frontier. A worker repeats a call byte for byte until Redis answers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Exchange(NamedTuple):
     epoch: str
     run: int
     seq: int
-    """One more than in the last answered exchange; 1 after (re)joining."""
+    """One more than in the last answered exchange; 1 after a join or rejoin."""
     want: int
-    """Number of leases, 0 to MAX_LEASES."""
+    """Maximum number of new leases, 0 to MAX_LEASES."""
     seeding: Seeding
     held: int
     """Number of leases that the worker believes it owns before *moves* are applied."""
@@ -42,7 +42,7 @@ class Exchange(NamedTuple):
     terms: bytes = NO_TERMS
     """From `pack_terms`."""
     registered: int = 0
-    """From the answer to join or rejoin; 0: any. A late copy does not match a later registration."""
+    """From the answer to join or rejoin; 0: any. A late copy of the call fits no later registration."""
 
 
 class Composed(NamedTuple):
@@ -56,7 +56,7 @@ class Composed(NamedTuple):
     forgotten: int
     """Number of ids to forget in `call.terms`."""
     at: float
-    """When it was composed; a repeat has the same time."""
+    """When the exchange was composed; a repeat has the same time."""
 
 
 class Rejoin(NamedTuple):
@@ -71,12 +71,12 @@ class Rejoin(NamedTuple):
     run: int
     held: list[bytes]
     parentless: Parentless
-    """Whether the worker has puts without a parent lease. With these it also registers in a finished run, as
-    long as the tokens of its puts are stored; the first new put reopens the run."""
+    """Whether the worker has puts without a parent lease. If it has, Redis also registers it in a finished
+    run, as long as the tokens of its puts are stored. The first new put then reopens the run."""
     seeding: Seeding
     """ACTIVE or AGAIN."""
     registered: int = 0
     """From the answer under *old_id*; 0: any."""
     former_ids: tuple[str, ...] = ()
-    """Its ids before *old_id*, newest first; Redis may know only one of them. Puts have retired from its log
-    only under the last one."""
+    """The worker's ids before *old_id*, newest first. Redis may know only one of them. Of these ids, only the
+    oldest one may have puts that have retired from the log."""

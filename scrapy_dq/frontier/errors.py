@@ -1,4 +1,4 @@
-"""Explains the errors of Redis, and how to fix them: each is an outage, none ends the crawl."""
+"""Explains the errors of Redis, and how to fix them. None of these errors ends a running crawl."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CAUSES = (
      "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
 
-# The text around an error in a script. It differs between workers although the cause is the same.
+# The text around an error in a script. This text differs between workers although the cause is the same.
 _PLACE_IN_SCRIPT = re.compile(
     r"^Error running script \(call to \w+\): (@user_script: ?\d+: )*-?|\.? script: \w+, on @user_script:\d+$"
 )
@@ -51,7 +51,7 @@ _DENIED_IN_A_SCRIPT = (
 
 
 def describe(error: BaseException) -> str:
-    """Return the text of an error from Redis without its full stop; its type's name if there is no text."""
+    """Return the text of an error from Redis without its full stop, or the error's type if it has no text."""
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
@@ -76,8 +76,8 @@ def unavailable(error: BaseException) -> FrontierUnavailable:
 def moved_to(error: BaseException) -> tuple[str, int] | None:
     """Return host and port of the node that has the keys, from MOVED of a Redis Cluster.
 
-    None: it is another error. An empty host means the host of the node that has answered. (Before version 6,
-    redis-py has an exception for MOVED only in clients of clusters.)
+    None: *error* is another error. An empty host means the host of the node that has answered. (Before
+    version 6, redis-py has an exception for MOVED only in clients of clusters.)
     """
     named = isinstance(error, MovedError) or str(error).startswith("MOVED ")
     found = re.fullmatch(r"(?:MOVED )?[0-9]+ (.*):([0-9]{1,5})", str(error)) if named else None
@@ -93,20 +93,20 @@ def passes(error: BaseException) -> bool:
 
 
 def is_answer(error: BaseException | None) -> bool:
-    """Tell whether Redis has answered with a refusal: a key has another type, or may not be read."""
+    """Tell whether Redis has answered with a refusal, for example because a key has another type."""
     refused = isinstance(error, (ResponseError, FrontierRefused, AuthenticationError, AuthorizationError))
     return error is not None and refused and not passes(error)
 
 
 def refuses(error: BaseException) -> bool:
-    """Tell whether Redis has answered with a refusal that every worker would get: it is full, or denies."""
+    """Tell whether Redis has answered with a refusal that every worker would get, such as a full memory."""
     text = f"{type(error).__name__} {error}"
     is_full = isinstance(error, ResponseError) and any(mark in text for mark in _FULL)
     return is_full or is_answer(error)
 
 
 def is_no_answer(error: BaseException) -> bool:
-    """Tell whether Redis cannot be reached, or gives no usable answer now: not a defect of this program."""
+    """Tell whether *error* means that Redis cannot be reached or gives no usable answer now."""
     return isinstance(error, (RedisError, OSError, FrontierUnavailable)) and not is_answer(error)
 
 

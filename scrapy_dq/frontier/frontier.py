@@ -1,4 +1,4 @@
-"""The frontier of one crawl as typed calls: every move of an entry goes through here."""
+"""The frontier of one crawl as typed calls. Workers make every move of an entry through these calls."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ from scrapy_dq.frontier.scan import Found
 from scrapy_dq.frontier.wire import ms
 
 SWEEP_STEP = 1_000
-"""Keys unlinked at once: 1 ms of Redis's time."""
+"""Number of keys to unlink in one call, which takes about 1 ms of Redis's time."""
 SWEEP_S = 1.0
 """The longest time for which a leaving worker sweeps discarded keys."""
 FLUSH_SWEEP_S = 10.0
-"""The longest time for which a flush deletes: enough for about 50 million fingerprints."""
+"""The longest time for which a flush sweeps discarded keys: enough for about 50 million fingerprints."""
 
 
 class Frontier(Caller):
     """All stored state of one crawl, behind one `redis.asyncio` client.
 
-    Every call either returns, or raises FrontierUnavailable (no usable reply: repeat it unchanged) or
-    FrontierRefused (Redis cannot be used, or its data is invalid; nothing was changed).
+    Every call either returns or raises one of two errors. After FrontierUnavailable (no usable reply), repeat
+    the call unchanged. FrontierRefused means that Redis cannot be used as configured, or has invalid data.
     """
 
     keep_failed = 10_000
-    """How many of the newest failed requests are kept, to show and retry them. At about 250 bytes each, they
-    take 2.5 MB of Redis. A user with more failures needs their causes and a new run, not a list."""
+    """How many of the newest failed requests Redis keeps, so that a user can list and retry them. At about
+    250 bytes each, they take 2.5 MB of Redis. A user with more failures needs their causes and a new run."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class Frontier(Caller):
         self._seen = seen
 
     async def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
-        """Register a new worker; create the frontier, or start its next run, if no run is open.
+        """Register a new worker. If no run is open, create the frontier or start its next run.
 
         Args:
-            new_epoch: a fresh uuid, used only if the frontier is absent.
+            new_epoch: a fresh uuid; it becomes the epoch if the frontier is absent.
         """
         return wire.parse_joined(await self.call_join(worker_id, identity, new_epoch, crawl))
 
@@ -98,7 +98,7 @@ class Frontier(Caller):
         Args:
             run: the run of home; -1: this is home.
             exists: home knows that this shard exists.
-            replaces: the epoch that the shard may leave for *epoch*, the epoch of home.
+            replaces: the epoch of another crawl in this shard, which may be deleted for the crawl at home.
         Source: transitions/join.lua
         """
         reply: list[Any] = await self._call(
@@ -114,7 +114,7 @@ class Frontier(Caller):
         return Standing(wire.parse_epoch(epoch or b""), wire.number_of(run or b""), phase != b"finished")
 
     async def note_shards(self, epoch: str, run: int) -> None:
-        """Note, at home, that all other shards exist; do nothing if the run is over or home was replaced.
+        """Record at home that all other shards exist; do nothing if the run is over or home was replaced.
 
         Source: transitions/shards.lua
         """
@@ -134,11 +134,11 @@ class Frontier(Caller):
         return wire.parse_rejoined(reply)
 
     async def exchange(self, call: Exchange) -> Receipt:
-        """Apply the moves of *call* in order and take up to as many leases as it wants, in one atomic step.
+        """Apply the moves of *call* in order and take at most `call.want` leases, in one atomic step.
 
         Raises:
-            FrontierUnavailable: the moves may or may not have been applied. Repeat the same call: it is
-                applied once.
+            FrontierUnavailable: the moves may or may not have been applied. Repeat the same call: Redis
+                applies it once.
         Source: transitions/exchange.lua
         """
         reply = await self._call(
@@ -153,7 +153,8 @@ class Frontier(Caller):
         """Wait until enough replicas have everything that was applied so far.
 
         Raises:
-            FrontierUnavailable: too few have it. The master has applied the exchange, but it does not count.
+            FrontierUnavailable: too few replicas have it. The worker repeats the exchange, although the
+                master has applied it.
         """
         async with self.on_one_connection() as (alone, client):
             # WAIT refers to the last write on the same connection, and a repeated exchange writes nothing.
@@ -181,7 +182,7 @@ class Frontier(Caller):
             worker_id: the member that makes the call.
             number: the number of this call, from 1 on; a repeat has the same number.
             fingerprints: at most 1,000; 20 bytes each if they are scrapy-redis's.
-            scrapys: this crawl's fingerprinter makes the same fingerprints: they count as seen.
+            scrapys: this crawl's fingerprinter makes the same fingerprints, so add them to the seen set.
         Returns:
             the number of new fingerprints; False if Redis was rolled back and has lost earlier calls.
         Raises:
@@ -199,12 +200,13 @@ class Frontier(Caller):
         """Fence a dead worker.
 
         Args:
-            gone: its process has ended; else it may come back, and Redis keeps the data for its rejoin.
-            by: the calling worker, if it has not begun its start() yet: its start() then counts as the later
-                one.
+            gone: the worker's process has ended. False: it may come back, and Redis keeps data for its
+                rejoin.
+            by: the id of the calling worker, if its start() has not begun. Redis then records that this
+                worker joined after the interruption, so that its start() can complete the interrupted one.
         Returns:
             OK, ABSENT, LOST, RESYNC or FINISHED; the name (`Identity.starts`) of the dead worker's start() if
-            that is incomplete now, else "".
+            that start() is incomplete now, else "".
         Source: transitions/fence.lua
         """
         reply = await self._call("fence", worker_id, epoch, run, int(gone), by)
@@ -213,7 +215,7 @@ class Frontier(Caller):
     async def drain(
         self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
     ) -> tuple[int, int, int]:
-        """Move up to *limit* leases of a fenced worker to quarantine; return (moved, buried, left).
+        """Take up to *limit* leases from a fenced worker; return (moved, buried, left).
 
         Source: transitions/drain.lua
         """
@@ -231,13 +233,13 @@ class Frontier(Caller):
         began: bool = True,
         why: str = "",
     ) -> tuple[int, bool]:
-        """Release all leases and unregister; return (number of released leases, whether no member is left).
+        """Release all leases and unregister; return how many were released, and whether no member is left.
 
         Args:
             version: the version of this shard when home had finished the run; -1: the run is not over, or
                 this is home.
-            kept: another shard has failed requests or dead letters: keep the data for a retry.
-            began: its start() may have begun.
+            kept: another shard has failed requests or dead letters, so this shard keeps the data for a retry.
+            began: the worker's start() may have begun.
             why: why the worker closes, for the journal.
         Source: transitions/leave.lua
         """
@@ -263,7 +265,7 @@ class Frontier(Caller):
         """Rebuild derived keys from *lists* (rank, partition, ...) and *worker_ids*.
 
         Args:
-            last: no more parts follow: compare the counts, and record losses.
+            last: no more parts follow, so compare the counts, and record losses.
             repair: False: only report.
         Raises:
             FrontierRefused: the run is over, or the frontier is a different one.
@@ -275,7 +277,7 @@ class Frontier(Caller):
         return Audited(bands, unled, partitions, members, gone, bool(seen_gone))
 
     async def epoch(self) -> bytes:
-        """Return the stored epoch; empty: there is no readable one."""
+        """Return the stored epoch; empty: no readable epoch is stored."""
         try:
             return await self.client.hget(keys.meta(self.name), "epoch") or b""
         except (RedisError, OSError, TimeoutError) as error:
@@ -284,7 +286,7 @@ class Frontier(Caller):
             return b""
 
     async def flush(self, dead: Sequence[str], force: bool = False, epoch: bytes | None = None) -> Flushed:
-        """Delete the crawl, even if its data is invalid, unless a member is not among *dead*.
+        """Delete the crawl, even if its data is invalid, if all its members are among *dead*.
 
         Args:
             force: delete it even if workers are live.
@@ -302,14 +304,14 @@ class Frontier(Caller):
             return Flushed(wire.id_text(reply[1]), Census())
         left = False
         if reply[4]:
-            # The exchanges of the next run sweep the rest.
+            # If some keys are left, the exchanges of the next run sweep them.
             left = await self.sweep(FLUSH_SWEEP_S)
         return Flushed("", Census(waiting=reply[1], in_flight=reply[2], seen=reply[3]), left, reply[5])
 
     async def purge(self, found: Found) -> int:
         """Unlink the keys in *found* that no index names, and return how many.
 
-        Only for a flushed crawl: in any other crawl, an audit rebuilds the indexes.
+        Call this only for a flushed crawl. In any other crawl, an audit rebuilds the indexes instead.
 
         Source: transitions/purge.lua
         """
@@ -318,7 +320,7 @@ class Frontier(Caller):
         return int(deleted)
 
     async def sweep(self, most_s: float) -> bool:
-        """Unlink discarded keys for at most about *most_s* seconds; return whether some are left.
+        """Unlink discarded keys for about *most_s* seconds at most; return whether some are left.
 
         Source: transitions/sweep.lua
         """
@@ -332,24 +334,24 @@ class Frontier(Caller):
         """Add one worker's stats to the sums of all workers; return OK, LOST, RESYNC or FINISHED.
 
         Args:
-            source: identifies the reporter; stays the same when the worker rejoins.
+            source: identifies the reporter, and stays the same when the worker rejoins.
             number: one more than in the source's last answered tally.
             deltas: from `pack_tally`.
         Raises:
-            FrontierUnavailable: repeat the same arguments: they are counted once.
+            FrontierUnavailable: no usable reply. Repeat the same arguments: Redis counts them once.
         Source: transitions/tally.lua
         """
         reply = await self._call("tally", source, epoch, run, number, deltas)
         return str(reply[0].decode())
 
     async def notices(self, dead: int = 0, outage_s: float = 0.0) -> Notices | None:
-        """Return the events of the run that were not reported yet, each kind once; None: no crawl.
+        """Return the kinds of events of the run that were not reported yet; None: there is no crawl.
 
         Args:
             dead: the number of dead letters in the other shards.
             outage_s: seconds of the longest outage of the other shards.
         Raises:
-            FrontierUnavailable: these events may be lost.
+            FrontierUnavailable: no usable reply. Redis may have marked these events as reported.
         Source: transitions/notices.lua
         """
         status, *found = await self._call("notices", dead, ms(outage_s))
@@ -359,7 +361,7 @@ class Frontier(Caller):
         return Notices(run, Census(*counts), [kind.decode() for kind in kinds])
 
     async def interrupted_starts(self) -> list[str]:
-        """Return the name (`Identity.starts`) of each interrupted start(); "?": the name is not known."""
+        """Return the name (`Identity.starts`) of each interrupted start(); "?" if its name is not known."""
         with as_unavailable():
             stored = await self.client.hget(self._keys[0], "starts")
         starts = msgpack.unpackb(stored, raw=True) if stored else {}
@@ -370,16 +372,16 @@ class Frontier(Caller):
         return wire.parse_members((await self._call("overview", ""))[4])
 
     async def beats(self, worker_id: str, epoch: str) -> dict[str, int]:
-        """Return only the heartbeats from `beat`."""
+        """Make the same call as `beat`, and return only the heartbeats."""
         return (await self.beat(worker_id, epoch))[0]
 
     async def beat(self, worker_id: str, epoch: str, looks: bool = True) -> tuple[dict[str, int], int]:
         """Increment this worker's heartbeat; return the heartbeats of all workers and `Commands.count`.
 
-        No heartbeats are returned if the frontier is LOST.
+        If the frontier is lost, the result has no heartbeats.
 
         Args:
-            looks: False: return no heartbeats: with many workers, this saves Redis time.
+            looks: False: return no heartbeats, which saves Redis time if there are many workers.
         Source: transitions/beat.lua
         """
         return wire.parse_beats(await self._call("beat", worker_id, epoch, int(looks)))
@@ -395,7 +397,7 @@ class Frontier(Caller):
             waited_s: seconds since the present outage began; 0: there is no outage.
             why: the reason of the present outage.
         Raises:
-            FrontierUnavailable: a second report may count the figures twice.
+            FrontierUnavailable: no usable reply. A second report may count the figures twice.
         Source: transitions/report.lua
         """
         figures = counted.exchanges, ms(counted.exchange_s), counted.errors, ms(counted.outage_s)

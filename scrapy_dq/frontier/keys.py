@@ -86,20 +86,20 @@ class Shard(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The first words of log lines about this shard; empty for home."""
+        """The beginning of log lines about this shard; empty for home."""
         return "" if self.is_home else f"Shard {self.number} of crawl {self.crawl!r}: "
 
 
 def schema_of(shards: int) -> str:
-    """Return the stored version; it shuts out workers without shards, which would use home alone."""
+    """Return the stored version. It shuts out workers without DQ_SHARDS, which would use home alone."""
     return SCHEMA if shards == 1 else f"{SCHEMA}-shards"
 
 
 def prefix(of: str | Shard) -> str:
     """Return the common prefix of all keys of a shard.
 
-    The name is percent-encoded, including braces, colons, slashes and stars. So no two shards share a key,
-    and the hash tag is the whole name: a shard lies in one slot of a Redis Cluster.
+    The name of the crawl is percent-encoded, including braces, colons, slashes and stars. So no two shards
+    share a key, and the hash tag is the whole name and number: a shard lies in one slot of a Redis Cluster.
     """
     crawl, number = (of, 0) if isinstance(of, str) else of
     name = quote(crawl, safe="")
@@ -118,15 +118,15 @@ def meta(of: str | Shard) -> str:
 
 
 def rank_of(band: bytes) -> int:
-    """Return the rank of the list of the backlog that a band names."""
+    """Return the rank in a *band*, which names a list of the backlog."""
     return int.from_bytes(band, "big") - 2**52
 
 
 def fixed(of: str | Shard) -> tuple[str, ...]:
-    """Return the KEYS of every script: all names that are not made from data."""
+    """Return the fixed names of keys, which every script gets as KEYS."""
     return tuple(prefix(of) + name for name in FIXED)
 
 
 def shard_of(partition: bytes, token: bytes, shards: int) -> int:
-    """Return the number of an entry's shard: by its partition; without one, by its token (fingerprint)."""
+    """Return the number of an entry's shard, by its partition or, without a partition, by its token."""
     return crc32(partition or token) % shards

@@ -1,4 +1,4 @@
-"""The message of a stream in the stored payload of an entry made from it. Source: lua/lib/messages.lua"""
+"""The stored payload of an entry that was made from a message of a stream. Source: lua/lib/messages.lua"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ FROM_STREAM = b"\x08"
 
 
 def apart(stored: bytes) -> tuple[bytes, bytes]:
-    """Return the message that a *stored* payload was made from, and the rest; see `Put.message`."""
+    """Split a *stored* payload into its message (`Put.message`; empty: none) and the payload itself."""
     if not stored.startswith(FROM_STREAM):
         return b"", stored
     begin = len(FROM_STREAM) + 2 + int.from_bytes(stored[1:3], "big")

@@ -8,45 +8,52 @@ from enum import Enum, IntEnum
 
 ENTRY_ID_BYTES = 12
 MAX_MOVES = 1_000
-"""Most moves in one exchange: a script blocks Redis while it runs."""
+"""Maximum number of moves in one exchange, because a script blocks Redis while it runs."""
 MAX_LEASES = 1_000
 MAX_PARTITION_BYTES = 512
 MAX_EXCHANGE_BYTES = 4 * 1024 * 1024
-"""Most payload bytes of one exchange, in each direction."""
+"""Approximate maximum number of payload bytes of one exchange, in each direction."""
 PRIORITY_LIMIT = 2**49
-"""Priorities beyond ± this are clamped: places are computed in Lua's 53-bit integers."""
+"""Priorities are clamped to ± this limit, because Lua computes places with 53-bit integers."""
 
 
 class FrontierError(Exception):
-    """Base of everything that `scrapy_dq.frontier` raises."""
+    """Base class of the errors of a Frontier, Worker or Queue.
+
+    Functions that take a blocking client also raise redis.exceptions.RedisError.
+    """
 
 
 class FrontierUnavailable(FrontierError):
-    """No usable reply: the call may or may not have been applied. Repeat it unchanged."""
+    """Redis gave no usable reply, and may or may not have applied the call. Repeat the call unchanged."""
 
 
 class FrontierUntrusted(FrontierUnavailable):
-    """The certificate of the server is not accepted: nothing was sent."""
+    """This process does not accept the certificate of the server, and has sent nothing."""
 
 
 class FrontierRefused(FrontierError):
-    """The frontier cannot be used as configured; nothing in Redis was changed."""
+    """The settings, the stored data or the rights of the user do not permit the call.
+
+    An immediate repeat does not help. If Redis has stopped a script midway, for example at a denied command,
+    some data may have changed.
+    """
 
 
 class BegunAnew(FrontierRefused):
-    """The crawl was deleted, and another one has begun."""
+    """The crawl was deleted, and another crawl with the same name has begun."""
 
 
 class RunOver(FrontierRefused):
-    """The run has ended while a worker joined it."""
+    """The run ended while a worker was joining it."""
 
 
 class SpillLost(Exception):
-    """Moves on disk cannot be read."""
+    """An outbox cannot read its moves back from disk; its worker handles this error."""
 
 
 class FrontierLost(FrontierError):
-    """The frontier is gone, or was replaced by another one; nothing of it is left."""
+    """The frontier is gone, or another one has replaced it. The crawl cannot continue."""
 
 
 class Order(str, Enum):
@@ -59,11 +66,11 @@ class Order(str, Enum):
 
     @property
     def by_priority(self) -> bool:
-        """Whether priorities count; otherwise all entries have the rank 0."""
+        """Whether the order depends on priorities. If it does not, all entries have rank 0."""
         return self.value.startswith("priority")
 
     def newest_first(self, rank: int = 0) -> bool:
-        """Return whether the newest entry of *rank* comes first; `rank % 4` is its `StartQueue`."""
+        """Tell whether the newest entry of *rank* comes first; `rank % 4` is the entry's `StartQueue`."""
         start = rank % 4
         if self.by_priority and start:
             return start == StartQueue.LIFO
@@ -75,9 +82,9 @@ class Seen(str, Enum):
 
     EXACT = "exact"
     EXPIRING = "expiring"
-    """With their times of admission: a later run ignores old fingerprints."""
+    """Each fingerprint has its time of admission, so that a later run can ignore old fingerprints."""
     COMPACT = "compact"
-    """Truncated to 74 bits each, and packed."""
+    """About 74 bits of a hash of each fingerprint, in packed sets."""
 
 
 class Status(str, Enum):
@@ -90,50 +97,54 @@ class Status(str, Enum):
 
 
 class Admission(IntEnum):
-    """Which key decides that a put is new."""
+    """Which key decides whether a put is new, and by which token."""
 
     SEEN = 1
-    """By fingerprint, for the whole crawl."""
+    """`seen`, by fingerprint: a request is stored once, as long as `seen` keeps its fingerprint."""
     SEED = 2
-    """By fingerprint and occurrence, once per run, because `start()` yields the same on every worker."""
+    """`seeds`, by a hash of the payload, and how often this `start()` has yielded that payload. Every
+    worker's `start()` yields the same requests, and Redis stores each once per run."""
     ID = 3
-    """By entry id: equal `dont_filter` requests stay separate, and a repeated put is stored once."""
+    """`admitted`, by entry id: equal `dont_filter` requests stay separate, and a repeat stores nothing."""
 
 
 class StartQueue(IntEnum):
-    """How start requests are served among requests of the same priority, in an order with priorities."""
+    """The position of a start request among requests of the same priority. Only orders by priority use it."""
 
     SHARED = 0
-    """Like all others. Requests that no `start()` has yielded also have this value."""
+    """Start requests are served like all others. All other requests also have this value."""
     FIFO = 1
-    """After all others, the oldest first."""
+    """Start requests are served after all other requests, the oldest first."""
     LIFO = 2
-    """After all others, the newest first."""
+    """Start requests are served after all other requests, the newest first."""
 
 
 class Seeding(IntEnum):
-    """A worker's level of seeding. Its exchange may finish the run only with DONE."""
+    """A worker's level of seeding. A run can finish only while all workers report DONE."""
 
     DONE = 0
-    """Its `start()` is exhausted, or it has none."""
+    """The worker's `start()` is exhausted, or the worker has no `start()`."""
     ACTIVE = 1
-    """Its `start()` is not exhausted, or puts without a parent wait in its outbox."""
+    """The worker's `start()` is not exhausted, or puts without a parent wait in its outbox. With several
+    shards, such puts may also wait until they are retired in another shard."""
     FAILED = 2
-    """Its `start()` raised, and yields nothing more."""
+    """The worker's `start()` raised an error, and yields nothing more."""
     LISTENING = 3
-    """It listens for start payloads: this keeps the run open, but is not counted as seeding."""
+    """The worker listens for start payloads. The run stays open, but the worker does not count as seeding."""
     AGAIN = 4
-    """Its start requests were stored and then lost: `start()` has to run again."""
+    """Requests of this worker are lost, and only another run of its `start()` can find them again."""
 
 
 class Parentless(IntEnum):
-    """Which puts without a parent lease a rejoining worker has; they may reopen a finished run."""
+    """Which puts without a parent lease a rejoining worker has. With such puts, it may join a finished run,
+    and a new put then reopens the run."""
 
     NONE = 0
     WAITING = 1
-    """Not confirmed yet: only this worker has them, or its `start()` has yet to yield them."""
+    """Some are not confirmed: they wait in this worker's outbox, or its `start()` has yet to yield them."""
     LOGGED = 2
-    """Confirmed: a roll-back of Redis may have lost them, and the fact that they opened the run."""
+    """All are confirmed. But a roll-back of Redis may have lost some of them, and the run that they had
+    opened may be finished again."""
 
 
 def fits_a_partition(name: str) -> bool:
@@ -162,46 +173,48 @@ class Lease:
     """Earliest time for sending, in seconds of this process's monotonic clock; `Worker.sent` reports the
     sending. None: no delay."""
     place: bytes = field(default=b"", compare=False)
-    """Places sort in the order of serving; empty: unknown."""
+    """Redis serves the entries of a partition in the order of their places; empty: unknown."""
     suspect: bool = field(default=False, compare=False)
-    """A worker died while it held this entry; a worker holds one such lease at a time."""
+    """This entry may have killed a worker. A worker holds one such lease at a time."""
     message: bytes = field(default=b"", compare=False)
     """See `Put.message`."""
     was_declined: bool = False
-    """The code of another worker could not serve it."""
+    """A worker has declined this entry, because that worker's code could not serve it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Delay and concurrency of each partition, over all workers."""
+    """Delay, concurrency and budget of each partition, over all workers."""
 
     delay_s: float = 0.0
     """Seconds between two requests; 0: no delay."""
     concurrency: int = 0
-    """Most entries in flight; 0: no limit."""
+    """Maximum number of a partition's entries in flight; 0: no limit."""
     own: Mapping[str, tuple[float | None, int | None]] = field(default_factory=dict)
     """By partition: its own delay in seconds and concurrency; None: the default above."""
     budget: int = 0
-    """Most requests of a partition that are done in a run, or on a day; 0: any number."""
+    """Maximum number of requests of a partition per run or day; 0: no limit. Requests in flight, done or
+    failed count; done or failed requests that no site got do not."""
     daily: bool = False
-    """Budgets are for a day, by UTC; else for the run."""
+    """True: budgets apply to a day (UTC); False: to the run."""
     own_budgets: Mapping[str, int] = field(default_factory=dict)
-    """By partition: its own budget; 0: any number."""
+    """By partition: its own budget; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Note: a lease with a time for sending was sent, or will never be."""
+    """A note that the request of a lease with a time for sending was sent, or that it will never be sent."""
 
     partition: bytes
     entry_id: bytes
     at: float | None
-    """Seconds of this process's monotonic clock; None: never sent, so the next one may be sent at once."""
+    """The time of sending, in seconds of this process's monotonic clock. None: the request will never be
+    sent, so the next request of its partition may be sent immediately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Note: leave a partition alone, because its site asked for it."""
+    """A note that all workers have to leave a partition alone, because its site asked for a pause."""
 
     partition: bytes
     until: float
@@ -210,11 +223,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Note, for home: requests of this run are gone for good from a shard; a repeat changes nothing."""
+    """A note for home that a shard has lost requests of this run. A repeat of the note changes nothing."""
 
     shard: int
     count: int
-    """All losses of this shard, as far as the worker knows; 1 for a roll-back beyond the log."""
+    """All known losses of this shard; at least 1 after a roll-back beyond the replay log."""
 
 
 Note = Sent | Block | Gone
@@ -222,10 +235,10 @@ Note = Sent | Block | Gone
 
 @dataclass(frozen=True, slots=True)
 class StartKeys:
-    """Plain Redis keys from which start payloads are taken while the crawl runs."""
+    """Redis keys of the user, from which workers take start payloads while the crawl runs."""
 
     kind: str
-    """list (taken from its head), set, zset (highest score first), or stream (oldest first)."""
+    """list (workers take its head), set, zset (highest score first), or stream (oldest first)."""
     keys: tuple[str, ...]
     """In order of priority."""
     mark: bytes
@@ -234,12 +247,12 @@ class StartKeys:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim as many start payloads as leases are wanted."""
+    """A request for start payloads: at most as many as the exchange requests leases, in addition to these."""
 
     kind: str
     mark: bytes
     id_stem: bytes
-    """8 random bytes. Each new id is made from these and from the payload."""
+    """8 random bytes. Redis makes the id of each claimed entry from these, the payload and the sequence."""
 
 
 UNFINISHED, ELSEWHERE = -1, -2
@@ -248,27 +261,30 @@ UNFINISHED, ELSEWHERE = -1, -2
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The other contents of an exchange besides moves: the worker's capacity, notes, and tokens to forget."""
+    """The contents of an exchange besides its moves: the worker's capacity, notes, and tokens to forget."""
 
     ahead_s: float = 0.0
-    """Seconds before its time at which an entry may be leased, so that the round trip costs no time."""
+    """A request may be leased this many seconds before its time for sending, so that it is not late."""
     most: int = MAX_LEASES
-    """Most leases of a partition if the worker holds none of it."""
+    """Maximum number of new leases of a partition that is not in `here`."""
     here: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
-    """By partition: how many leases the worker holds, and how many more it could take."""
+    """By partition: how many leases the worker has buffered or is downloading; how many more it can take."""
     notes: Sequence[Note] = ()
     claim: Claim | None = None
     forget: bytes = b""
-    """Joined ids of entries whose puts will never be repeated."""
+    """The joined ids of entries whose puts no worker will repeat. Redis deletes their tokens."""
     no_suspects: bool = False
-    """Lease no suspect: the worker holds one from another shard, or has asked there for one."""
+    """True: Redis grants no suspect, because the worker has a suspect from another shard, or may get one."""
     max_pages: int | None = None
-    """Most entries of the run: new leases, leases in flight and `Census.pages` together; None: any number."""
+    """Maximum sum of new leases, leases in flight and `Census.pages` in the run; None: no limit."""
     busy_elsewhere: bool = False
-    """Other shards have something left, as far as the worker knows."""
+    """This worker is seeding, or another shard has entries that were not declined, as far as it knows."""
     finish_at: int | None = None
-    """With several shards, at home: the version with which the run may finish; UNFINISHED: it may not.
-    ELSEWHERE: this is not home. None: there is one shard, and the run finishes when nothing is left."""
+    """Whether this exchange may finish the run when nothing is left.
+
+    None: it may, because the crawl has one shard. UNFINISHED: it may not. ELSEWHERE: it may not, because this
+    shard is not home. Any other number: it may if home's version still is this number.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,37 +298,39 @@ class Census:
     seen: int = 0
     workers: int = 0
     seeding: int = 0
-    """Workers whose `start()` is not exhausted; counted only while nothing waits."""
+    """Workers at level ACTIVE. Exchanges count them only while the backlog is empty."""
     failed: int = 0
-    """Requests of this run that failed for good; the newest of them are kept."""
+    """Requests of this run that failed and were not retried since. Redis keeps copies of the newest ones."""
     delayed: int = 0
-    """Not due yet; not included in `waiting`."""
+    """Entries that are not due yet. `waiting` does not include them."""
     gone: int = 0
-    """Requests of this run, and keys, that were deleted or evicted while it ran; see `worker/audit.py`."""
+    """Known losses of this run: requests that were deleted or evicted, and 1 if the seen set was; at home
+    also the losses of the other shards (`Gone`). See `worker/audit.py`."""
     incomplete: int = 0
-    """Interrupted `start()` methods that no other worker has completed; counted only while nothing waits. The
-    run cannot finish while there are any."""
+    """Interrupted `start()` methods that no other worker has completed. The run cannot finish while there are
+    any. Exchanges count them only if nothing else keeps the run open."""
     version: int = field(default=0, compare=False)
-    """The version of the shard. It grows with each new entry and, with several shards, with each raised level
-    of seeding."""
+    """The version of the shard. It grows with each new or declined entry, and with each retry. With several
+    shards, it also grows when a worker registers or raises its level of seeding."""
     only_over_budget: int = field(default=0, compare=False)
-    """1: every waiting entry, if there is one, is over a budget of the run, and nothing could add others: no
-    lease, nothing delayed, no worker that seeds or listens. Known only from an exchange."""
+    """1: no waiting entry can be leased in this run, and no worker can add others. Each waiting entry is over
+    a budget of the run, or all workers have declined it. Nothing is leased or delayed, no worker is seeding
+    or listening, and the crawl is not on hold. Only an exchange can return 1."""
     never_sent: int = field(default=0, compare=False)
     """Done and failed requests that were not sent to any site."""
     declined: int = 0
-    """Waiting entries that the code of some worker cannot serve."""
+    """Waiting entries that some worker has declined. `waiting` includes them."""
     unserved: int = 0
     """Dead letters of this run that no worker could serve."""
 
     @property
     def pages(self) -> int:
-        """How many requests of this run were sent, and are done or failed."""
+        """Number of requests of this run that were sent to a site, and are done or failed."""
         return self.done + self.failed - self.never_sent
 
     @property
     def empty(self) -> bool:
-        """No entry is left, and no worker is seeding."""
+        """Whether no entry is left and no worker is seeding."""
         return not (self.waiting or self.in_flight or self.seeding or self.delayed)
 
     def __add__(self, shard: Census) -> Census:
@@ -321,7 +339,7 @@ class Census:
             self.waiting + shard.waiting, self.in_flight + shard.in_flight, self.done + shard.done,
             self.dead + shard.dead, self.seen + shard.seen, self.workers, self.seeding,
             self.failed + shard.failed, self.delayed + shard.delayed,
-            max(self.gone, shard.gone),  # home has the sum: workers report losses to it (`Gone`)
+            max(self.gone, shard.gone),  # home has the sum, because workers report all losses to it (`Gone`)
             self.incomplete,
             never_sent=self.never_sent + shard.never_sent,
             declined=self.declined + shard.declined,
@@ -330,22 +348,23 @@ class Census:
 
     @property
     def only_delayed(self) -> bool:
-        """Only entries that are not due yet are left."""
+        """Whether all entries that are left are delayed, and no worker is seeding."""
         return bool(self.delayed) and not (self.waiting or self.in_flight or self.seeding)
 
 
 class Hold(str, Enum):
-    """Whether, and how, a crawl is on hold: no worker gets a lease, even if entries wait."""
+    """Whether and how a crawl is on hold. While it is on hold, no worker gets a lease."""
 
     NONE = ""
     PAUSED = "paused"
-    """Buffered leases are released; running downloads are finished."""
+    """Workers release their buffered leases, and finish the running ones."""
     DRAINING = "draining"
-    """All leases are finished, including buffered ones."""
+    """Workers finish all their leases, including buffered ones."""
 
     @classmethod
     def _missing_(cls, value: object) -> Hold:
-        return cls.PAUSED  # invalid, or of a later version: the Lua code leases nothing with any value
+        # The value is invalid, or a later version has written it. The scripts grant no lease with any value.
+        return cls.PAUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,39 +372,44 @@ class Commands:
     """How many commands were sent to all workers of a crawl, and the current hold."""
 
     count: int = 0
-    """All of them; a heartbeat also returns this count."""
+    """Number of all commands. A heartbeat also returns this number."""
     stops: int = 0
-    """Orders to close, for the workers that were members at the time."""
+    """Number of stop commands. Each applies to the workers that were members when it was sent."""
     forgets: int = 0
-    """Removals of fingerprints from the seen set."""
+    """How often fingerprints were removed from the seen set."""
     limit_changes: int = 0
-    """Changes of the limits of a partition."""
+    """How often a user has changed the limits of a partition."""
     hold: Hold = Hold.NONE
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The properties in which all workers of a crawl must agree."""
+    """A worker's description of its crawl.
+
+    In an open run, all workers must agree on the fingerprinter, the spider, `partition_by` and the number of
+    shards. The other fields may differ.
+    """
 
     fingerprinter: str
     spider: str
     spider_args: str
     run_name: str = ""
     keep_seen: bool | None = False
-    """None: keep the value that a worker with a spider has stored."""
+    """Whether the seen set outlives the run. None: as stored; True if no worker has stored a value."""
     partition_by: str = "none"
     seen_ttl_s: float = 0.0
-    """Age at which a new run ignores fingerprints, if the kind of seen has times; 0: they never expire."""
+    """A new run ignores fingerprints that are older than this when it begins; 0: fingerprints never expire.
+    Only the expiring kind of seen has ages."""
     limits: Limits | None = field(default_factory=Limits)
-    """None: unchanged."""
+    """None: keep the stored limits."""
     starts: str = ""
-    """The name of this worker's start(), made from its arguments; empty: no start() (lib/starts.lua). Workers
-    with the same name yield the same requests, unless the name begins with a star."""
+    """The name of this worker's start(), made from the spider's arguments; empty: the worker has no start().
+    Workers with the same name yield the same requests, unless it begins with a star (lib/starts.lua)."""
     restart_window_s: float = 0.0
-    """For this many seconds after the end of a run of several hosts, this worker counts as a restarted worker
-    of that run."""
+    """If this worker joins within this many seconds after the end of a run of several hosts, it counts as a
+    restarted worker of that run, and begins no new run. This applies only to runs without a name."""
     shards: int = 1
     order_given: bool = True
     seen_given: bool = True
-    """False, like an empty name above: accept the stored value; if none is stored, the first worker that has
-    one sets it."""
+    """False: this worker accepts any stored order, or any kind of seen, as it does for an empty name above.
+    If no value is stored, the first worker that gives one sets it."""

@@ -25,10 +25,11 @@ class Put:
     """A StartQueue."""
     payload: bytes
     parent: bytes | None = None
-    """Entry id of the lease whose callback yielded it; None: no lease; empty: not relevant any more, because
-    it is `once` and confirmed."""
+    """Entry id of the lease whose callback yielded the request. None: there was no lease. Empty: the parent
+    does not matter any more, because the put is confirmed and has `once`."""
     source: Any = field(default=None, repr=False, compare=False)
-    """Returned to the caller if the put is dropped as a duplicate; never sent, and may be None by then."""
+    """An object that the owner gets back if the put is dropped as a duplicate. It is never sent to Redis, and
+    may be None by then."""
     partition: bytes = b""
     """UTF-8 without control characters, at most MAX_PARTITION_BYTES."""
     due_at: float = 0.0
@@ -36,25 +37,25 @@ class Put:
     not_before_s: float = 0.0
     """Earliest time of a lease, in seconds since 1970 by the clock of Redis."""
     reason: str = ""
-    """Why it cannot be served: it becomes a dead letter at once; empty: it can."""
+    """Why no worker can serve the request, which immediately becomes a dead letter; empty: normal."""
     known_as: bytes = b""
-    """Its fingerprint in the scheduler whose crawl was adopted: 20 bytes; empty: none."""
+    """The request's fingerprint in the scheduler whose crawl was adopted: 20 bytes; empty: none."""
     most: int = 0
-    """It is refused if at least this many entries wait in the crawl; only with Admission.ID. 0: no limit."""
+    """Redis refuses the put if this many entries wait in its shard; 0: no limit. Only with Admission.ID."""
     message: bytes = b""
-    """The message of a stream from which it was made: `<stream> 0 <id>`; empty: none. The message is
-    acknowledged when all its entries are done."""
+    """The message of a stream from which the request was made: `<stream> 0 <id>`; empty: none. Redis
+    acknowledges the message when all its entries are done."""
     once: bool = field(default=False, compare=False)
-    """Only this worker's replay log can repeat it: its id is random, or its parent's lease ends with it. Its
-    token is forgotten when the log has retired it; if the lease is in another shard and ends later, when that
-    end is certain (`worker/child_tokens.py`). Only with Admission.ID."""
+    """Only this worker's replay log can repeat the put, because its id is random, or because its parent's
+    lease ends with it. Only with Admission.ID. Redis forgets the token when the log has retired the put; or,
+    if the lease is in another shard and ends later, when that end is certain (`worker/child_tokens.py`)."""
     number: int = field(default=0, compare=False)
-    """Its place among the puts of this worker for the same shard, from 1 on; 0: not appended yet."""
+    """The number of this put among the worker's puts for the same shard, from 1 on; 0: not appended yet."""
     reference: int = field(default=0, compare=False)
-    """For `Worker.depends`: where the put is, and its number there. 0: in one frontier, or not put yet."""
+    """The shard of the put and its number there, for `Worker.depends`; 0: in one frontier, or not put yet."""
     fresh: bool = field(default=True, compare=False)
-    """Certainly not stored yet: if it was already seen, it is a duplicate. If False, the put itself may have
-    been stored before."""
+    """True: this put was certainly not stored before, so that a known token makes it a duplicate. False: it
+    may have been stored before."""
 
     @property
     def size(self) -> int:
@@ -69,13 +70,13 @@ class Ack:
 
     entry_id: bytes
     never_sent: bool = False
-    """Its request was not sent to any site: it counts neither against a budget nor as a page."""
+    """True: no site got the request, so it counts neither against a budget nor as a page."""
     size: ClassVar[int] = ENTRY_ID_BYTES
 
 
 @dataclass(slots=True)
 class Release:
-    """The entry goes back to its place in the backlog; no attempt is charged."""
+    """The entry returns to its place in the backlog; no attempt is charged."""
 
     entry_id: bytes
     size: ClassVar[int] = ENTRY_ID_BYTES
@@ -95,7 +96,7 @@ class Bury:
 
 @dataclass(slots=True)
 class Fail:
-    """The work has failed for good: the entry counts as settled, and a copy is kept for a retry."""
+    """The work has failed, and is not tried again. The entry is gone, but Redis keeps a copy for a retry."""
 
     entry_id: bytes
     reason: str
@@ -113,7 +114,8 @@ class Fail:
 class Again:
     """The work is done and will be repeated: the entry waits in `delayed`, under another id.
 
-    A worker that was taken for dead may still do the present work: with the same id, it would end the next.
+    A worker that was taken for dead may still do the present work. With the same id, that worker would end
+    the next lease.
     """
 
     entry_id: bytes
@@ -141,7 +143,8 @@ class Decline:
     entry_id: bytes
     reason: str
     fingerprint: bytes = b""
-    """Removed from the seen set if no worker can serve the request; empty: it has no fingerprint."""
+    """The request's fingerprint, which a later run removes from the seen set if no worker could serve the
+    request; empty: the request has no fingerprint."""
 
     @property
     def size(self) -> int:
@@ -150,7 +153,7 @@ class Decline:
 
 @dataclass(slots=True)
 class Defer:
-    """The work is done; the end of the lease follows when its puts in other shards are certain."""
+    """The work is done. The end of the lease follows when its puts in other shards are retired."""
 
     entry_id: bytes
     size: ClassVar[int] = ENTRY_ID_BYTES
@@ -159,12 +162,12 @@ class Defer:
 Ending = Ack | Fail | Bury | Again
 """A move that ends a lease whose work is over."""
 Return = Release | Decline
-"""A move that gives a lease back: its work is not done."""
+"""A move that gives a lease back, because its work is not done."""
 Move = Put | Return | Defer | Ending
 
 
 def may_be_known(moves: Iterable[Move]) -> None:
-    """Mark puts as possibly applied before, so that none of them is counted as a duplicate."""
+    """Record that Redis may have applied these puts before, so that none of them counts as a duplicate."""
     for move in moves:
         if isinstance(move, Put):
             move.fresh = False
@@ -181,7 +184,7 @@ _NAMES = {kind: [f.name for f in fields(kind) if f.name not in ("source", "refer
 
 def fields_of(move: Move) -> tuple[Any, ...]:
     """Return the number of *move*'s kind and its fields, except `source` and `reference`, for msgpack."""
-    # The most frequent kinds are spelled out: reading the fields by name is slower.
+    # The most frequent kinds are spelled out, because reading the fields by name is slower.
     if isinstance(move, Put):
         return (
             0, move.entry_id, int(move.admission), move.token, clamped(move.priority), int(move.start),

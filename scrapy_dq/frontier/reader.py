@@ -1,4 +1,4 @@
-"""Pages through the keys of a shard, at a measured pace. Changes nothing, and reads no key as a whole.
+"""Reads the keys of a shard page by page, at a measured pace. Changes nothing, and reads no key as a whole.
 
 An entry that moves during the reading may be missing, or appear twice. Entries at rest appear once, in the
 same order each time.
@@ -20,27 +20,27 @@ from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, IN_FLIGHT, WAITING
 T = TypeVar("T")
 MOST_RECORDS = 200
 _PART = 1_000
-"""Most members of a hash or a set in one page."""
+"""Approximate maximum number of members of a hash or set in one page."""
 _ELEMENTS = 500
-"""Most elements of a list."""
+"""Maximum number of elements of a list in one page."""
 _MOST_LISTS = 200
-"""Lists whose heads are read in one call: there may be a million lists of one element."""
+"""Maximum number of lists whose heads are read in one call. There may be a million lists of one element."""
 _HEAD = 8
-"""Elements in the head of a list: one call reads the heads of many lists."""
+"""Number of elements in the head of a list. One call reads the heads of many lists."""
 _OFFSET = 7
-"""Its index in the counts of a shard. Source: lua/lib/state.lua"""
+"""The index of the clock's offset in the counts of a shard. Source: lua/lib/state.lua"""
 _SCANS = {"hash": "hscan", "set": "sscan", "zset": "zscan"}
 _TYPES = {key.name: key.type for key in keys.KEYS}
 
 
 class ReadPace:
-    """Computes how many records to read next: about MAX_EXCHANGE_BYTES, estimated from the last ones.
+    """Computes how many records to read next, so that they take about MAX_EXCHANGE_BYTES at most.
 
-    A record may have megabytes: a fixed number of records could exceed a time-out or the memory. The first
-    read is small.
+    The estimate uses the size of the last records. A record may have megabytes, so a fixed number of records
+    could exceed a time-out or the memory. The first read is small.
 
     Args:
-        most: most records at once.
+        most: maximum number of records to read in one call.
     """
 
     def __init__(self, most: int = MOST_RECORDS) -> None:
@@ -68,7 +68,7 @@ Pages = AsyncIterator[list[bytes]]
 
 
 class Reader:
-    """Reads one shard. With a blocking client, no coroutine waits for an event loop: see `drained`."""
+    """Reads one shard. With a blocking client, no coroutine waits for an event loop (see `drained`)."""
 
     def __init__(self, client: Any, shard: str | Shard) -> None:
         """
@@ -89,7 +89,7 @@ class Reader:
         """Yield the contents of a key: fields and values, members and scores, or members.
 
         Args:
-            type_: hash, set or zset, if `keys.KEYS` does not tell it.
+            type_: hash, set or zset; empty: as in `keys.KEYS`.
         """
         scan = _SCANS[type_ or _TYPES[name.decode()]]
         cursor, pace = -1, ReadPace(_PART)
@@ -107,8 +107,8 @@ class Reader:
         """Yield the elements of a list.
 
         Args:
-            head: the first ones, from `heads`; None: not read yet.
-            beside: the number of lists that are read at once: it divides the size of a page.
+            head: the first elements, from `heads`; None: they were not read yet.
+            beside: the number of lists that are read at the same time; the size of a page is divided by it.
         """
         if head:
             yield head
@@ -121,7 +121,7 @@ class Reader:
             pace.saw(found)
 
     async def offset(self) -> int:
-        """Return the ms by which times in this shard are larger than times since 1970."""
+        """Return the difference in ms between times in this shard, which are larger, and times since 1970."""
         counts = await self.ask("hget", b"meta", "counts")
         return int(counts.split()[_OFFSET]) if counts else 0
 
@@ -131,7 +131,7 @@ class Reader:
         """Yield the entries of one of `records.PLACES`.
 
         Args:
-            partitions: for WAITING, read only these; None: all.
+            partitions: for WAITING, the only partitions to read; None: all. For other places, all are read.
         """
         if where == IN_FLIGHT:
             for worker_id in await self.ask("smembers", b"members"):
@@ -173,7 +173,7 @@ class Reader:
                     at += len(page)
 
     async def lists(self, partitions: Collection[bytes] | None = None) -> AsyncIterator[list[Backlog]]:
-        """Yield the lists in the index, for some *partitions* or all; if it changes, some may come twice."""
+        """Yield the indexed lists of some *partitions*, or of all. If the index changes, some come twice."""
         for partition in partitions or ():
             band = await self.ask("hget", b"bands", partition)
             first, last = b"[%s\0" % partition, b"(%s\1" % partition

@@ -1,4 +1,4 @@
-"""Converts stored entries to `Entry` and back: no other file in Python knows these bytes.
+"""Converts stored entries to `Entry` and back. No other Python file knows these bytes.
 
 | where | key | stored | written by |
 |---|---|---|---|
@@ -50,28 +50,28 @@ class Entry(NamedTuple):
     attempts: int = 0
     rank: int = 0
     sequence: int = 0
-    """When it was put, among all entries of the crawl."""
+    """The number of the entry in the order in which the shard stored its entries; 0: none, or not read."""
     due_ms: int = 0
-    """DELAYED: when it is due, in ms since 1970 by the clock of Redis."""
+    """DELAYED: when the entry is due, in ms since 1970 by the clock of Redis."""
     at_ms: int = 0
-    """FAILED, DEAD: when it ended, in ms since 1970 by the clock of Redis."""
+    """FAILED, DEAD: when the work ended, in ms since 1970 by the clock of Redis."""
     worker_id: str = ""
-    """IN_FLIGHT: the owner of the lease; FAILED, DEAD: its last owner; empty: no worker has leased it."""
+    """IN_FLIGHT: the owner of the lease; FAILED, DEAD: the last owner; empty: the entry was never leased."""
     reason: str = ""
     label: str = ""
-    """FAILED: its URL."""
+    """FAILED: the URL of the request."""
     suspect: bool = False
-    """IN_FLIGHT: it was leased from quarantine."""
+    """IN_FLIGHT: the entry was leased from quarantine."""
     done: bool = False
-    """IN_FLIGHT: its work is done, but its puts in other shards are not certain yet."""
+    """IN_FLIGHT: the work is done, but the puts of the request in other shards are not certain yet."""
     ahead: int | None = None
-    """WAITING: how many entries of its priority and partition are served before it."""
+    """WAITING: how many entries of the same rank and partition are served before this entry."""
     wait_s: float | None = None
-    """Seconds until it is due, or may be leased; None: unknown."""
+    """Seconds until the entry is due, or may be leased; None: unknown."""
 
     @property
     def at(self) -> float:
-        """FAILED, DEAD: when it ended, in seconds since 1970 by the clock of Redis."""
+        """FAILED, DEAD: when the work ended, in seconds since 1970 by the clock of Redis."""
         return self.at_ms / 1000
 
 
@@ -81,12 +81,12 @@ def waiting(element: bytes, rank: int, partition: bytes) -> Entry:
 
 
 def is_newest_first(element: bytes) -> bool:
-    """Tell whether the list of an element is served from its tail."""
+    """Tell whether Redis serves the list of *element* from its tail."""
     return int.from_bytes(element[:8], "big") >= _NEWEST_FIRST
 
 
 def split_lease(record: bytes) -> tuple[bytes, int, bool, bytes, bytes, bytes]:
-    """Return place, attempts, whether it is a suspect, partition, entry id and payload of a lease."""
+    """Return place, attempts, whether the entry is a suspect, partition, entry id and payload of a lease."""
     end, flags = record.index(0, 9), record[8]
     place = record[:8] + record[end + 1 : end + 9]
     partition, entry_id, payload = record[9:end], record[end + 9 : end + 21], record[end + 21 :]

@@ -14,7 +14,7 @@ class Role(NamedTuple):
 
     who: str
     commands: str
-    """The commands that it may call, as ACL SETUSER takes them."""
+    """The rules for commands in the form that ACL SETUSER takes."""
 
 
 ROLES = {
@@ -44,8 +44,8 @@ def acl_of(
     """Return the rules for ACL SETUSER that let a user of *role* do its work, and nothing else.
 
     Args:
-        crawl: the only crawl; empty: all of them.
-        start_keys: the start keys of its spider; a feeder needs one.
+        crawl: the only crawl to which the user has access; empty: all crawls.
+        start_keys: the start keys of the spider; a feeder needs at least one.
         kind: the type of the start keys: list, set, zset or stream.
         others: patterns of other keys that a crawler uses, such as keys for its items.
         db: the number of the database.
@@ -61,6 +61,7 @@ def acl_of(
 def literal(name: str) -> str:
     """Return a pattern that matches the key *name*.
 
-    A pattern cannot have blanks, and redis-cli would interpret quotes: `?`, for any character, replaces both.
+    A pattern cannot have blanks, and redis-cli would interpret quotes. So `?`, which matches any character,
+    replaces both.
     """
     return re.sub(r"[\s\"']", "?", re.sub(r"([\\*?\[\]])", r"\\\1", name))

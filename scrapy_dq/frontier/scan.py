@@ -1,4 +1,4 @@
-"""Finds the keys of shards that no index names, by scanning all keys of this Redis."""
+"""Finds keys of shards by scanning all keys of this Redis, so that keys that no index names are found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.errors import as_unavailable
 
 SCAN_STEP = 1_000
-"""Keys that Redis examines in one SCAN."""
+"""Approximate number of keys that Redis examines in one SCAN."""
 
 
 class Found(NamedTuple):
@@ -24,9 +24,9 @@ class Found(NamedTuple):
 
 
 async def scan(client: Any, shards: Sequence[keys.Shard]) -> AsyncIterator[dict[keys.Shard, Found]]:
-    """Yield lists, workers and buckets of one crawl's shards, in parts; one may come twice, or be gone.
+    """Yield lists, workers and buckets of one crawl's shards, in parts.
 
-    Yields a part after each SCAN, even if it is empty.
+    Yields a part after each SCAN, even if the part is empty. A key may come twice, or be gone already.
 
     Args:
         client: a `redis.asyncio` client for the node of these shards.
@@ -34,7 +34,7 @@ async def scan(client: Any, shards: Sequence[keys.Shard]) -> AsyncIterator[dict[
         FrontierUnavailable: Redis is not available; the rest is unknown.
     """
     known, cursor = {keys.prefix(shard).encode(): shard for shard in shards}, -1
-    # The pattern also matches crawls whose names begin like this one's.
+    # The pattern also matches other crawls, whose names begin with the name of this one.
     pattern = keys.prefix(shards[0] if len(shards) == 1 else shards[0].crawl).removesuffix("}:") + "*"
     while cursor:
         with as_unavailable():

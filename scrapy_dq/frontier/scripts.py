@@ -1,10 +1,10 @@
-"""Loads the Lua: one script per file in lua/transitions/, built from the files that it includes.
+"""Builds the Lua scripts: one per file in lua/transitions/, together with the files that it includes.
 
 With the line `-- @include keys state`, a Lua file uses the top-level names of these two files. A script
 contains each file once, after the files that it includes. The name of a file is unique in all folders.
 
 The same text serves as a script and, where Redis has functions (since 7; Valkey), as a function. A function
-keeps the locals of a file from one call to the next, so a file sets changing locals in
+keeps the locals of a file from one call to the next. So a file resets the locals that change in
 `each_call(function() ... end)`.
 """
 
@@ -24,14 +24,14 @@ from scrapy_dq.frontier.errors import moved_to, passes
 from scrapy_dq.frontier.keys import FIXED
 
 _MOST_MOVES = 4
-"""How often a call follows MOVED."""
+"""How many MOVED answers a call follows."""
 UNDECLARED_KEYS = "--!df flags=allow-undeclared-keys"
 """The first line of a script. Dragonfly needs it, because partitions have keys that no client can declare.
 
-For Redis it is a comment.
+Redis takes this line for a comment.
 """
 _OUTER = "base"
-"""The files that this one includes are in an outer scope.
+"""The files that this file includes are in an outer scope.
 
 To create a closure, Lua searches all captured locals of the enclosing function. Two scopes save a tenth of
 the time of an exchange.
@@ -77,7 +77,7 @@ end)
 
 @cache
 def lua_files(folder: str = "") -> dict[str, str]:
-    """Return the text of each Lua file in all folders of lua/, or in one, by its name without `.lua`."""
+    """Return the texts of the Lua files in one *folder* of lua/, or in all, by their names without `.lua`."""
     names = ",\n".join(f"{name} = KEYS[{number}]" for number, name in enumerate(FIXED, 1))
     return {
         file.name.removesuffix(".lua"): file.read_text("utf-8")
@@ -108,7 +108,7 @@ def _fill(template: str, transition: str, **texts: str) -> str:
 
 @cache
 def source(transition: str) -> str:
-    """Return the script of *transition*; after an error it runs lib/stopped.lua, if it includes that."""
+    """Return the script of *transition*. If it includes lib/stopped.lua, that file handles its errors."""
     return _fill(_SCRIPT, transition, first=UNDECLARED_KEYS)
 
 
@@ -116,15 +116,15 @@ def source(transition: str) -> str:
 def library(transition: str) -> tuple[str, str]:
     """Return the name and the source of a library with one function of the same name.
 
-    The function does the same as the script from `source`. It creates all Lua functions in its first call,
-    and keeps them.
+    The function does the same as the script from `source`. It creates all inner Lua functions in its first
+    call, and keeps them.
     """
     name = f"dq_{transition}_{sha1(_fill(_LIBRARY, transition, first='', name='').encode()).hexdigest()[:16]}"
     return name, _fill(_LIBRARY, transition, first=f"#!lua name={name}", name=name)
 
 
 class Script:
-    """One transition, called by its digest; its source is sent only if Redis does not have it yet.
+    """One transition, called by its digest. The client sends the source only if Redis does not have it yet.
 
     Its keys come from `keys.fixed`; a join and an exchange have start keys after them.
     """
@@ -134,7 +134,7 @@ class Script:
         self.sha = sha1(self.source.encode()).hexdigest()
 
     async def call(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
-        """Run on a client of `redis.asyncio` or `redis`; errors of redis-py are raised unchanged."""
+        """Run the script with a client of `redis.asyncio` or `redis`; raise errors of redis-py unchanged."""
         return await at_node(client, lambda: self._run(client, keys, args))
 
     async def _run(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -144,7 +144,7 @@ class Script:
             return await reply_of(client.eval(self.source, len(keys), *keys, *args))
 
     def call_blocking(self, client: Any, keys: Sequence[str], *args: Any) -> Any:
-        """Run on a `redis` client; for threads and command lines, never for the event loop."""
+        """Run the script with a `redis` client, in a thread or a command, but never on the event loop."""
         return at_once(self.call(client, keys, *args))
 
 
@@ -165,13 +165,13 @@ class Function(Script):
         try:
             return await self._call_function(client, keys, args)
         except OutOfMemoryError:
-            # Redis refuses a whole function, but a script only at a command that needs memory.
+            # A full Redis refuses every function, but refuses a script only at a command that needs memory.
             return await super()._run(client, keys, args)
         except ResponseError as error:
-            if passes(error) or "on @user_function:" in str(error):  # an outage, or an error inside it
+            if passes(error) or "on @user_function:" in str(error):  # an outage, or an error in the function
                 raise
-        # Redis has no functions, or refuses them to this user: each version and service has another message.
-        # Any other error will also occur in the script.
+        # Redis has no functions, or refuses them to this user. Each version and service has its own message
+        # for this. Any other error will also occur in the script.
         reply = await super()._run(client, keys, args)
         self._refused = True
         return reply
@@ -191,7 +191,7 @@ class Function(Script):
 
 
 async def at_node(client: Any, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the result of *call*; repeat it while the asked node answers with MOVED.
+    """Return the result of *call*; repeat the call while the node answers with MOVED.
 
     The client's route then leads to the node that MOVED names (backend/cluster.py).
     """

@@ -42,8 +42,8 @@ def pack_moves(moves: Sequence[Move], now: float = 0.0) -> bytes:
     """Return *moves* as transitions/exchange.lua reads them; a repeat sends the same bytes.
 
     Args:
-        now: the time by the clock of `Put.due_at`. It is the same for all moves, so that their order does not
-            depend on delays in between.
+        now: the time by the clock of `Put.due_at`. All moves use the same time, so that their order does not
+            depend on delays between them.
     """
     return msgpack.packb([_packed(move, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
@@ -137,19 +137,19 @@ def pack_identity(crawl: Identity, order: Order, seen: Seen) -> tuple[Any, ...]:
 
 
 def kept_as(keep_seen: bool | None) -> int | str:
-    """Return the argument that tells whether a run keeps its fingerprints; None: as stored."""
+    """Return the argument that tells whether a run keeps its fingerprints; None: use the stored value."""
     return "" if keep_seen is None else int(keep_seen)
 
 
 def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
     """Return *deltas* (kind, stat, number) as lua/transitions/tally.lua reads them."""
-    # As text: a Lua number has 53 bits, a Redis counter 64.
+    # Numbers are sent as text, because a Lua number has 53 bits, and a Redis counter 64.
     flat = [part for kind, stat, number in deltas for part in (kind, stat, repr(number))]
     return msgpack.packb(flat, use_bin_type=False)  # type: ignore[no-any-return]
 
 
 def by_bytes(by: str) -> bytes:
-    """Return the sender of a command for the journal; lua/lib/journal.lua would cut a longer name."""
+    """Return the sender of a command for the journal, cut to the length that lua/lib/journal.lua keeps."""
     return by.encode("utf-8", "replace")[:MAX_BY_BYTES]
 
 
@@ -158,7 +158,7 @@ def ms(seconds: float) -> int:
 
 
 def whole_ms(seconds: float) -> int:
-    """Return *seconds* in ms, rounded up; 0.28 s, which is slightly more as a float, is 280 ms."""
+    """Return *seconds* in ms, rounded up, without float noise: 0.28 s are 280 ms."""
     return ceil(round(seconds * 1000, 6))
 
 
@@ -210,7 +210,7 @@ def _exchange_number(stored: int) -> int | None:
 
 
 def parse_receipt(reply: list[Any], now: float) -> Receipt:
-    """Read lua/transitions/exchange.lua's answer, received at *now*; times are converted to that clock."""
+    """Read the answer of lua/transitions/exchange.lua, received at *now*, and convert times to this clock."""
     status = Status(reply[0].decode())
     if len(reply) == 1:
         return Receipt(status)
@@ -223,7 +223,7 @@ def parse_receipt(reply: list[Any], now: float) -> Receipt:
         tuple(int(i) for i in dropped if i[:1] != b"~"),
         Census(*counts),
         tuple(
-            # Redis rounds ages down to whole ms: the previous lease may have been sent up to 1 ms later.
+            # Ages are rounded down to whole ms, so the previous lease may have been sent up to 1 ms later.
             _lease(record, None if wait_ms == b"" else now + (wait_ms + 1) / 1000, declined)
             for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
@@ -265,7 +265,7 @@ def parse_members(flat: list[Any]) -> list[Member]:
 
 
 def parse_epoch(stored: bytes) -> str:
-    """Return the epoch of a crawl, which is used in file names; empty: it is invalid."""
+    """Return the epoch of a crawl, or an empty string if it is invalid, because file names contain it."""
     return stored.decode("ascii") if _EPOCH.fullmatch(stored) else ""
 
 
@@ -275,7 +275,7 @@ def id_text(stored: bytes) -> str:
 
 
 def number_of(text: bytes | None) -> int:
-    """Return a stored number; 0: the field is missing."""
+    """Return a stored number, or 0 if the field is missing."""
     return int(text or 0)
 
 
@@ -288,7 +288,7 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
 
 
 def denied(words: str, start_keys: Sequence[str] = ()) -> str:
-    """Return the message for a Redis that denies its user something; *words*: Redis's own message."""
+    """Return the message about access that Redis denies to this user; *words*: Redis's own message."""
     return (
         f"Redis denies access: {words}. The user in REDIS_URL needs what docs/deploying.md lists, for "
         f"example: ACL SETUSER name {acl_of('crawler', start_keys=start_keys)}"
@@ -296,7 +296,7 @@ def denied(words: str, start_keys: Sequence[str] = ()) -> str:
 
 
 def refused_commands(reply: list[Any]) -> str:
-    """Read lua/transitions/probe.lua's answer: the denied commands and Redis's message; empty: none."""
+    """Return the denied commands in the answer of lua/transitions/probe.lua, and Redis's message, or ""."""
     if reply[0] != b"DENIED":
         return ""
     _, words, *names = (part.decode("utf-8", "replace") for part in reply)
@@ -304,7 +304,7 @@ def refused_commands(reply: list[Any]) -> str:
 
 
 def refuse(reply: Any) -> None:
-    """Raise FrontierRefused if *reply* says that stored data cannot be used."""
+    """Raise FrontierRefused if *reply* reports denied commands or data that cannot be used."""
     if reply[0] == b"DENIED":
         raise FrontierRefused(denied(refused_commands(reply)))
     if reply[0] == b"MOVING":
@@ -350,7 +350,7 @@ def refuse_other_schema(crawl: str, stored: bytes | None) -> None:
 
 
 def half_moved(shards: bytes) -> str:
-    """Return the message about a crawl with an incomplete import or move; *shards*: `meta.shards`."""
+    """Return the message about a crawl with an incomplete import or move; *shards*: the field of `meta`."""
     if shards.startswith(b"0>"):
         return (
             "the crawl is half imported: `scrapy dq import` with the same file, or the same `scrapy dq move` "
@@ -360,7 +360,7 @@ def half_moved(shards: bytes) -> str:
 
 
 def wrong_type(key: str, actual: str, expected: str) -> str:
-    """Return a message about a start key of another type; it names the settings to change."""
+    """Return a message about a start key of a wrong type, with the names of the settings to change."""
     return (
         f"the key {key!r} is a {actual}, not a {expected}: REDIS_START_URLS_AS_SET, _AS_ZSET and "
         f"_AS_STREAM set the type of start keys. Correct these, or the key"

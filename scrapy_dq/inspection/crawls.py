@@ -1,4 +1,4 @@
-"""Find and read all crawls of a Redis, a bounded part at a time, however many keys it has."""
+"""Find and read all crawls of a Redis. Each look does a bounded part, however many keys Redis has."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from scrapy_dq.text import printable
 
 MOST_CRAWLS = 500
 PART = 15
-"""Most crawls that one look reads. A crawl costs Redis 0.16 ms, and 0.008 ms for each worker."""
+"""Maximum number of crawls that one look reads. A crawl costs Redis 0.16 ms, and 0.008 ms for each worker."""
 LONGEST_S = 3.0
-"""A look reads no further crawl after this time: in a cluster, some nodes may not answer."""
+"""After this time, a look reads no further crawl, because some nodes of a cluster may not answer."""
 FINISHED_LATER_S = 60.0
-"""If a look cannot read all crawls, the turn of a finished crawl comes this much later."""
+"""If there are more crawls than one look reads, a finished crawl is read later than others by this time."""
 SEARCH_S = 0.01
 """Seconds for which a look searches for further crawls."""
 
@@ -38,7 +38,7 @@ class Row:
     asked_at: float = 0.0
     """Time of the last read, by this process's monotonic clock; 0: never read."""
     snapshot: Snapshot | None = None
-    """Includes totals; None: the crawl cannot be read."""
+    """Includes totals; None: the crawl cannot be read, or was not read yet."""
     error: str = ""
     """Why the crawl cannot be read."""
 
@@ -68,7 +68,7 @@ class Crawls:
 class CrawlList:
     """Watches the crawls of a Redis, for the page and the metrics, in any thread; one look at a time.
 
-    A look costs Redis a bounded time: it reads the crawls whose last read is the oldest.
+    A look costs Redis a bounded time, because it reads only PART crawls: those whose last read is the oldest.
     """
 
     def __init__(self, only: str = "") -> None:
@@ -139,7 +139,11 @@ class _Listed:
         self._first_at = 0.0
 
     def look(self, *, only: bool) -> bool:
-        """Read the crawl; return whether it exists. Without an answer, raise if it is the *only* one."""
+        """Read the crawl, and return whether it exists.
+
+        Args:
+            only: no other crawl is listed: raise the error if Redis does not answer.
+        """
         self.due = at = time.monotonic()
         self._first_at = self._first_at or at
         try:
@@ -179,7 +183,7 @@ def finished_before(place: Place, age_s: float) -> Iterator[tuple[Place, Overvie
 
 
 def reason_of_one(error: Exception, client: Any) -> str:
-    """Explain to people why one crawl cannot be read; raise *error* if no crawl can be read."""
+    """Return a text about why one crawl cannot be read; raise *error* if no crawl can be read."""
     if is_answer(error):
         return printable(describe(error))
     if not (in_cluster(client) and is_no_answer(error)):

@@ -24,7 +24,7 @@ LONGEST_HOST = 255
 LONGEST_SHOWN = 500
 """Characters of a URL or a reason in a list."""
 MOST_BYTES = 16_777_216
-"""Most bytes that a list reads: records may have megabytes."""
+"""Maximum number of bytes that a list reads, because records may have megabytes."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://\S{1,2000}", re.IGNORECASE)
 # The status of a response stays, because it is a cause: HTTP 404, status 404.
 _NUMBER = re.compile(
@@ -85,7 +85,7 @@ def title(entry: Entry, place: Place) -> str:
 def summary_of(found: Entry, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
     """Return an entry's line in a list, mainly for failed requests and dead letters.
 
-    The reason has at most *longest* characters: a reason of one word takes quadratic time.
+    The reason has at most *longest* characters, because removing logins takes quadratic time in a long word.
     """
     most = place.config.max_entry_bytes
     url = without_logins(found.label) or title(found, place)
@@ -116,7 +116,7 @@ def title_of(request: dict[str, Any]) -> str:
 
 
 def by_whom(record: dict[str, Any]) -> str:
-    """Return the worker that had the entry, and the number of crashes before that."""
+    """Return a text with the worker that had the entry, and the number of workers that crashed with it."""
     times = f", after {record['attempts']} crashes" if record["attempts"] else ""
     return f"{record['worker'] or 'before any worker leased it'}{times}"
 
@@ -124,7 +124,7 @@ def by_whom(record: dict[str, Any]) -> str:
 def cause_of(reason: str) -> str:
     """Return a *reason* without URLs and numbers, which differ between requests.
 
-    The place in the project's code stays: its line is a part of the cause.
+    The place in the project's code stays, because the line of code is a part of the cause.
     """
     found = _PLACE.search(reason)
     place = f" {printable(found[0])}" if found else ""
@@ -159,8 +159,8 @@ def groups_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """Return at most *most* failed requests (the newest) or dead letters (any), and their groups.
 
-    The largest group is first. At most MOST_BYTES are read. Texts are printable. `missing` names the shards
-    that did not answer.
+    The largest group is first. At most MOST_BYTES are read. Texts are printable. `missing` has a sentence
+    about the shards that did not answer.
 
     Raises:
         NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: the crawl cannot be read.
@@ -183,11 +183,11 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
 
 
 def read_failure(place: Place, kind: str, entry_id: bytes) -> dict[str, Any] | None:
-    """Return one failed request or dead letter in full; None: it is no longer stored.
+    """Return one failed request or dead letter in full, or None if Redis no longer stores it.
 
     Raises:
         redis.exceptions.RedisError: no reply.
-        FrontierUnavailable: a shard that may have it does not answer.
+        FrontierUnavailable: a shard that may have the entry does not answer.
     """
     place.shards.ask_all()
     found = kept_one(place.shards, place.crawl, kind, entry_id)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 MOST_EVENTS = 500
 MOST_SAMPLES = 1_080
 MOST_MINUTES = 2_880
-"""Numbers of stored records. Source: lua/lib/journal.lua, lua/lib/samples.lua"""
+"""Maximum numbers of stored records. Source: lua/lib/journal.lua, lua/lib/samples.lua"""
 MOST_TEXT = 80
 MOST_POINTS = 360
 CURVES = ("at", "pages_per_s", "left", "failed", "memory_bytes", "workers")
@@ -50,7 +50,7 @@ class Sample:
     """Used memory of the whole Redis; 0: unknown."""
     exchanges: int
     exchange_s: float
-    """Time from the exchanges until their answers."""
+    """Sum of the times from sending an exchange until its answer."""
     errors: int
     """Calls without a usable answer."""
     outage_s: float
@@ -61,7 +61,8 @@ _SUMMED = (
     "done", "failed", "dead", "waiting", "delayed", "in_flight", "seen", "exchanges", "exchange_s", "errors",
     "outage_s",
 )  # fmt: skip
-"""Counts that are added over shards. All shards have the same workers, and the memory is of home's Redis."""
+"""Counts that are added over shards. Workers and memory are not added: all shards have the same workers, and
+the memory is the use of home's Redis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Event:
     """Leases, requests or milliseconds of an outage; for other kinds, how often the event happened."""
     about: str
     shards: tuple[int, ...] = (HOME,)
-    """Shards that have noted the event."""
+    """Shards that have recorded the event."""
 
 
 def read_samples(client: Any, crawl: str, *, minutes: bool = False) -> list[Sample]:
@@ -187,23 +188,23 @@ def read_events(client: Any, crawl: str) -> list[Event]:
 
 
 def events_in_shard(client: Any, shard: Shard) -> list[Event]:
-    """Return the events that one shard has noted; see `read_events`."""
+    """Return the events that one shard has recorded; see `read_events`."""
     found = _read(client, keys.prefix(shard) + "journal", MOST_EVENTS, _event)
     return [replace(event, shards=(shard.number,)) for event in found]
 
 
 _OF_HOME = ("began", "finished", "joined", "left", "limits", "waits")
-"""Events of a worker in each shard, and events of the run. Home has noted them all."""
+"""Events of a worker that occur in each shard, and events of the run. Home has recorded all of them."""
 _OF_SHARDS = ("died", "returned", "outage", "damaged")
 """Events that may happen in some shards only."""
 _MEMBER = re.compile(r"(.*)-[0-9a-f]{12}")
-"""The id of a worker. A process has another ending in each shard. Source: frontier/worker/identity.py"""
+"""A worker's id. The ids of one process end differently in each shard. Source: frontier/worker/identity.py"""
 _SAME_FACT_S = 60.0
-"""All shards note a common fact, such as the death of a worker, within this time."""
+"""All shards record a common fact, such as the death of a worker, within this time."""
 
 
 def _each_fact_once(events: Iterable[Event]) -> list[Event]:
-    """Merge events that several shards have noted of one fact; *events* are ordered, oldest first."""
+    """Merge the events with which several shards have recorded one fact; *events* begin with the oldest."""
     groups: list[list[Event]] = []
     newest: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
@@ -223,7 +224,7 @@ def _merged(first: Event, *others: Event) -> Event:
 
 
 def is_known(event: Event, known: Iterable[Event]) -> bool:
-    """Return whether *event* is among *known*, even if more or fewer shards have noted it."""
+    """Return whether *event* is among *known*, even if more or fewer shards had recorded it then."""
     return any(
         _is_near(before, event)
         and {*before.shards} != {*event.shards}
@@ -233,7 +234,7 @@ def is_known(event: Event, known: Iterable[Event]) -> bool:
 
 
 def _fact_of(event: Event) -> tuple[Any, ...]:
-    # Each shard notes the worker that was back first after an outage: it may be another one.
+    # Each shard records the worker that was back first after an outage, which may differ between shards.
     process = "" if event.kind == "outage" else _MEMBER.sub(r"\1", event.who)
     return event.run, event.kind, process, "" if event.kind == "returned" else event.about
 
@@ -244,7 +245,7 @@ def _is_near(one: Event, other: Event) -> bool:
 
 def paces(samples: Sequence[Sample]) -> Iterator[Pace]:
     """Yield the speed of the crawl between each sample and the previous one."""
-    # The first sample is compared with itself: no time has passed.
+    # The first sample is compared with itself, so its pace is unknown.
     return map(_pace, [*samples[:1], *samples], samples)
 
 
@@ -252,7 +253,7 @@ def _pace(before: Sample, now: Sample) -> Pace:
     passed = now.at - before.at
     if before.run != now.run or passed <= 0:
         return Pace()
-    # A count may fall: after a roll-back of Redis, or a retry of failed requests.
+    # A count may fall after a roll-back of Redis, or a retry of failed requests.
     done, failed = (max(0, getattr(now, name) - getattr(before, name)) for name in ("done", "failed"))
     exchanges = now.exchanges - before.exchanges
     mean_ms = max(0.0, now.exchange_s - before.exchange_s) * 1000 / exchanges if exchanges > 0 else None

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: figures of all crawls of a Redis, or of one crawl, from one reader."""
+"""Metrics for Prometheus: figures of all crawls of a Redis, or of one crawl, which a `CrawlList` reads."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Metrics:
         return generate_latest(_Families(self._families(place)))
 
     def samples(self, place: Place | None) -> list[dict[str, Any]]:
-        """Return the same as name, labels and value of each sample."""
+        """Return the same metrics as a list: the name, labels and value of each sample."""
         return [
             {"name": sample.name, "labels": sample.labels, "value": float(sample.value)}
             for family in self._families(place)

@@ -39,7 +39,7 @@ class Place:
     connect: Callable[[int], Any]
     """Returns a client for the keys of another shard."""
     nodes: Callable[[], Sequence[Any]]
-    """Returns a client for each master of a cluster; without one, *client*."""
+    """Returns a client for each master of a cluster; without a cluster, only *client*."""
 
     @property
     def crawl(self) -> str:
@@ -47,9 +47,9 @@ class Place:
 
     @cached_property
     def shards(self) -> Shards:
-        """Shards of the crawl, for the functions of `frontier.admin`; DQ_SHARDS of them for a new crawl.
+        """Shards of the crawl, for the functions of `frontier.admin`; for a new crawl, DQ_SHARDS of them.
 
-        Results of these functions lack the shards that do not answer; `unreachable` lists them.
+        Results of these functions lack the shards that do not answer; `unreachable` lists these shards.
         """
         count = count_of(self.client, self.crawl) or self.config.shards
         return Shards(
@@ -64,7 +64,7 @@ class Place:
         self.shards.ask_all()
 
     def of(self, crawl: str) -> Place:
-        """Return another crawl in the same Redis. All its shards share *client*: there may be many crawls."""
+        """Return another crawl in the same Redis. Its shards share *client*: there may be many crawls."""
         client = self.client
         return replace(
             self, config=replace(self.config, crawl=crawl, shards=1), connect=lambda number: client
@@ -126,7 +126,7 @@ def project_config(settings: Settings, *, of_crawl: bool = False) -> Config:
     settings = settings.copy()
     if not of_crawl:
         settings.set("DQ_CRAWL", "-", "cmdline")
-    settings.set("DQ_RUN_NAME", "", "cmdline")  # it may depend on values that only workers have
+    settings.set("DQ_RUN_NAME", "", "cmdline")  # the name may depend on values that only workers have
     return Config.read(project_settings(settings), {})
 
 
@@ -135,7 +135,7 @@ def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
     """Yield the crawl of *config*, whether it exists or not.
 
     Args:
-        any_node: the caller wants all crawls: in a cluster, the answer of any node is enough.
+        any_node: the answer of any node of a cluster is enough, because the caller wants all crawls.
     Raises:
         FrontierRefused: Redis is not usable.
         FrontierUnavailable: Redis has stopped answering.

@@ -22,13 +22,13 @@ from scrapy_dq.text import printable
 EVERY_S = 1.0
 """Seconds between two snapshots of a crawl that a user watches, in all interfaces."""
 RATE_OVER_S = 5.0
-"""A rate covers the last 5 s, or the time between the last two snapshots."""
+"""Seconds that a rate covers, or the time between two snapshots if that is longer."""
 WAIT_S = 2.5
-"""A live worker has a heartbeat at least once a second."""
+"""Seconds after which an unchanged heartbeat counts. A live worker has a heartbeat at least once a second."""
 TOP = 10
 COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
 MOST_READ = 1_000
-"""Most worker records that a page or a scrape reads. Another program can cheaply write 20,000 names."""
+"""Maximum number of worker records that a page or a scrape reads. Another program could write many more."""
 LONGEST_WAIT = 250
 """Characters of the reason for which a worker waits."""
 SIZES_PART = 50
@@ -51,7 +51,7 @@ class Snapshot:
     pages_per_s: float | None
     """Settled requests per second; None: unknown, or no run is open."""
     turn: Entry | None = None
-    """The entry that workers without requests wait for."""
+    """The next entry, if a worker holds no lease and has to wait before it may lease this entry."""
     sizes: Sizes | None = None
     """The largest and slowest partitions."""
     info: dict[str, Any] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class Watcher:
         """Return a snapshot; its phase is `absent` if there is no such crawl.
 
         Args:
-            turn: include the entry that workers without requests wait for, and the age of workers.
+            turn: include `Snapshot.turn`, and the age of workers.
             partitions: include the largest and slowest partitions, and INFO of Redis.
             totals: include figures that only metrics need.
         Raises:
@@ -183,7 +183,7 @@ class Watcher:
         looks = self._looks
         while len(looks) > 1 and at - looks[1][0] >= RATE_OVER_S:
             looks.popleft()
-        # A run starts at 0, and all counts of a shard appear or disappear at once.
+        # A new run starts at 0, and all counts of a shard appear or disappear together.
         same = next((each for each in looks if _counted_in(each[1]) == _counted_in(overview)), None)
         looks.append((at, overview))
         rows = _rows(at, overview, same, now)
@@ -227,17 +227,17 @@ def maybe_alive(overview: Overview) -> list[Member]:
 
 
 def _counted_in(overview: Overview) -> tuple[Any, ...]:
-    """Identify the run and the missing shards of a look; a rate compares two looks with the same ones."""
+    """Return the run and the missing shards of a look. A rate compares only looks in which both are equal."""
     return overview.epoch, overview.run, overview.unreachable, overview.apart
 
 
 def _turn(first: Entry) -> dict[str, Any]:
-    """Return the JSON of the awaited turn; `wait_s` is None if a lease or a larger budget ends the wait."""
+    """Return the JSON of the awaited turn; `wait_s` is None if only a settled lease or more budget helps."""
     return {"partition": first.partition.decode("utf-8", "replace"), "wait_s": first.wait_s}
 
 
 def _awaits(row: dict[str, Any]) -> bool:
-    """Return whether a worker holds nothing, although it may be alive and reach Redis."""
+    """Return whether a worker holds no lease, although it may be alive and reach Redis."""
     return not (row["leases"] or row["waits_for"]) and row["state"] not in TROUBLED
 
 

@@ -25,7 +25,7 @@ _PARTITIONS = {"ready": "rotation", "suspects": "suspects", "resting": "resting"
 
 @dataclass(frozen=True)
 class Totals:
-    """The sums of one run, for the time that this process has watched it."""
+    """The figures of one run. Its sums never fall while this process watches the run."""
 
     done: int
     failed: int
@@ -36,16 +36,16 @@ class Totals:
     reclaimed: int
     """Leases of the workers that died. `died` and `reclaimed` begin at the oldest event of the first read."""
     stopped: bool
-    """Whether the last worker left for a reason in ON_PURPOSE, or a user has given `stop` since then."""
+    """Whether the last worker left for a reason in ON_PURPOSE, or a user has sent `stop` since then."""
     end: str
-    """Why the last worker left; empty: it did not leave, or there are workers."""
+    """Why the last worker left; empty: the last worker died, or there are workers."""
     spider: str
     seen_kind: str
     exchanges: int
     exchange_s: float
     errors: int
     outage_s: float
-    """This and the three above are sums of the newest samples of all shards."""
+    """Like `exchanges`, `exchange_s` and `errors`, the sum of the newest samples of all shards."""
 
 
 class TotalsReader:
@@ -72,7 +72,7 @@ class TotalsReader:
             run.done.now(census.done, whole),
             run.failed.now(census.failed, whole),
             {state: sum(part[state] for part in parts) for state in _PARTITIONS},
-            sum(shard == HOME for shard, _ in run.deaths),  # every shard notes a death
+            sum(shard == HOME for shard, _ in run.deaths),  # every shard records a death
             sum(run.deaths.values()),
             run.stopped,
             "" if census.workers else run.end,
@@ -83,13 +83,18 @@ class TotalsReader:
 
 
 class _Rising:
-    """A count that never falls. The stored one falls after a retry or a roll-back of Redis."""
+    """A count that never falls, although the stored count falls after a retry or a roll-back of Redis."""
 
     def __init__(self) -> None:
         self._last = self._fallen = 0
 
     def now(self, count: int, whole: bool) -> int:
-        """Return the count; *whole* is whether *count* is the sum of all shards."""
+        """Return the count that never falls.
+
+        Args:
+            count: the stored count.
+            whole: *count* is the sum of all shards. Otherwise, some shards did not answer.
+        """
         if not whole:
             count = max(count, self._last)
         self._fallen += max(0, self._last - count)
@@ -99,7 +104,7 @@ class _Rising:
 
 @dataclass
 class _Run:
-    """The memory of one run."""
+    """The remembered figures of one run."""
 
     epoch: str
     number: int
@@ -107,11 +112,11 @@ class _Run:
     done: _Rising = field(default_factory=_Rising)
     failed: _Rising = field(default_factory=_Rising)
     newest_event: dict[int, bytes] = field(default_factory=dict)
-    """By shard. The journal is read again only if this changes."""
+    """The newest record of each shard's journal, which is read again only if this record changes."""
     deaths: dict[tuple[int, str], int] = field(default_factory=dict)
-    """Leases of each worker that died, by shard and worker. They stay after the journal drops the event."""
+    """Leases of each dead worker, by shard and worker. They stay here after the journal drops the event."""
     samples: dict[int, Sample] = field(default_factory=dict)
-    """The newest sample of each shard, even if the shard does not answer now: the sums never fall."""
+    """The newest sample of each shard. It stays while the shard does not answer, so the sums never fall."""
     stopped: bool = False
     end: str = ""
 
@@ -134,7 +139,7 @@ class _Run:
         return dict(zip(_PARTITIONS, map(int, sizes), strict=True))
 
     def _note(self, shard: Shard, events: Iterable[Event]) -> None:
-        """Note deaths, and whether the last worker left on purpose, from events of this run, oldest first."""
+        """Record deaths and the end of the last worker, from events of this run, oldest first."""
         for event in events:
             if event.kind == "died":
                 self.deaths[shard.number, event.who] = event.count

@@ -10,7 +10,7 @@ from scrapy_dq.backend.health import format_bytes
 from scrapy_dq.text import count_of, named_run, printable
 
 LONGEST_NAME = 200
-"""Characters of a name that are shown: a link may have a long host."""
+"""Maximum number of characters of a name, because a link may have a long host."""
 
 
 def when(at: float) -> str:
@@ -59,7 +59,7 @@ def workers(status: dict[str, Any]) -> str:
 
 
 def awaited(partition: str, wait_s: float | None) -> str:
-    """Name the thing that a worker without requests waits for; see `Snapshot.turn`."""
+    """Return what a worker without leases waits for; see `Snapshot.turn`."""
     shown = printable(partition, LONGEST_NAME) or "(no name)"
     if wait_s is None:
         return f"for a lease or budget of {shown}"
@@ -67,7 +67,7 @@ def awaited(partition: str, wait_s: float | None) -> str:
 
 
 def awaiting(status: dict[str, Any]) -> Iterator[str]:
-    """Yield the number of workers that hold nothing, and the reason, if there are any."""
+    """Yield the number of workers that wait without leases, and the reason, if there are any."""
     if (turn := status.get("turn")) and (count := turn["workers"]):
         waiting_ones = count_of(count, "worker waits", "workers wait")
         yield f"{waiting_ones} {awaited(turn['partition'], turn['wait_s'])}"

@@ -51,7 +51,8 @@ class RedisPipeline:
         """Check the settings. Source: scrapy/utils/misc.py::build_from_crawler
 
         Raises:
-            ConfigError: one ERROR line was logged. The crawl is not opened; its failed requests are kept.
+            ConfigError: one ERROR line was logged. The crawl is not opened, so no new run deletes its failed
+                requests.
         """
         self = cls(crawler)
         self._checked()
@@ -76,7 +77,7 @@ class RedisPipeline:
             given_up=self._given_up,
             counted=self._counted,
         )
-        # Not close_spider: before Scrapy 2.14 it must be no coroutine, and from then on no Deferred.
+        # Not close_spider(): Scrapy before 2.14 allows no coroutine there, and newer Scrapy no Deferred.
         self.crawler.signals.connect(self._writer.close, signals.spider_closed)
 
     def _checked(self, more: Callable[[], None] = lambda: None) -> Config:
@@ -98,8 +99,8 @@ class RedisPipeline:
         """Return *item* once it is stored.
 
         Raises:
-            ItemNotStored, TypeError: the item is not stored, and will not be. Its serializer may raise any
-            error.
+            ItemNotStored, TypeError: the item is not stored, and will not be.
+            Exception: the serializer may raise any error.
         """
         spider = spider or self.crawler.spider
         assert spider is not None
@@ -125,7 +126,7 @@ class RedisPipeline:
 
 
 def key_patterns(spider: Spider) -> tuple[str, ...]:
-    """Return patterns of the keys that the project's RedisPipeline uses for a spider; empty without one."""
+    """Return patterns of the keys that RedisPipeline uses for a spider; empty if the spider has none."""
     pipelines = spider.settings.getwithbase("ITEM_PIPELINES")
     classes = (load_object(path) for path, number in pipelines.items() if number is not None)
     if not any(isinstance(each, type) and issubclass(each, RedisPipeline) for each in classes):

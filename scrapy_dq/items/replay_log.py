@@ -12,9 +12,10 @@ from scrapy_dq.frontier.keys import PREFIX
 MARK_PREFIX = f"{PREFIX}items-mark:"
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 MARK_TTL_S = 3600
-"""Seconds. A killed process does not delete its mark. An expired mark counts as rolled back: the items in the
-log, usually none, are written again."""
-# An older mark is not replaced: if that reply were lost, the rollback would go unnoticed.
+"""Seconds until a mark expires, because a killed process does not delete its mark. If the mark of a live
+process has expired, Redis counts as rolled back: the items in the log (usually none) are written again."""
+# The script does not replace a mark from before a rollback. If it did, and its reply were lost, the process
+# would not notice the rollback.
 _MARK = """
 local was = tonumber(redis.call('GET', KEYS[1]) or 0)
 if was >= tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
@@ -25,9 +26,9 @@ return was
 class ItemLog:
     """Items that Redis has confirmed, and a mark in Redis: the number of the newest trip.
 
-    Each trip reads the mark. If it is older than the last confirmed trip, Redis was rolled back, and the
-    items of later trips than the mark are written again. An item is dropped from the log once a trip that
-    started *horizon_s* after the item's confirmation has found the mark.
+    Each trip reads the mark. If the mark is older than the last confirmed trip, Redis was rolled back, and
+    the items of all trips after the mark are written again. The log drops an item once a trip that began
+    *horizon_s* after the item's confirmation has found the mark.
     """
 
     def __init__(self, horizon_s: float) -> None:
@@ -37,7 +38,7 @@ class ItemLog:
         self._bytes = 0
         self._trip = self._marked = 0
         self.off = False
-        """Redis refuses the mark: a rollback cannot be detected."""
+        """Redis refuses the mark, so the process cannot detect a rollback."""
 
     def place(self, tag: str) -> None:
         """Move the mark's key into the slot of *tag* in a Redis Cluster. Call it before the first trip."""

@@ -1,9 +1,9 @@
 """Items of workers on several hosts: a stream in Redis brings them into journals on one host.
 
 A message is the name of a journal, a zero byte, and records (`crew/records.py`). The last record has the
-message's number: a worker repeats a message if the answer is lost, and the collector drops the repeat. Other
-programs may write to Redis. So no record from there is unpickled or names a module, and the names of journals
-are checked.
+number of the message. If an answer is lost, the worker repeats the message, and the collector drops the
+repeat because of its number. Other programs may also write to the stream. So the collector checks the names
+of journals, and accepts no record that is a pickle or names a module.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 IN_REDIS = "redis"
-"""The value of DQ_ITEMS."""
+"""The value of DQ_ITEMS with which workers send items to Redis."""
 MOST_MESSAGES = 500
 """Maximum number of messages in one trip to Redis."""
 MOST_MISSING = 1_000_000
@@ -67,7 +67,7 @@ def key_of(crawl: str) -> str:
 class ItemStream:
     """Sends items to Redis before their requests are acked, instead of to the feeds that all workers share.
 
-    It is the Scrapy extension of a worker. The add-on adds it if DQ_ITEMS is redis.
+    The add-on adds this Scrapy extension to each worker if DQ_ITEMS is redis.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -119,7 +119,7 @@ class ItemStream:
             await self._send(self._packer.item(entry_id, item))
         except (CrewError, ItemNotStored) as error:
             logger.error("An item is not stored in Redis: %s", error)
-            # Its request then fails, and a retry brings the item again.
+            # After this signal, the item's request fails, and a retry scrapes the item again.
             failure = Failure(error)  # type: ignore[no-untyped-call]
             self._crawler.signals.send_catch_log(
                 signals.item_error, item=item, response=response, spider=spider, failure=failure
@@ -129,7 +129,7 @@ class ItemStream:
 
     def _ended(self, done: Iterable[bytes], others: Iterable[bytes]) -> None:
         if records := self._packer.ends(done, others):
-            # If this is lost, their items count as items of entries that have not ended.
+            # If these records are lost, their entries count as not ended.
             task = asyncio.get_running_loop().create_task(self._send_ends(records))
             self._ends.add(task)
             task.add_done_callback(self._ends.discard)
@@ -156,7 +156,7 @@ class ItemStream:
 
 
 class Collector:
-    """Moves the messages of a crawl's stream into journals, each once, also after a kill at any moment.
+    """Moves the messages of a crawl's stream into journals: each exactly once, even if the process is killed.
 
     Raises:
         CrewError: the journals of the crawl are in another folder, or on another host.
@@ -183,7 +183,8 @@ class Collector:
     def collect(self, passed: Callable[[int], None]) -> None:
         """Move all messages.
 
-        CRASH at any line: a message that is in a journal and still in Redis is recognized by its number.
+        CRASH at any line: a message may be in a journal and still in Redis. The next collector recognizes it
+        by its number.
 
         Args:
             passed: called with the number of messages that a trip has moved.
@@ -222,7 +223,7 @@ class _Collected:
 
     def __init__(self, path: Path) -> None:
         self._next = 1
-        """The number after the highest one. The journal has all lower numbers, except `_missing`."""
+        """The number after the highest one in the journal. It has all lower numbers, except `_missing`."""
         self._missing: set[int] = set()
         self._file: IO[bytes] = open(path, "ab", opener=open_own)  # noqa: SIM115  # `close` does
         whole = end = len(MAGIC) if self._file.tell() else 0
@@ -231,13 +232,13 @@ class _Collected:
             if record.kind == Kind.MESSAGE:
                 self._is_new(int(record.data))
                 whole = end
-        self._file.truncate(whole)  # a message that a kill has torn is still in Redis
+        self._file.truncate(whole)  # a torn message, after a kill, is still in Redis
         if not whole:
             self._file.write(MAGIC)
             sync_folder(path.parent)
 
     def add(self, number: int, records: bytes) -> bool:
-        """Write a message, unless the journal has it; return whether its number can be right."""
+        """Write a message, unless the journal has it; return whether its number is plausible."""
         if number > self._next + MOST_MISSING:
             return False
         if self._is_new(number):
@@ -254,7 +255,7 @@ class _Collected:
 
     def _is_new(self, number: int) -> bool:
         if number >= self._next:
-            # Messages that a rollback of Redis has lost arrive after newer ones.
+            # The worker repeats messages that a rollback of Redis has lost. They arrive after newer ones.
             self._missing.update(range(self._next, number))
             self._next = number + 1
             return True

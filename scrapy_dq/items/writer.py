@@ -20,10 +20,11 @@ from scrapy_dq.items.replay_log import MARK_PREFIX, ItemLog
 logger = logging.getLogger(__name__)
 LINGER_S = 0.01
 MAX_ITEMS, MAX_BYTES = 500, 1_048_576
-"""Limits of a batch: they bound how long it blocks Redis. A single item may be larger."""
+"""Limits of a batch, which bound the time for which it blocks Redis. A single item may be larger."""
 MOST_TRIES = 5
-"""Attempts to send an item that is larger than a batch. Redis closes the connection at an item of 512 MB,
-and a slow line may need longer than a reply may take. All later items would wait for this one."""
+"""Maximum number of attempts to send an item that is larger than a batch. Redis may refuse it by closing the
+connection (from 512 MB), or a slow line may take longer than the timeout. Without a limit, all later items
+would wait for this item."""
 LOOK_S = 0.2
 CHECK_S = 1.0
 """Seconds between two checks whether Redis was rolled back, while there are no new items."""
@@ -33,12 +34,12 @@ _ADD_TO_STREAM = "for i = 1, #ARGV do redis.call('XADD', KEYS[1], '*', 'item', A
 
 
 class ItemNotStored(RuntimeError):
-    """The item is probably not in Redis: Redis did not confirm it."""
+    """Redis did not confirm the item, so it is probably not stored."""
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """An item to be stored, and the future that its page awaits."""
+    """An item to be stored, and the future that the item's page awaits."""
 
     key: str | bytes
     item: bytes
@@ -47,13 +48,12 @@ class _Waiting:
 
 @dataclass(eq=False)
 class ItemWriter:
-    """Stores all waiting items in one trip, in one coroutine.
+    """Stores waiting items in batches, with one trip for each batch, in one coroutine.
 
     An item is stored at least once. If a reply is lost, its batch is written again, and may be stored twice.
-    Numbers for batches in Redis would prevent only this case: an item is also stored twice if its page is
-    crawled again after a crash. So a consumer that needs each item once has to identify items in any case.
-    Items that a rollback of Redis has lost are also written again (replay_log.py), because their pages may be
-    done.
+    Numbered batches would prevent only this case, because an item is also stored twice if its page is crawled
+    again after a crash. So a consumer that needs each item once has to identify items in any case. Items that
+    a rollback of Redis has lost are also written again (replay_log.py), because their pages may be done.
     """
 
     connection: Connection
@@ -62,11 +62,11 @@ class ItemWriter:
     closing: Callable[[], bool]
     """Returns whether the spider is closing."""
     grace_s: float
-    """Seconds that the writer then waits for the end of an outage."""
+    """Seconds for which the writer waits for the end of an outage while the spider closes."""
     horizon_s: float
     """Seconds by which Redis may be rolled back."""
     given_up: Callable[[], str]
-    """Called before items fail because the grace is over; returns what happens to their pages."""
+    """Called before items fail because the grace is over; returns a sentence about their requests."""
     counted: Callable[[int, int], None]
     """Called with the numbers of items that were stored and that failed."""
 
@@ -76,7 +76,7 @@ class ItemWriter:
         """Failed attempts to send a large item while Redis answered other commands."""
         self._waiting: deque[_Waiting] = deque()
         self._batch: list[_Waiting] = []
-        """The items of the current batch. No page waits for an item that Redis had before."""
+        """The items of the current batch. No page waits for an item that Redis had before a rollback."""
         self._log = ItemLog(self.horizon_s)
         self._tag = ""
         self._ending = False
@@ -159,7 +159,7 @@ class ItemWriter:
         return batch
 
     async def _store_in_time(self) -> None:
-        """Store the batch, or give it up: after the spider closes, the grace may end.
+        """Store the batch, or give it up when the grace of a closing spider is over.
 
         Each batch gets at least the time of one trip.
         """
@@ -181,7 +181,7 @@ class ItemWriter:
         """Send the batch until Redis has answered for each item."""
         self._tries = kept = 0
         while (error := await self._send()) is not None:
-            if self._batch or self._waiting:  # else it was only a check for a rollback
+            if self._batch or self._waiting:  # else the trip was only a check for a rollback
                 self._outage.began(ItemNotStored(explain(error)))
             if self._client is not None:
                 self.connection.note_no_answer()
@@ -190,7 +190,7 @@ class ItemWriter:
         self._outage.ended(kept)
 
     async def _send(self) -> Exception | None:
-        """Make one attempt and return its error. The batch then holds only the items to send again."""
+        """Try once to send the batch, which then holds only the items to send again; return why, or None."""
         by_key: dict[str | bytes, list[_Waiting]] = {}
         for waiting in self._batch:
             by_key.setdefault(waiting.key, []).append(waiting)

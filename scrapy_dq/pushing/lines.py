@@ -1,4 +1,4 @@
-"""Requests that a person or a program has written: lines of a file or a command line, and their meaning."""
+"""Reads requests that a person or a program has written, from the lines of a file or a command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Splitter:
-    """Splits parts into lines. It keeps only one byte more than the limit of a longer line."""
+    """Splits parts into lines. It keeps at most one byte more of a line than the limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -56,7 +56,7 @@ class Splitter:
 async def lines_of(
     descriptor: int, max_bytes: int, advance: Callable[[int], object]
 ) -> AsyncIterator[Sequence[Line]]:
-    """Yield the lines of an open file or pipe, as many at a time as are there.
+    """Yield the lines of an open file or pipe, as many at a time as are available.
 
     Args:
         max_bytes: the maximum length of a line.
@@ -65,7 +65,7 @@ async def lines_of(
     splitter = Splitter(max_bytes)
     waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
     while True:
-        # Not read() in a thread: a program that is stopped would wait for the next line.
+        # Not read() in a thread, because a program that is stopped would wait for the next line.
         while waits and not (await asyncio.to_thread(select.select, [descriptor], [], [], LOOK_S))[0]:
             pass
         part = os.read(descriptor, PART_BYTES)
@@ -82,7 +82,7 @@ async def lines_from(words: Sequence[str]) -> AsyncIterator[Sequence[Line]]:
 
 
 LONGEST = 8
-"""A line may be this many times as long as an entry: JSON needs six bytes for some bytes."""
+"""A line may be this many times as long as an entry, because JSON needs six bytes for some bytes."""
 
 
 class BadLine(ValueError):

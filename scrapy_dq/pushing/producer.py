@@ -1,4 +1,4 @@
-"""A worker without capacity: it puts requests and leases none while a command runs."""
+"""A worker without capacity, which puts requests and leases none while a command runs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LOOK_S = 1.0
 
 
 class Producer(Listener):
-    """Joins, puts in order, and leaves the run open. While it is a member, the run does not finish.
+    """Joins a run, puts requests in order, and leaves the run open. While it is a member, no run finishes.
 
-    If it is killed, other workers detect its death, and it no longer keeps the run open.
+    If it is killed, other workers detect its death, and the run can finish without it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Producer(Listener):
             durable: do not leave before all puts are on Redis's disk; after an error, leave at once.
         """
         self.disturbed = False
-        """Redis was rolled back, or this process was declared dead: some puts may be missing."""
+        """Redis was rolled back, or this process was declared dead, so some puts may be missing."""
         self.doubt = ""
         """Why it is not certain that all puts are on disk, in a sentence without a full stop."""
         self._frontiers, self._connect = frontiers, connect
@@ -90,7 +90,7 @@ class Producer(Listener):
         """Be a member of the run until the end of the block.
 
         Raises:
-            FrontierError: the run is over, or differs; nothing was changed.
+            FrontierError: the run is over, or differs, so nothing was changed; or as `hand_in`.
         """
         try:
             joined = await self.patiently(self._join)
@@ -178,7 +178,7 @@ class Producer(Listener):
                 # redis-py sends inside asyncio.wait_for. Before Python 3.12, that loses a Ctrl-C that comes
                 # just after the bytes are sent. Python 3.10 does not cancel the task for Ctrl-C.
                 if getattr(asyncio.current_task(), "cancelling", int)():
-                    await asyncio.sleep(0)  # since Python 3.12 it may arrive later: not in mid-leave
+                    await asyncio.sleep(0)  # since Python 3.12 it may arrive late: let it arrive here
                     raise asyncio.CancelledError
                 return answer
             except FrontierUnavailable as error:

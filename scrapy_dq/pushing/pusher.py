@@ -50,7 +50,7 @@ class Pushed:
 
 @dataclass
 class Pusher:
-    """One push. `pushed` is correct at any time, also after an error.
+    """One push. `pushed` is correct after `push` has ended, also with an error.
 
     Raises:
         ConfigError: the SCHEDULER_SERIALIZER does not work.
@@ -89,7 +89,7 @@ class Pusher:
     async def push(self, batches: AsyncIterator[Sequence[Line]], *, strict: bool = False) -> None:
         """Put the requests of all lines; each batch is stored before the next is read.
 
-        If no run is open, one begins with the first line that is a request.
+        If no run is open, a new run begins with the first line that is a request.
 
         Args:
             strict: stop at the first line that is not a request.

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 class Callers:
     """The waiting calls. Only the loop's thread uses them.
 
-    Full, Empty and every census come from an exchange that began after the call: an older one may be
-    outdated.
+    Full, Empty and every census come from an exchange that began after the call, because an older exchange
+    may be outdated.
     """
 
     worker: Worker
@@ -39,8 +39,8 @@ class Callers:
         self._joins: list[Join] = []
         self._shut = self._shut_now = False
         self._needed: list[int] = []
-        """For each part of the worker, the number of an exchange: until this or a later one is composed, its
-        exchanges are due at once."""
+        """For each part of the worker, the number of an exchange. Until this exchange or a later one is
+        composed, exchanges of the part are due at once."""
         self._applied = 0
         self._granted = 0
 
@@ -50,7 +50,7 @@ class Callers:
         return len(self._gets)
 
     def new_worker(self, parts: int) -> None:
-        """Reset the counts for a new worker with so many parts, which replaces the current one."""
+        """Reset the counts for a new worker with this number of *parts*, which replaces the current one."""
         self._needed = [0] * parts
         self._applied = 0
         self.puts.make_lanes(parts)
@@ -121,7 +121,8 @@ class Callers:
     def serve(self) -> None:
         """Hand new leases to the waiting calls."""
         while self._gets and (lease := self.worker.take()):
-            # A partition's delay counts from here: the program does not report when it sends a request.
+            # A partition's delay counts from here, because the program does not report when it sends a
+            # request.
             self.worker.sent(lease.entry_id)
             self.worker.downloaded(lease.entry_id)
             self._granted += 1
@@ -143,7 +144,7 @@ class Callers:
         worker = self.worker
         granted, self._granted = self._granted, 0
         if granted and self._gets and worker.census.waiting:
-            # The exchange brought items, but not enough for all calls. The next one may bring more.
+            # The exchange brought items, but not enough for all calls. The next exchange may bring more.
             for get in self._gets:
                 get.after = worker.composed
             self.hurry()
@@ -157,12 +158,12 @@ class Callers:
             self.hurry(parts)
 
     def no_answer(self) -> None:
-        """Note that an exchange has failed: some calls stop waiting for that part."""
+        """Fail the calls that must not wait for an answer after a failed exchange."""
         self.puts.look_for_room(self.worker)
         self.fail_expired()
 
     def fail_expired(self) -> None:
-        """Fail the calls that wait no longer."""
+        """Fail the calls that must not wait longer."""
         worker = self.worker
         self.puts.fail_expired(worker, self._shut)
         outage = f"{worker.outage}. It is not known whether anything waits there" if worker.outage else ""
@@ -175,7 +176,7 @@ class Callers:
         self._forget_answered()
 
     def disturbed(self, is_older: bool) -> None:
-        """Note that Redis was (*is_older*) or may have been rolled back: other workers repeat their puts."""
+        """Record that Redis was (*is_older*) or may have been rolled back; other workers may repeat puts."""
         now = time.monotonic()
         # A network that sometimes loses a reply must not delay a join without end.
         if is_older or now >= self._incomplete_until:

@@ -1,4 +1,4 @@
-"""Calls from other threads to the loop's thread: each waits on a future in its own thread."""
+"""Calls from other threads to the loop's thread. Each caller waits on a future in its own thread."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Putting(Call):
     """How many of the puts are not confirmed."""
 
     def stored(self) -> None:
-        """Note that one of the puts is confirmed."""
+        """Record that one of the puts is confirmed."""
         self.unstored -= 1
         if not self.unstored:
             self.answer()
@@ -83,6 +83,6 @@ def putting(payloads: Iterable[bytes], *, patient: bool) -> Putting:
 
 
 def _put(payload: bytes) -> Put:
-    # A random id: two equal items are stored as two, but repeats of this put are stored once.
+    # With random ids, two equal items are stored as two, but repeats of a put are stored once.
     entry_id = os.urandom(ENTRY_ID_BYTES)
     return Put(entry_id, Admission.ID, entry_id, 0, False, payload, once=True)

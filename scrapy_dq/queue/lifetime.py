@@ -26,8 +26,8 @@ _open: set[Any] = set()
 _forkable: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_child: Any = None
 _inherited: list[Any] = []
-"""In a child, the parent's members. They are never collected: that would remove their event loops from the
-epoll that both processes share."""
+"""In a child, the parent's members. They are never garbage-collected, which would remove their event loops
+from the epoll that both processes share."""
 
 
 def opened(what: Any) -> None:
@@ -36,7 +36,7 @@ def opened(what: Any) -> None:
 
 
 def closed(what: Any) -> None:
-    """Note that a member is closed."""
+    """Record that a member is closed."""
     _open.discard(what)
 
 
@@ -86,7 +86,7 @@ if hasattr(os, "register_at_fork"):
 class LoopThread:
     """Runs one coroutine to its end in a daemon thread.
 
-    It does not use asyncio.run(), which starts another thread at its end: Python 3.12 forbids that during
+    It does not use asyncio.run(), which starts another thread at its end. Python 3.12 forbids that during
     shutdown.
     """
 

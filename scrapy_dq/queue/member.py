@@ -56,7 +56,7 @@ class Member(Listener):
         self._has_put = False
         self._away = False
         self._forgotten = False
-        """A rollback of Redis has lost items: the next `flush` must report this."""
+        """A roll-back of Redis has lost items. The next `flush` must report this."""
         self._flushes: set[asyncio.Task[None]] = set()
         self._callers = Callers(items, maxsize, config.rollback_horizon_s)
         self._connection = Connection(config, data_dir(config.data_dir))
@@ -86,7 +86,7 @@ class Member(Listener):
         self._thread.opened.result()
 
     def ask(self, call: Call) -> None:
-        """Answer a call. After the end, this method, `expire`, `abandon` and `done` raise ShutDown."""
+        """Submit a call. After the end, this method, `expire`, `abandon` and `done` raise ShutDown."""
         self._thread.submit(self._ask, call)
 
     def expire(self, call: Call) -> None:
@@ -108,7 +108,7 @@ class Member(Listener):
 
     def begin_close(self) -> None:
         """In the background, stop answering, give leases back, acknowledge finished items, and leave."""
-        with suppress(Exception):  # it never opened, or it has ended
+        with suppress(Exception):  # this member never opened, or has ended
             self._thread.opened.result(self._patience_s)
             self._thread.submit(self._closing.set)
 
@@ -169,7 +169,8 @@ class Member(Listener):
             # The run may end while this process joins several frontiers: then it joins the next run.
             await self._stop_worker(0)
         self.worker.seeded()
-        # Otherwise the run would finish as soon as nothing is left to do; the next put would begin a new run.
+        # Without this, the run would finish as soon as nothing is left to do, and the next put would begin a
+        # new run.
         self.worker.listen(True)
         logger.info("Crawl %r: run %d, as worker %s", config.crawl, joined.run, self.worker.id)
         if joined.loss:
@@ -281,7 +282,7 @@ class Member(Listener):
             failed, worker = self._starting_over, self.worker
             left_s = max(0.0, deadline - time.monotonic())
             await self._stop_worker(left_s, durable=self._durable and self._has_put)
-            # The run may have ended during this stop: then this process may be a member of the next one.
+            # The run may have ended during this stop: then this process may be a member of the next run.
             left = self._starting_over is not failed or self.worker is not worker
         if self._left_over:
             logger.error(
@@ -303,8 +304,8 @@ class Member(Listener):
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # The worker's reports. The others need no method here: `_exchanged` detects the end of a run, an earlier
-    # attempt without an answer has stored a dropped put, and the program decides when to close.
+    # The worker's reports. Its other reports need no method here: `_exchanged` detects the end of a run, an
+    # earlier attempt without an answer has stored a dropped put, and the program decides when to close.
 
     def leases_arrived(self) -> None:
         self._callers.serve()
@@ -343,7 +344,8 @@ class Member(Listener):
         if self.worker.over or not self.worker.pending:
             self._start_over()  # the run has ended while this process was declared dead
             return
-        # Not earlier: an outbox that was given up is also empty, but its puts are not stored.
+        # Not before these checks, because an outbox that was given up is also empty, but its puts are not
+        # stored.
         self._callers.puts.confirm(self.worker)
         if not self._callers.puts.replayed(self.worker):
             self._left_over.clear()

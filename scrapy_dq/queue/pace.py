@@ -10,10 +10,10 @@ from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_
 
 
 class OnDemand(Pace):
-    """Takes a lease only if a caller waits for it: otherwise another process may need it.
+    """Takes a lease only if a caller waits for an item, because another process may need it.
 
-    A waiting call makes an exchange due at once; puts of several threads share it. Settlements are delayed
-    and sent together. While callers wait for other workers, the pauses grow.
+    A waiting call makes an exchange due at once; puts of several threads share an exchange. Settlements are
+    delayed and sent together. While callers wait for other workers, the pauses grow.
     """
 
     counts_all = False  # the capacity is the number of waiting callers

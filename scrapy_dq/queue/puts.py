@@ -1,4 +1,4 @@
-"""The puts of a Queue: which ones wait, which are sent, which are confirmed."""
+"""The puts of a Queue, from the wait for room to the confirmation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Lane:
 
 
 class Puts:
-    """The puts, in one lane for each part of the worker: a part without answers delays only its own puts.
+    """The puts, in one lane for each part of the worker. A part without answers delays only its own puts.
 
     While an exchange of a part is under way, no put goes into its outbox. So a put that has waited too long
     can be withdrawn if it was not sent. A part never has more unconfirmed puts than one exchange carries.
@@ -58,7 +58,7 @@ class Puts:
         self._lanes: list[Lane] = []
         self._refused: set[bytes] = set()
         self._full = False
-        """The queue was full at the last exchange: puts wait for room in their order."""
+        """The queue was full at the last exchange, so puts wait for room, in their order."""
 
     def make_lanes(self, parts: int) -> None:
         """Make a lane for each part of a worker, unless an earlier worker had them."""
@@ -75,7 +75,7 @@ class Puts:
     def add(self, call: Putting, worker: Worker) -> Iterable[int]:
         """Let the puts of a call wait; return the parts that have to make an exchange."""
         if not self:
-            self._full = False  # the last census may be outdated: a try shows whether there is room
+            self._full = False  # the last census may be outdated, and a try shows whether there is room
         parts = set()
         for put in call.puts:
             parts.add(part := worker.part_of(put))
@@ -115,7 +115,7 @@ class Puts:
         return [put for put in puts if put.entry_id not in sent]
 
     def refuse(self, put: Put) -> None:
-        """Note that there was no room for *put*."""
+        """Record that there was no room for *put*."""
         self._refused.add(put.entry_id)
 
     def confirm(self, worker: Worker) -> None:
@@ -134,14 +134,14 @@ class Puts:
         self._refused.clear()
 
     def look_for_room(self, worker: Worker) -> None:
-        """Note whether the queue is full by the last counts; puts sent to a silent part count as stored."""
+        """Record whether the queue is full by the last counts; puts sent to a silent part count as stored."""
         if self._maxsize:
             lanes = zip(worker.parts, self._lanes, strict=True)
             sent = sum(len(lane.sent) for part, lane in lanes if part.puts_outage)
             self._full = self._maxsize <= _items(worker.census) + sent
 
     def fail_expired(self, worker: Worker, shut: bool) -> None:
-        """Fail the calls that wait no longer, or whose puts must not be stored any more."""
+        """Fail the calls that must not wait longer, or whose puts must not be stored any more."""
         for part, lane in zip(worker.parts, self._lanes, strict=True):
             if not (lane.waiting or lane.sent):
                 continue
@@ -168,7 +168,7 @@ class Puts:
             self._forget_answered(lane)
 
     def start_over(self) -> None:
-        """Restart all calls with a new worker: none of the sent puts is confirmed."""
+        """Restart all calls with a new worker, which sends the unconfirmed puts again."""
         for lane in self._lanes:
             lane.waiting.extendleft(reversed(lane.sent))
             lane.sent.clear()

@@ -33,12 +33,12 @@ class HeldItems:
         self._held: list[tuple[threading.Thread, bytes]] = []
 
     def take(self, entry_id: bytes) -> None:
-        """Note that this thread got an item."""
+        """Record that this thread got an item."""
         with self._lock:
             self._held.append((threading.current_thread(), entry_id))
 
     def remove_oldest(self) -> bytes | None:
-        """Remove and return the oldest item of this thread; if it has none, the oldest of all threads."""
+        """Remove and return the oldest item of this thread, or of all threads if this thread has no item."""
         current = threading.current_thread()
         with self._lock:
             if not self._held:
@@ -52,7 +52,7 @@ class Queue:
     """A queue of Python values that any number of processes share; no item is lost if a process dies.
 
     It has the methods of Python's `queue.Queue`; docs/queue.md lists the differences. An item belongs to the
-    process that got it until `task_done`. If the process dies before that, another one gets the item.
+    process that got it until `task_done`. If the process dies before that, another process gets the item.
 
         with Queue("books") as q:
             q.put("https://books.example/")
@@ -109,7 +109,7 @@ class Queue:
     __class_getitem__: Any = classmethod(GenericAlias)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Allow pickling: another process gets the same queue and joins as another worker."""
+        """Allow pickling. Another process gets the same queue, and joins as another worker."""
         return self._remake, ()
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class Queue:
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Store *item* at the end; when this returns, Redis has it.
 
-        With DQ_SHARDS it is the end of one shard, drawn at random.
+        With DQ_SHARDS, this is the end of one shard, which is chosen at random.
 
         Raises:
             queue.Full: there was no room within *timeout* seconds.
@@ -182,6 +182,7 @@ class Queue:
 
         Raises:
             ValueError: this process has no item.
+            ShutDown: this object was closed.
         """
         if self._closed:
             raise ShutDown("this queue is closed; what was not done has been given back")
@@ -237,7 +238,7 @@ class Queue:
         self._await(Flush(deadline=deadline), True, None)
 
     def close(self) -> None:
-        """Shut down at once, give back unfinished items, acknowledge finished ones, and leave the crawl.
+        """Shut down at once, give back unfinished items, acknowledge finished items, and leave the crawl.
 
         This takes at most DQ_SHUTDOWN_GRACE, and one more timeout if Redis does not answer. The end of the
         program closes all queues.
@@ -250,16 +251,16 @@ class Queue:
             member.await_closed()
 
     def forget(self) -> None:
-        """Reset to the state without a connection: a child process has none of its parent's threads."""
+        """Reset to the state without a connection, because a child process lacks its parent's threads."""
         if self._finalizer is not None:
             self._finalizer.detach()
         self._finalizer = None
-        # New objects with new locks: a thread of the parent may have held an old lock.
+        # New objects with new locks, because a thread of the parent may have held an old lock.
         try:
             self._items = Items(self._config.types, self._config.max_entry_bytes)
         except BadType as error:
             raise ConfigError(f"DQ_TYPES: {error}") from error
-        # Reentrant: a signal handler may shut or close while its thread is about to join.
+        # Reentrant, because a signal handler may call `shutdown` or `close` while its thread joins.
         self._starting = threading.RLock()
         self._member: Member | None = None
         self._held = HeldItems()
@@ -303,7 +304,7 @@ class Queue:
             try:
                 error = call.future.exception(timeout)
             except FutureTimeout:
-                # At least one exchange has to answer the call: the first may take longer than this timeout.
+                # At least one exchange has to answer the call, even if it takes longer than this timeout.
                 member.expire(call)
                 error = call.future.exception()
         except BaseException:

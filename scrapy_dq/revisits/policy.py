@@ -13,7 +13,7 @@ from scrapy.utils.misc import load_object
 from scrapy_dq.settings import Config, ConfigError
 
 SHORTEST_S, LONGEST_S = 1.0, 315_360_000.0
-"""The shortest and the longest interval. The longest, ten years, is also the longest delay (`dq_delay`)."""
+"""Bounds of an interval, in seconds. The longest, ten years, is also the longest delay (`dq_delay`)."""
 EXPECTED = (
     '"fixed:1d", "adaptive:1h..30d" (units: s, m, h, d, w; from 1 s to ten years), "meta", or a subclass of '
     "scrapy_dq.RevisitPolicy"
@@ -46,8 +46,8 @@ class RevisitPolicy:
         Args:
             response: None if the page could not be downloaded, after all retries.
             last_s: the interval before this visit; None: it was the first.
-            changed: whether the page differs from the last visit; False after a 304 or a failed visit; None:
-                there is nothing to compare it with.
+            changed: whether the page differs from the last visit; False also after a failed visit, and after
+                any status except 2xx, such as 304; None: there is nothing to compare the page with.
         """
         raise NotImplementedError
 
@@ -63,7 +63,7 @@ class Fixed(RevisitPolicy):
 
 
 class Adaptive(RevisitPolicy):
-    """Halves the interval after a change and doubles it without one; the first is the geometric mean."""
+    """Halves the interval after a change, and doubles it without one; begins at the geometric mean."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = least_s
@@ -87,7 +87,7 @@ def checked(seconds: Any) -> float:
     """Return *seconds* as an interval.
 
     Raises:
-        BadRevisit: it is not a number within the bounds.
+        BadRevisit: *seconds* is not a number within the bounds.
     """
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not SHORTEST_S <= seconds <= LONGEST_S:
@@ -116,7 +116,7 @@ def options_in(words: str) -> dict[str, Any]:
     """Return the attributes of a policy that *words* set, such as `field=price, priority=-10`.
 
     Raises:
-        BadRevisit: one is unknown or invalid.
+        BadRevisit: an attribute is unknown or invalid.
     """
     found: dict[str, Any] = {}
     for word in words.split(","):

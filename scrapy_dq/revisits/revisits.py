@@ -54,7 +54,7 @@ class Visit(NamedTuple):
     def taken_from(cls, request: Request) -> Visit | None:
         """Remove the visit from the meta of a request that is served, and return it; None: no visit.
 
-        A start payload may contain any value under this key: an invalid one gives an empty visit.
+        A start payload may contain any value under this key. An invalid value gives an empty visit.
         """
         kept = request.meta.pop(KEY, None)
         if kept is None:
@@ -74,7 +74,11 @@ class Visit(NamedTuple):
         request.meta[KEY] = [self.interval_s, self.digest, list(self.validators), self.priority]
 
     def add_conditions(self, request: Request) -> dict[str, bytes]:
-        """Make *request* conditional: the site need not send an unchanged page. Return the added headers."""
+        """Make *request* conditional, so that the site need not send an unchanged page.
+
+        Returns:
+            The added headers.
+        """
         added = {}
         if request.method in ("GET", "HEAD"):
             for (_, header), value in zip(_CONDITIONS, self.validators, strict=True):
@@ -102,9 +106,9 @@ class _Page:
     """The headers that make its request conditional."""
     response: Response | None = None
     fields: list[bytes] | None = field(default_factory=list)
-    """The compared field of each of its items; None: one of them cannot be compared."""
+    """The compared field of each item of the page; None: the field of an item cannot be compared."""
     retried: bool = False
-    """There was a retry. A retry that cannot be stored is served in this worker, before the page ends."""
+    """There was a retry. This worker serves a retry that cannot be stored, before the page ends."""
     retry: Next | None = None
 
 
@@ -131,7 +135,7 @@ class Revisits:
         self._failures_told = self._field_told = False
 
     def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
-        """Note that *request* is served under a lease; it may become conditional."""
+        """Record that *request* is served under a lease, and make it conditional if possible."""
         last = Visit.taken_from(request)
         if last is None and request.dont_filter:
             return  # a part of another page: see `add_first_visit`
@@ -139,7 +143,7 @@ class Revisits:
         self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
 
     def answered(self, entry_id: bytes, response: Response) -> Response:
-        """Note the response to a request, and return it; no callback of the spider gets an unchanged page."""
+        """Record the response to a request, and return it; for an unchanged page, with our own callback."""
         page = self._pages.get(entry_id)
         if page is None:
             return response
@@ -160,12 +164,12 @@ class Revisits:
             remove_conditions(request, page.conditions)
 
     def yielded(self, entry_id: bytes, item: Any) -> None:
-        """Note an item that a page's callback has yielded."""
+        """Record an item that a page's callback has yielded."""
         page = self._pages.get(entry_id)
         if page is None or page.fields is None or not ItemAdapter.is_item(item):
             return
         try:
-            # Not repr(): it differs between processes for sets, and at each visit for some objects.
+            # Not repr(), which differs between processes for sets, and at each visit for some objects.
             page.fields.append(self._codec.packed(ItemAdapter(item).get(self.field)))
         except Exception as error:  # a class of the project may raise anything
             page.fields = None
@@ -189,8 +193,8 @@ class Revisits:
 
         Args:
             parent: the parent of *request*; None: unknown, or there is no parent.
-            continues: *request* is a redirect of its parent.
-            begins: `start()` has yielded it, or it was fed.
+            continues: *request* is a redirect or a retry of its parent.
+            begins: `start()` has yielded *request*, or it was made from a start payload.
         """
         never = isinstance(self._policy, Never) and META not in request.meta
         redirected = continues and put.parent in self._pages
@@ -205,13 +209,16 @@ class Revisits:
     def serve_again(
         self, request: Request, parent: Request | None, entry_id: bytes | None, due_at: float
     ) -> bool:
-        """Serve the entry of a page in progress again, as its retry; False: *request* is not a retry of it.
+        """Plan to serve the entry of a page again, as the retry *request*.
 
-        A second entry and an ack of the first would not do: a roll-back of the ack would leave two entries.
+        Without this, the retry would be a second entry, and a roll-back of the first entry's ack would leave
+        both.
 
         Args:
             entry_id: the lease of *parent*, which *request* follows; None: it has no lease.
             due_at: see `Put`.
+        Returns:
+            False: *request* is not a retry of a page, or is marked with `dq_local`.
         Raises:
             CannotEncode: *request* has to stay in this worker.
         """
@@ -239,8 +246,8 @@ class Revisits:
         """Forget a lease whose work is over; return the next visit of its page, if there will be one.
 
         Args:
-            failed: it was not downloaded, or its callback, errback or pipeline has raised. This does not end
-                the visits of a page that was visited before.
+            failed: the page was not downloaded, or its callback, errback or pipeline has raised. This does
+                not end the visits of a page that was visited before.
             released: the lease is given back.
         """
         page = self._pages.pop(entry_id, None)
@@ -260,7 +267,7 @@ class Revisits:
             digest = "" if parts is None else digest_of(*parts)
             changed = digest != last.digest if digest and last.digest else None
             kept = last._replace(digest=digest, validators=validators_of(response))
-        request = self._codec.decode(page.payload)  # it was decoded before
+        request = self._codec.decode(page.payload)  # no error: this worker has decoded it before
         interval_s = self._interval(request, response, last.interval_s, changed)
         if interval_s is None:
             self._count(stats.REVISITS_ENDED)
@@ -318,7 +325,7 @@ def check(request: Request) -> None:
 
 
 def _unchanged(response: Response, **kwargs: Any) -> None:
-    """Do nothing: the callback of an answer 304, for a page that the spider has seen already."""
+    """Do nothing. This is the callback of a 304, for a page that the spider has already seen."""
 
 
 def remove_conditions(request: Request, added: dict[str, bytes]) -> None:
@@ -336,7 +343,7 @@ def validators_of(response: Response) -> tuple[str, str]:
 
 
 def _fits(text: object) -> bool:
-    """Tell whether *text* can be a header's value: a line break would begin another header."""
+    """Tell whether *text* can be a header's value, in which a line break would begin another header."""
     return isinstance(text, str) and len(text) <= MOST_VALIDATOR and text.isprintable()
 
 

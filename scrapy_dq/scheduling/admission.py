@@ -1,4 +1,4 @@
-"""Identities of new requests: a fingerprint, an ordinal among the start requests, or the parent's lease."""
+"""Makes the identity of a new request from its fingerprint, from its payload, or from its parent's lease."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 
 SEED_BYTES = 16
 LATEST = -1
-"""In place of a reference: any put of this worker."""
+"""Instead of a reference: an unknown put of this worker."""
 LOCAL_SEEN = 100_000
-"""About 160 bytes each, so at most 16 MB. More would save little: Redis drops older duplicates."""
+"""Number of fingerprints that a worker remembers, in at most 16 MB: about 160 bytes each. More would save
+little, because Redis also drops duplicates."""
 
 
 class Admissions:
@@ -59,18 +60,18 @@ class Admissions:
         return self._sent.get(fingerprint)
 
     def remember(self, fingerprint: bytes | None, reference: int) -> None:
-        """Note that *fingerprint*, if there is one, was sent; *reference*: its put's reference, or 0."""
+        """Record that *fingerprint*, if there is one, was sent; *reference*: its put's reference, or 0."""
         if fingerprint is not None:
             self._sent[fingerprint] = reference
             if len(self._sent) > LOCAL_SEEN:
                 self._sent.popitem(last=False)
 
     def forget_sent(self) -> None:
-        """Let the frontier filter the sent fingerprints again: some are not stored."""
+        """Let the frontier filter the sent fingerprints again, because it may no longer store some."""
         self._sent.clear()
 
     def settled(self, entry_id: bytes) -> None:
-        """Note that a lease has ended and has no more children."""
+        """Record that a lease has ended and has no more children."""
         self._children.pop(entry_id, None)
 
     def of(
@@ -97,8 +98,8 @@ class Admissions:
     def _seed_token(self, payload: bytes) -> bytes:
         """Return the token that identifies a start request on all workers.
 
-        It is made from the whole payload. An ordinal per URL would not do: another worker's start() may yield
-        requests in another order that differ only in their cb_kwargs.
+        The token is made from the whole payload. An ordinal per URL would not be enough, because another
+        worker's start() may yield requests in another order that differ only in their cb_kwargs.
         """
         token = blake2b(payload, digest_size=SEED_BYTES).digest()
         key = int.from_bytes(token[:8], "big")  # half the memory of the token; there may be millions

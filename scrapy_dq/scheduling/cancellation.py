@@ -14,11 +14,12 @@ class AwaitedCancelled(RuntimeError):
 
 @contextmanager
 def cancellation_fails(running: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Replace a CancelledError: Scrapy handles the new error as a failure of start(), callback or pipeline.
+    """Replace a CancelledError with an error that Scrapy handles like any error of the project's code.
 
     A CancelledError would silently end the task that processes the response. Its request would stay in
-    flight, or count as done without its items. The error is passed on only if Scrapy is not *running*, or if
-    the task itself is cancelled, as at the end of the process; before Python 3.11, a task cannot tell.
+    flight, or count as done without its items. The CancelledError is passed on only if Scrapy is not
+    *running*, or if the task itself is cancelled, as at the end of the process. Before Python 3.11, a task
+    does not know whether it is cancelled itself.
     """
     try:
         yield

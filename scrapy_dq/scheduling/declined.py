@@ -1,4 +1,4 @@
-"""Stored requests that this worker's code cannot serve; after too many, it must leave the crawl."""
+"""Stored requests that this worker's code cannot serve; after too many of them, the worker leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from scrapy_dq.text import CREW_SHOWS, count_of, without_numbers
 
 logger = logging.getLogger(__name__)
 IN_A_ROW = 10
-"""After so many, this worker's code is taken to differ from the other workers' code."""
+"""After this many declined requests with the same cause, the worker's code counts as different from the other
+workers' code."""
 
 
 class Declined:
@@ -22,7 +23,7 @@ class Declined:
         self._spider_class = f"{type(spider).__module__}.{type(spider).__qualname__}"
         self._crawl = crawl
         self._counts: Counter[str] = Counter()
-        """By cause, without the names in it: another missing callback has the same cause."""
+        """By cause. A cause has no quoted names in it, so all missing callbacks have the same cause."""
         self._reasons: dict[str, str] = {}
         """By cause, the first reason."""
         self._last = ""
@@ -32,7 +33,7 @@ class Declined:
         """This worker must leave the crawl."""
 
     def add(self, reason: str, url: str, *, was_declined: bool) -> bool:
-        """Note a request that this worker cannot serve; return whether it must leave the crawl.
+        """Count a request that this worker cannot serve; return whether the worker must leave the crawl now.
 
         Args:
             was_declined: another worker could not serve it either, so this worker may not be the cause.

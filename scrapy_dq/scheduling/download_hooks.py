@@ -1,10 +1,10 @@
-"""Was a request sent, and when? The only file that uses internals of Scrapy's download handlers.
+"""Finds out whether and when a request was sent. Only this file uses internals of Scrapy's download handlers.
 
 Scrapy's signals report when a request reaches the downloader, long before its connection is established, and
 when its response begins. A delay between two requests to a site counts from the moment in between, when the
-connection writes the request. A later moment is safe, an earlier one never: where that moment is unknown,
-the beginning of the response counts. tests/crawl/test_outgoing.py checks the used internals for every
-supported version.
+connection writes the request. If this moment is unknown, the beginning of the response counts, because a
+later moment is safe, and an earlier one is not. tests/crawl/test_outgoing.py checks the used internals for
+every supported version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zope.interface import alsoProvides  # type: ignore[import-untyped]
 
 logger = logging.getLogger(__name__)
 TURNS = 6
-"""Iterations of the event loop after a write to a transport, until the socket was certainly written to.
+"""Iterations of the event loop after which a write to a transport has certainly reached the socket.
 
 asyncio's loop needs two: it runs the callbacks of call_soon() before the callbacks of writable sockets. A
 write that TLS buffers needs one more. A loop that queues writable sockets (uvloop) needs twice as many."""
@@ -35,7 +35,8 @@ write that TLS buffers needs one more. A loop that queues writable sockets (uvlo
 class DownloadHooks:
     """Knows which requests reached a download handler.
 
-    Calls *gone* with each watched request, once or more, the first time after it was certainly sent.
+    Calls *gone* with each watched request, once or more; the first call comes after the request was certainly
+    sent.
     """
 
     def __init__(self, crawler: Crawler, gone: Callable[[Request], None]) -> None:
@@ -47,7 +48,7 @@ class DownloadHooks:
         self._current: Request | None = None
         """The request whose download handler is running at this moment, if it is watched."""
         self.watches = False
-        """There were requests to watch."""
+        """`watch` was called."""
 
     def watch(self, request: Request) -> None:
         """Report when *request*, which the engine is about to get, is sent."""
@@ -61,14 +62,15 @@ class DownloadHooks:
         return request in self._watched
 
     def move(self, request: Request, to: Request) -> None:
-        """Note that the engine gets *to*, a copy, instead of *request*."""
+        """Record that the engine gets *to*, a copy, instead of *request*."""
         if request in self._watched:
             self._watched.add(to)
 
     def reached(self, request: Request) -> bool:
-        """Return whether a download handler got *request*, or may have, if the downloader is unlike Scrapy's.
+        """Return whether a download handler got *request*; True also if the downloader is unlike Scrapy's.
 
-        If not, a downloader middleware has ended it (`robots.txt`, a cache, `IgnoreRequest`): no site got it.
+        False: a downloader middleware has ended the request (`robots.txt`, a cache, `IgnoreRequest`), so no
+        site got it.
         """
         return self._reached is None or request in self._reached
 
@@ -107,7 +109,10 @@ class DownloadHooks:
             self._current = before
 
     def _watch_pool(self, handlers: Any, request: Request) -> Request | None:
-        """Return *request* if it is watched; then a connection of Scrapy's HTTP/1.1 handler reports it."""
+        """Return *request* if it is watched; then a connection of Scrapy's HTTP/1.1 handler reports it.
+
+        None: it is not watched.
+        """
         if request not in self._watched:
             return None
         pool = getattr(handlers._get_handler(urlparse_cached(request).scheme), "_pool", None)
@@ -135,7 +140,7 @@ class DownloadHooks:
         pool.getConnection = get_connection
 
     def _written(self, request: Request, transport: Any) -> None:
-        """Note that *request* was written to *transport*, which sends it as soon as it can."""
+        """Record that *request* was written to *transport*, which sends it as soon as it can."""
         tls = transport.protocol if getattr(transport, "TLS", False) else transport
         if not isinstance(tls, TLSMemoryBIOProtocol):
             self._gone_after(TURNS, request)
@@ -178,7 +183,8 @@ class _Connection:
 class _Steps:
     """Wraps a coroutine so that *run* executes each of its steps."""
 
-    # A context variable would be wrong: Twisted's reactor runs all due timers in the context of one of them.
+    # A context variable would be wrong, because Twisted's reactor runs all due timers in the context of one
+    # of them.
     def __init__(self, coroutine: Coroutine[Any, Any, Any], run: Callable[..., Any]) -> None:
         self._coroutine = coroutine
         self._run = run

@@ -17,15 +17,15 @@ from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 
 MARGIN_S = 0.25
-"""After a local request, other local requests of its partition wait so much longer than its delay: a stored
-request goes first, if there is one."""
+"""After a local request, the next local request of its partition waits up to this much longer than the delay,
+so that a waiting stored request goes first."""
 
 
 class Downloads:
     """The requests between `next_request` and the end of their download.
 
-    The frontier applies the limits of a partition to leases. It does not know local requests. Here the limits
-    apply to these, and all requests that this worker sends count.
+    The frontier applies the limits of a partition to leases, and does not know local requests. This class
+    applies the limits to local requests, and counts all requests that this worker sends.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Downloads:
         Args:
             wake: makes the engine ask for a request.
             block: blocks a partition, for all workers, for a number of seconds.
-            most: how many requests the downloader takes at once, including requests that wait in middlewares.
+            most: maximum number of requests in the downloader, including requests that wait in middlewares.
         """
         self._slots = slots
         self._limits = limits
@@ -50,11 +50,11 @@ class Downloads:
         self._most_of_one = most - most // 4
         self._partitions: dict[Request, bytes] = {}
         self._local: dict[Request, bytes] = {}
-        """The local ones of `_partitions`."""
+        """The local requests among `_partitions`."""
         self._unsent: dict[bytes, Request] = {}
         """By partition with a delay, the request that was not sent yet."""
         self._held_up: dict[Request, bytes] = {}
-        """The partition of each request that waits in the downloader and takes no room."""
+        """The partition of each request that waits in the downloader and does not count against a limit."""
         self._rest: dict[bytes, float] = {}
         """By partition, when the next local request may be sent."""
         self._last_was_local = False
@@ -62,7 +62,7 @@ class Downloads:
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self, partition: bytes) -> int:
-        """Return how many leases of *partition* may be downloading here at once."""
+        """Return how many leases of *partition* may be downloading here at the same time."""
         if not self._local or partition not in self._local.values():
             return self._slots.limit(partition)
         if partition in self._unsent:
@@ -72,16 +72,17 @@ class Downloads:
     def partition_of(self, request: Request) -> bytes | None:
         """Return the partition of a request in the downloader; None: the scheduler has not served it.
 
-        It is known from `next_request` to the end of its download.
+        The partition is known from `next_request` to the end of the download.
         """
         partition = self._partitions.get(request)
         return self._held_up.get(request) if partition is None else partition
 
     @property
     def local_turn(self) -> bool:
-        """Whether a local request, if one has room, goes before the leases.
+        """Whether a local request, if its partition has room, goes before the leases.
 
-        If both could use all downloads, each gets half of them. In a single partition, local ones go first.
+        If enough of both wait, each kind gets half of the downloads. With `OneSlot`, local requests always go
+        first.
         """
         local = len(self._local)
         stored = len(self._partitions) - local
@@ -89,9 +90,9 @@ class Downloads:
         return local < stored or even or isinstance(self._slots, OneSlot)
 
     def choose(self, partitions: Iterable[bytes]) -> bytes | None:
-        """Return the least loaded of *partitions* whose local requests have room now.
+        """Return the least loaded of the *partitions* in which a local request may be sent now.
 
-        None: no partition has room. The engine is woken as soon as one may have room.
+        None: there is no such partition. The engine is woken as soon as there may be one.
         """
         now, earliest = time.monotonic(), inf
         loads = Counter(self._partitions.values())
@@ -114,7 +115,7 @@ class Downloads:
         return best
 
     def begin_local(self, request: Request, partition: bytes) -> bool:
-        """Note that the engine gets a local request; return whether `sent` has to be called for it."""
+        """Record that the engine gets a local request; return whether `sent` has to be called for it."""
         timed = self._delay_s(partition) > 0
         self.begin(request, partition, timed=timed)
         self._local[request] = partition
@@ -122,14 +123,14 @@ class Downloads:
         return timed
 
     def begin(self, request: Request, partition: bytes, *, timed: bool) -> None:
-        """Note that the engine gets the request of a lease; *timed*: `sent` will be called for it."""
+        """Record that the engine gets the request of a lease; *timed*: `sent` will be called for it."""
         self._partitions[request] = partition
         self._last_was_local = False
         if timed:
             self._unsent[partition] = request
 
     def move(self, request: Request, to: Request) -> None:
-        """Note that the engine gets *to*, a copy, instead of *request*, which has just begun."""
+        """Record that the engine gets *to*, a copy, instead of *request*, which has just begun."""
         partition = self._partitions[to] = self._partitions.pop(request)
         if request in self._local:
             self._local[to] = self._local.pop(request)
@@ -137,7 +138,7 @@ class Downloads:
             self._unsent[partition] = to
 
     def sent(self, request: Request, *, never: bool = False) -> None:
-        """Note that a request was sent, or never will be; only the first call for it has an effect."""
+        """Record that a request was sent, or *never* will be; only the first call for it has an effect."""
         partition = self._partitions.get(request)
         if partition is None or self._unsent.get(partition) is not request:
             return
@@ -150,15 +151,19 @@ class Downloads:
         self._room_appeared()
 
     def held_up(self, request: Request) -> bool:
-        """Note that a request waits in this process: it takes no room, unless a delay waits for its sending.
+        """Record that a request waits in this process, so it no longer counts against its partition's limit.
 
-        False: it keeps its room, because its partition has three quarters of the downloader already. Its
-        requests may wait in vain, for example for a `robots.txt`, and the other sites need the rest.
+        A request whose sending begins a delay keeps counting until it is sent.
+
+        Returns:
+            False: the request keeps counting, because its partition already has three quarters of the
+            downloader. Its requests may wait in vain, for example for a `robots.txt`, and the other
+            partitions need the rest.
         """
         if request in self._unsent.values() or (partition := self._partitions.get(request)) is None:
             return True
         there = chain(self._partitions.values(), self._held_up.values())
-        # One more than the site may have at once: they may wait for a stored request, such as a login.
+        # One more than the site's limit, because the others may wait for a stored request, such as a login.
         most = max(self._most_of_one, self._most(partition) + 1)
         if not isinstance(self._slots, OneSlot) and list(there).count(partition) >= most:
             return False
@@ -167,7 +172,7 @@ class Downloads:
         return True
 
     def ended(self, request: Request, *, sent: bool = True) -> None:
-        """Note that a request has left the downloader; only the first call for it has an effect.
+        """Record that a request has left the downloader; only the first call for it has an effect.
 
         Args:
             sent: whether a site got it.
@@ -180,7 +185,7 @@ class Downloads:
             self._room_appeared()
 
     def block(self, partition: bytes, seconds: float) -> None:
-        """Leave a partition alone for *seconds*: all workers, and this one's local requests."""
+        """Block a partition for *seconds*, for all workers and for this worker's local requests."""
         self._rest_for(partition, seconds)
         self._block(partition, seconds)
 
@@ -196,7 +201,7 @@ class Downloads:
 
     def _rest_for(self, partition: bytes, seconds: float) -> None:
         now = time.monotonic()
-        # Each call checks two partitions and adds at most one, so that old ones do not pile up.
+        # Each call checks two partitions and adds at most one, so that expired times do not pile up.
         for other in list(islice(self._rest, 2)):
             rest_until = self._rest.pop(other)
             if rest_until > now:
@@ -219,20 +224,20 @@ class Downloads:
 
 
 HELD_UP_AFTER_S = 1.0
-"""A request that waits for longer is held up."""
+"""Seconds. A request that waits longer in a downloader middleware is held up."""
 
 
 class HeldDownloads:
     """Calls *held_up* with requests that have waited long in a downloader middleware, one per second.
 
-    They use no connection to their site. If they counted against its concurrency limit, the request that they
-    wait for, such as a login, could not be sent.
+    Such requests use no connection to their site. If they counted against its concurrency limit, the request
+    that they wait for, such as a login, could not be sent.
     """
 
     def __init__(self, hooks: EngineHooks, held_up: Callable[[Request], bool]) -> None:
         """
         Args:
-            held_up: returns False for a request that it does not take now.
+            held_up: returns False for a request that keeps counting against the limit.
         """
         self._hooks = hooks
         self._held_up = held_up
@@ -241,7 +246,7 @@ class HeldDownloads:
         self._reported: WeakSet[Request] = WeakSet()
 
     def look(self) -> None:
-        """Look for such requests, at most once per second; called if there is room, but no lease."""
+        """Look for such requests, at most once per second; called when no local request can be served."""
         now = time.monotonic()
         if now - self._looked_at < HELD_UP_AFTER_S:
             return

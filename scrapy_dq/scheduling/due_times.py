@@ -12,9 +12,9 @@ from scrapy_dq.codec import copied
 from scrapy_dq.settings import Backoff
 
 LONGEST_S = 315_360_000
-"""Ten years: a longer delay is a confusion of units."""
+"""Ten years. A longer delay is probably in a wrong unit."""
 LATEST_S = 100_000_000_000
-"""The year 5138, for the same reason: milliseconds where seconds are meant."""
+"""The year 5138. A later time is probably in milliseconds."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
 # `download_latency` is copied from the parent's meta, and differs after each download of the parent.
 NOT_STORED = frozenset((*DUE_KEYS, "download_latency"))
@@ -26,7 +26,7 @@ class BadDue(ValueError):
 
 
 class Due(NamedTuple):
-    """A request is due when both times have passed; 0: at once."""
+    """A request is due when both times have passed; 0: no time."""
 
     at: float = 0.0
     """Seconds of this process's monotonic clock."""
@@ -60,7 +60,7 @@ def due_of(request: Request, parent: Request | None, backoff: Backoff) -> Due:
 def as_stored(request: Request) -> Request:
     """Return a copy of *request* without the parts of its meta that apply to this request only.
 
-    Retries, redirects and many callbacks copy `meta`: with these parts, they would be delayed again.
+    Retries, redirects and many callbacks copy `meta`, and with it they would copy the delay.
     """
     stored = copied(request)
     for key in NOT_STORED:
@@ -82,5 +82,6 @@ def _is_retry(request: Request, parent: Request | None) -> bool:
 
 
 def _pause_s(times: int, base_s: float, cap_s: float) -> float:
-    # Half of it is jitter: requests that failed together should not be retried together.
+    # Up to half of the pause is left out at random, so that requests that failed together are not retried
+    # together.
     return min(cap_s, base_s * 2.0 ** min(times - 1, 30)) * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Fingerprints, and the log of filtered requests."""
+"""The dupefilter, which makes fingerprints and logs filtered requests."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class DupeFilter(RFPDupeFilter):
     """
 
     dq_count: Callable[[str], None] | None = None
-    """Counts a stat at less cost than Scrapy's collector: 12 of 13 links of a page are duplicates."""
+    """Counts a stat at less cost than Scrapy's collector, because most links of a page are duplicates."""
 
     @classmethod
     def for_frontier(cls, crawler: Crawler) -> Self:
-        """Return a dupefilter that only makes fingerprints and logs: the frontier filters."""
+        """Return a dupefilter that only makes fingerprints and logs, because the frontier filters."""
         if own := [name for name in _NOT_CALLED if getattr(cls, name) is not getattr(DupeFilter, name)]:
             logger.warning(
                 "%s: its %s() is not called, because the crawl's shared `seen` filters, by "
@@ -83,7 +83,7 @@ def _class_of(crawler: Crawler) -> Any:
     """Return DUPEFILTER_CLASS, or ours in place of Scrapy's default or scrapy-redis's class."""
     named = crawler.settings["DUPEFILTER_CLASS"]
     cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
-    # Scrapy's default would filter in each process separately: every page would be crawled N times.
+    # Scrapy's default would filter in each process separately, so each worker would crawl every page.
     return DupeFilter if cls is RFPDupeFilter or peers.is_theirs(cls) else cls
 
 

@@ -1,4 +1,4 @@
-"""Reports of the engine about each request -> the worker: sent, downloaded, done."""
+"""Passes the engine's reports about each request to the worker: sent, downloaded, done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ends:
         self.handed_out = HandedOut(self._moved, self._skipped)
 
     def begin(self, own_next_request: object) -> None:
-        """Watch the engine of an open session; *own_next_request*: the method of our scheduler class."""
+        """Watch the engine of an open session; *own_next_request*: our `Scheduler.next_request`."""
         self.outgoing.install()
         watched = self.handed_out.watched
         self._engines = self._session.hooks.watch_next_request(own_next_request, watched)
@@ -50,7 +50,7 @@ class Ends:
         self._session.worker.sent(self._in_progress.lease_of(request))
 
     def held_up(self, request: Request) -> bool:
-        """Called by HeldDownloads: the download waits; False: it keeps its room."""
+        """Called by HeldDownloads: the download of *request* waits; see `Downloads.held_up`."""
         waits = self._session.downloads.held_up(request)
         if waits:
             self._session.worker.held_up(self._in_progress.lease_of(request))
@@ -81,7 +81,7 @@ class Ends:
             self._end(lease, its_ending)
 
     def fed(self, lease: bytes) -> None:
-        """Note that all requests of a start payload were stored or kept."""
+        """End the lease of a start payload: all its requests were stored or kept."""
         for each, ending in self._in_progress.end(lease, DONE):
             self._end(each, ending)
 
@@ -103,7 +103,7 @@ class Ends:
             worker.release(lease)
 
     def forget(self, lease: bytes) -> None:
-        """Note that a lease leads to no more requests."""
+        """Record that a lease leads to no more requests."""
         self._session.admissions.settled(lease)
         self._in_progress.messages.pop(lease, None)
 

@@ -1,9 +1,9 @@
-"""When is a request done? The only file that uses internals of Scrapy's engine.
+"""Finds out when and how a request ended. Only this file uses internals of Scrapy's engine.
 
 Scrapy does not report to a scheduler how a request ended. It removes the request from
 `ExecutionEngine._slot.inprogress` after its callback and the pipelines of all its items have finished.
-Every internal that is used here is checked when the spider opens. tests/scheduling/test_settlement.py and
-test_engine_hooks.py check it for every supported version.
+`EngineHooks` checks the internals that it uses when the spider opens. tests/scheduling/test_settlement.py and
+test_engine_hooks.py check them for every supported version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UnsupportedScrapy(RuntimeError):
 
 
 class _InProgress(set[Request]):
-    """The engine's set of requests in progress; calls *left* with each that is removed."""
+    """The engine's set of requests in progress; calls *left* with each removed request."""
 
     def __init__(self, requests: Iterable[Request], left: Callable[[Request], None]) -> None:
         super().__init__(requests)
@@ -65,14 +65,14 @@ class _InProgress(set[Request]):
 
 
 class _Start:
-    """The engine's iterator over `start()`; notes whether that raised, which Scrapy reports since 2.18."""
+    """The engine's iterator over `start()`; records if `start()` raises, which Scrapy reports since 2.18."""
 
     def __init__(self, start: AsyncIterator[Any], engine: Any) -> None:
         self._start = start
         self._engine = engine
         self.failed = False
         self.latest: Any = None
-        """The last object it yielded: the engine stores a request before it asks for the next one."""
+        """The last object that `start()` yielded. The engine stores a request before it asks for the next."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -111,7 +111,7 @@ _PARTS: dict[str, Callable[[Any], bool] | None] = {
 
 
 class EngineHooks:
-    """Watches the engine of a crawler, and calls `settled(request, outcome, reason)` for each request done.
+    """Watches the engine of a crawler; calls `settled(request, outcome, reason)` for each finished request.
 
     The reason describes a failure; otherwise it is empty. `downloaded(request)` is called when a request has
     left the downloader.
@@ -130,7 +130,7 @@ class EngineHooks:
         self.answered: Callable[[Request, Response], Response] | None = None
         """Called with each response, after `downloaded`; returns the response for the spider."""
         self.yielded: Callable[[Request, Any], None] | None = None
-        """Called with each item that a callback yields, and its request."""
+        """Called with the request of a callback, and each item that the callback yields."""
         self._interrupted: set[Request] = set()
         self._given_up: WeakSet[Request] = WeakSet()
         self._failed: dict[Request, str] = {}
@@ -140,7 +140,7 @@ class EngineHooks:
         self._errbacks: set[Request] = set()
         """Requests whose errback got an exception."""
         self._scraped: dict[object, Request] = {}
-        """By response or failure whose items are in the pipelines."""
+        """The request, by the response or failure whose items are in the pipelines."""
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
         self.following: Request | None = None
         """The redirect or retry that a downloader middleware has just returned: it is stored at once."""
@@ -172,7 +172,7 @@ class EngineHooks:
 
     @property
     def closing(self) -> bool:
-        """The spider is closing: the engine asks for no more requests."""
+        """The spider is closing, so the engine asks for no more requests."""
         return self._slot.closing is not None
 
     @property
@@ -182,7 +182,7 @@ class EngineHooks:
 
     @property
     def start_over(self) -> bool:
-        """`start()` has ended, or will not run: it yields nothing more."""
+        """`start()` has ended, or will not run, so it yields nothing more."""
         return self._engine._start is None
 
     @property
@@ -204,15 +204,15 @@ class EngineHooks:
         None: unknown.
         """
         parent = self._parents.get(request)
-        # `yield response.request`: as its own value, the request would stay in the dict, and in memory.
+        # `yield response.request` adds nothing to the dict: as its own value, a request would stay in memory.
         return request if parent is None and request in self._slot.inprogress else parent
 
     def forget_parent(self, request: Request) -> None:
-        """Forget the parent of a served request: otherwise a chain of local ones would stay in memory."""
+        """Forget the parent of a served request, or a chain of local requests would stay in memory."""
         self._parents.pop(request, None)
 
     def held_up(self) -> set[Request]:
-        """Return the requests that wait in a downloader middleware; empty for a foreign downloader."""
+        """Return the requests that wait in a downloader middleware; empty for an unknown downloader."""
         # Source: scrapy/core/downloader/__init__.py::Downloader.fetch, Downloader._enqueue_request
         try:
             downloader = self._engine.downloader
@@ -223,7 +223,7 @@ class EngineHooks:
     def give_up_downloads(self) -> int:
         """Make a closing engine stop waiting for its downloads; return their number.
 
-        Their responses, if any come, are dropped. The engine still waits for callbacks and pipelines: they
+        Their responses, if any come, are dropped. The engine still waits for callbacks and pipelines, which
         may be in the middle of something, and cannot be ended from outside.
         """
         # Source: scrapy/core/engine.py::_Slot.close, ExecutionEngine._start_scheduled_request
@@ -261,7 +261,7 @@ class EngineHooks:
         return f"{type(scheduler).__module__}.{type(scheduler).__qualname__}"
 
     def skip_start(self) -> None:
-        """Prevent `start()` from running: this worker takes no part in the run, which is finished."""
+        """Prevent `start()` from running, because this worker takes no part in the run, which is finished."""
         self._engine._start = None
 
     def wake(self) -> None:
@@ -294,7 +294,7 @@ class EngineHooks:
     def _note_failure(self, request: Request, what: str, failure: Failure) -> None:
         if request in self._slot.inprogress:
             error, place = failure.value, self._own_code.place_of(failure)
-            # Scrapy's errors quote URLs, and the host that a login was taken for.
+            # Scrapy's errors quote URLs, and logins that a URL parser took for a host.
             urls = [request.url, *(str(request.meta.get(name, "")) for name in ("proxy", "_auth_proxy"))]
             text = prose_without_logins(f"{what}: {type(error).__name__}: {safe_str(error)}", *urls)
             text = printable(text, LONGEST_REASON - len(place) - 3)
@@ -328,7 +328,7 @@ class EngineHooks:
 
         original_call = scraper.call_spider_async
 
-        # Calls the errback; also for an exception of a spider middleware, which may still be handled.
+        # Scrapy's method calls the errback, also with an exception of a spider middleware.
         async def call_spider_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
             if isinstance(result, Failure) and request.errback is not None:
                 self._errbacks.add(request)
@@ -342,7 +342,7 @@ class EngineHooks:
 
     @contextmanager
     def _noting_unhandled(self, request: Request, result: Any) -> Iterator[None]:
-        """Note that there was no errback for *result*, a Failure, or that the errback raised it again."""
+        """Record that *result*, a Failure, had no errback, or that its errback raised the exception again."""
         try:
             yield
         except Exception as error:
@@ -357,7 +357,7 @@ class EngineHooks:
             raise
 
     def _watched(self, output: Any, request: Request, refused: Failure) -> Any:
-        """Return the *output* of an errback; note if the errback raises *refused* while the output is read.
+        """Return the *output* of an errback; record if the errback raises *refused* while the output is read.
 
         Scrapy's HttpErrorMiddleware drops such an exception silently.
         """
@@ -384,7 +384,7 @@ class EngineHooks:
             self._scraped[response] = request
             try:
                 mark, is_async = partial(self._mark, request), isinstance(result, AsyncIterator)
-                # Unlike a generator, neither of these ends with an exception: Scrapy reads on after one.
+                # Unlike a generator, neither object ends when it raises: Scrapy reads on after an exception.
                 output = _AsyncMarked(result, mark) if is_async else map(mark, result)
                 return await original(output, request, response, *args, **kwargs)
             finally:
@@ -424,7 +424,7 @@ class EngineHooks:
 
 
 class _AsyncMarked:
-    """The output of an async callback; *mark* gets each part of it, and returns it."""
+    """The output of an async callback; each object in it passes through *mark*."""
 
     def __init__(self, output: AsyncIterator[Any], mark: Callable[[Any], Any]) -> None:
         self._output = output

@@ -1,4 +1,4 @@
-"""Scrapy's feeds in a worker: feeds that lose items if it is killed, and no feeds outside the run."""
+"""Scrapy's feeds in a worker: a kill may lose items of some; a worker outside the run opens none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 OPEN, DONE = ".journal", ".exported"
-"""Suffixes of files with items: feeds may lack some items of the first kind, and have all of the second."""
+"""Suffixes of journals: the feeds may lack items of a `.journal`, and contain all items of an `.exported`."""
 
 
 def items_folder(home: Path, crawl: str) -> Path:
@@ -26,9 +26,9 @@ def items_folder(home: Path, crawl: str) -> Path:
 
 
 def warn_of_journals(crawler: Crawler, config: Config) -> None:
-    """Warn if a crew has left items of this crawl in journals, and *crawler* writes feeds.
+    """Warn if a crew has left items of this crawl in journals, and *crawler* writes a shared feed.
 
-    A worker of a crew writes no feed that all workers share.
+    A feed with the worker's id in its URI is not shared. A worker of a crew has no shared feed.
     """
     folder = items_folder(data_dir(config.data_dir), config.crawl)
     exporter, own = crawler.get_extension(FeedExporter), str(getattr(crawler.spider, "dq_worker", ""))
@@ -42,9 +42,9 @@ def warn_of_journals(crawler: Crawler, config: Config) -> None:
 
 
 def open_none(crawler: Crawler) -> None:
-    """Make *crawler* open no feeds: it takes no part in the run, and scrapes no items.
+    """Make *crawler* open no feeds, because it takes no part in the run and scrapes no items.
 
-    With any storage, its empty feed would overwrite the items of the run's workers.
+    Unless a feed's storage appends, an empty feed would overwrite the items of the run's workers.
     """
     for extension in crawler.extensions.middlewares:
         if isinstance(extension, FeedExporter):
@@ -52,10 +52,10 @@ def open_none(crawler: Crawler) -> None:
 
 
 def kept_in_process(exporter: FeedExporter) -> list[str]:
-    """Return the URIs, without passwords, of open feeds that may write items only when the worker closes.
+    """Return the URIs, without logins and queries, of open feeds that do not write each item at once.
 
-    A kill loses these items, although their requests are acked. A storage class that writes items at once
-    has a function `writes_at_once`, which takes the class of the exporter.
+    If the worker is killed, unwritten items are lost, although their requests are acked. A storage class that
+    writes items at once has a function `writes_at_once`, which takes the class of the exporter.
     """
     found = []
     for slot in exporter.slots:

@@ -1,4 +1,4 @@
-"""Requests on their way from our `next_request` to the engine, if a class of the project stands between."""
+"""Follows requests from our `next_request` to the engine, if the project's scheduler has its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable
 from scrapy import Request
 
 PATIENCE_S = 5.0
-"""If a class has no request for the engine so long after it got one, it has dropped that one."""
+"""Seconds. If the project's `next_request` returns None this long after it received a request that it has not
+passed on, it counts as having dropped the request."""
 
 
 class HandedOut:
-    """Finds the copy of a request that the engine takes in its place, and requests that it never takes."""
+    """Finds out which copies the engine takes instead of requests, and which requests it never takes."""
 
     def __init__(self, moved: Callable[[Request, Request], None], skipped: Callable[[Request], None]) -> None:
         """
@@ -29,7 +30,7 @@ class HandedOut:
         self.watches = False
 
     def watched(self, next_request: Callable[[], Request | None]) -> Callable[[], Request | None]:
-        """Return *next_request*, as the engine is to call it."""
+        """Return a wrapper of *next_request*, the project's method, for the engine to call."""
         self.watches = True
 
         def watched_next_request() -> Request | None:
@@ -44,7 +45,7 @@ class HandedOut:
         return watched_next_request
 
     def add(self, request: Request) -> None:
-        """Note that our `next_request` returns *request*."""
+        """Record that our `next_request` returns *request*."""
         self._newest = request
         self._waiting[request] = time.monotonic()
 

@@ -18,10 +18,11 @@ class Outcome(Enum):
     DONE = "done"
     """Its callback or errback, and the pipelines, have finished."""
     FAILED = "failed"
-    """It was not downloaded, or got a status that counts as failed, and no callback or errback handled that;
-    or its callback, errback or pipeline raised."""
+    """It was not downloaded, or its status counts as a failure, and no callback or errback handled this; or
+    its callback, errback or pipeline raised."""
     INTERRUPTED = "interrupted"
-    """CloseSpider was raised in the middle of its callback: the rest of its output was dropped."""
+    """Its callback raised CloseSpider, so the rest of the output was dropped; or a closing worker gave up its
+    download."""
 
 
 class Ending(NamedTuple):
@@ -44,21 +45,21 @@ class Feeding:
     puts: list[Put] = field(default_factory=list)
     """The puts of its requests whose tokens are useless after its lease has ended."""
     refused: str = ""
-    """Why a request of it was neither stored nor kept; empty if all were."""
+    """Why one of its requests was neither stored nor kept; empty: all were stored or kept."""
 
 
 class InProgress:
     """The requests that this worker has taken and not settled.
 
-    A lease is settled only after the local requests that may be its children are done: the death of this
-    process loses them, and then the lease has to run again.
+    A lease is settled only after the local requests that may be its children are done. If this process dies,
+    its local requests are lost, and the lease has to run again.
     """
 
     def __init__(self) -> None:
         self.local = LocalQueue()
         self._leases: dict[Request, bytes] = {}
         self._waiting: dict[bytes, Ending] = {}
-        """Leases whose work has ended, but a local request may be their child."""
+        """The endings of leases whose work is over, but which wait for local requests."""
         self.messages: dict[bytes | None, bytes] = {}
         """By lease, the message of a stream from which its entry was made."""
         self.feeding: Feeding | None = None
@@ -67,13 +68,13 @@ class InProgress:
         return request in self.local or request in self._leases
 
     def begin(self, request: Request, entry_id: bytes, message: bytes = b"") -> None:
-        """Note that the engine gets *request*, under a lease; *message*: see `Lease.message`."""
+        """Record that the engine gets *request*, under a lease; *message*: see `Lease.message`."""
         self._leases[request] = entry_id
         if message:
             self.messages[entry_id] = message
 
     def move(self, request: Request, to: Request) -> None:
-        """Note that the engine gets *to*, a copy, instead of *request*."""
+        """Record that the engine gets *to*, a copy, instead of *request*."""
         if request in self.local:
             self.local.move(request, to)
         elif request in self._leases:
@@ -86,11 +87,11 @@ class InProgress:
     def parent_of(self, parent: Request | None) -> bytes | None:
         """Return the lease that led to the request that is stored now; None: unknown, or there is no lease.
 
-        If a local request yielded it, return the lease that waits for the local request: a repeat of that
-        lease yields both again.
+        If a local request yielded the new request, and a single lease waits for the local request, return
+        that lease, because its repeat yields both again.
 
         Args:
-            parent: the request whose callback yielded it; None: unknown.
+            parent: the request whose callback yielded the new request; None: unknown.
         """
         if parent is None:
             return self.feeding.lease if self.feeding else None
@@ -109,18 +110,19 @@ class InProgress:
         return {*self._leases.values(), *self._waiting}
 
     def left(self, request: Request, ending: Ending) -> list[tuple[bytes, Ending]]:
-        """Note that the engine has finished *request*; return the leases that end now, and how."""
+        """Record that the engine has finished *request*; return the leases that end now, and how."""
         entry_id = self._leases.pop(request, None)
         if entry_id is not None:
             return self.end(entry_id, ending)
-        # Interrupted: the spider is closing, and its parents are released; they will yield it again.
+        # If it was interrupted, the spider is closing. The leases that wait for it are released, and their
+        # next runs yield it again.
         if not self.local.is_taken(request) or ending.outcome is Outcome.INTERRUPTED:
             return []
         free = self.local.done(request)
         return [(each, self._waiting.pop(each)) for each in free if each in self._waiting]
 
     def end(self, entry_id: bytes, ending: Ending) -> list[tuple[bytes, Ending]]:
-        """Return a lease that ends, and how; none while local requests may be its children."""
+        """Return a lease that ends now, and how; an empty list if it has to wait for local requests."""
         if self.local.holds(entry_id) and ending.outcome is not Outcome.INTERRUPTED:
             self._waiting[entry_id] = ending
             return []
@@ -128,7 +130,8 @@ class InProgress:
 
     def take_unfinished(self) -> list[bytes]:
         """Return every lease that is not settled, to be released."""
-        # They stay in _leases: requests that their callbacks still yield have a parent, and are stored once.
+        # The leases stay in `_leases`, so that requests that their callbacks still yield have a parent, and
+        # are stored once.
         unfinished = [*self._leases.values(), *self._waiting]
         self._waiting.clear()  # their local requests will not run any more
         return unfinished

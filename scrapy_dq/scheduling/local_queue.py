@@ -15,12 +15,12 @@ class LocalQueue:
     """Local requests by partition, highest priority first, then newest; and the leases that wait for them.
 
     A crash loses local requests. So a lease that may be the parent of a local request is acked only after
-    that request is done: after a crash, the parent runs again.
+    that request is done. After a crash, the parent runs again, and yields the request again.
     """
 
     def __init__(self) -> None:
         self._queues: dict[bytes, list[tuple[int, int, Request]]] = {}
-        """No queue is empty; the one that was served longest ago comes first."""
+        """No queue is empty; the queue that was served longest ago comes first."""
         self._later: list[tuple[float, int, Request, bytes]] = []
         self._numbers = count()
         self._parents: dict[Request, frozenset[bytes]] = {}
@@ -50,14 +50,14 @@ class LocalQueue:
 
     @property
     def parentless(self) -> bool:
-        """Return whether a waiting or taken request has no parent: a crash would lose it for good."""
+        """Return whether a waiting or taken request has no parent that would yield it again after a crash."""
         return self._parentless > 0
 
     def pop(self, choose: Callable[[Iterable[bytes]], bytes | None]) -> tuple[Request, bytes] | None:
-        """Take the next request, which holds its parents until `done`, with its partition; None: no request.
+        """Take the next request and its partition; None: no request. It holds its parents until `done`.
 
         Args:
-            choose: returns the partition to serve out of several; None: serve none of them.
+            choose: returns which of the partitions is served; None: none of them.
         """
         while self._later and self._later[0][0] <= time.monotonic():
             self._push(*heappop(self._later)[2:])
@@ -76,13 +76,13 @@ class LocalQueue:
         heappush(self._queues.setdefault(partition, []), (-priority, -next(self._numbers), request))
 
     def move(self, request: Request, to: Request) -> None:
-        """Note that *to*, a copy, is done instead of *request*, which `pop` returned."""
+        """Record that the engine gets *to*, a copy, instead of *request*, which `pop` returned."""
         self._parents[to] = self._parents.pop(request)
         self._taken.discard(request)
         self._taken.add(to)
 
     def is_taken(self, request: Request) -> bool:
-        """Return whether `pop` returned *request*, and it is not done; else `engine.download()` sent it."""
+        """Return whether `pop` returned *request*, and it is not done; False if `engine.download()` did."""
         return request in self._taken
 
     def parents(self, request: Request) -> frozenset[bytes]:

@@ -28,7 +28,8 @@ _OF_PROXY = (_FROM_ENVIRONMENT, "proxy", "_auth_proxy")
 class Logins:
     """Removes the login of HTTPAUTH_USER, the login of an environment's proxy, and a worker's cookies.
 
-    A retry or a redirect has them, as a copy of a request that went through the downloader middlewares.
+    A retry or a redirect has them, because it is a copy of a request that has passed the downloader
+    middlewares.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -50,8 +51,8 @@ class Logins:
     def leave_out(self, request: Request) -> None:
         """Remove the logins and cookies from *request* that the middlewares will write into it again."""
         headers, meta = request.headers, request.meta
-        # Mostly the header is a copy from another request, where CookiesMiddleware wrote it. The site chooses
-        # its length, up to hundreds of kB.
+        # Usually the header is a copy from another request, where CookiesMiddleware wrote it. The site
+        # chooses its length, up to hundreds of kB.
         # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
         if self._writes_cookies and not meta.get("dont_merge_cookies"):
             headers.pop(b"Cookie", None)
@@ -74,7 +75,7 @@ _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 
 
 class LoneLogin:
-    """Warns once if a stored request has logged in this worker: the other workers are not logged in.
+    """Warns once if a stored request has logged in this worker, because other workers are not logged in.
 
     A cookie alone is no sign of a login: sites give cookies to every visitor, and each worker gets its own.
     """
@@ -109,7 +110,7 @@ class LoneLogin:
 
 
 def _begins_a_session(request: Request) -> bool:
-    """Tell whether a cookie in the answer is the result of *request*, and not one that every visitor gets."""
+    """Tell whether a cookie in the answer is due to *request*, and not a cookie that every visitor gets."""
     if request.meta.get("dont_merge_cookies"):
         return False
     if request.meta.get("cookiejar") is not None:

@@ -23,7 +23,7 @@ EVERY_S = 20.0
 TIMEOUT_S = 10.0
 """Time limit of one whole try."""
 PAUSES_S = (1.0, 5.0, 20.0, 60.0)
-"""Pauses before the second try to reach the webhook, the third, ..."""
+"""Pauses before the second and each further try to reach the webhook."""
 LAST_S = 5.0
 """How long the end of a crawl waits for the webhook."""
 
@@ -46,9 +46,13 @@ class Notices:
         self._asking = Repeated("DQ_NOTIFY_URL gets no events until then", self._ask, EVERY_S)
 
     async def end(self) -> None:
-        """Ask one last time after the worker has left: the run may be finished. Takes at most LAST_S."""
+        """Ask one last time after the worker has left, because then the run may be finished.
+
+        This takes at most LAST_S.
+        """
         until = time.monotonic() + LAST_S
-        # Not earlier: a pending answer has notices that Redis gives to no other worker.
+        # The periodic calls stop only afterwards: a pending answer may have notices, and Redis gives them to
+        # no other worker.
         await self._asking.once_more(LAST_S)
         if self._sending:
             _, unsent = await asyncio.wait(self._sending, timeout=max(0.0, until - time.monotonic()))
@@ -117,7 +121,7 @@ async def _posted(url: str, body: bytes) -> str:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Follows no redirect: a redirected POST would become a GET without its body."""
+    """Follows no redirect, because a redirected POST would become a GET without its body."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None

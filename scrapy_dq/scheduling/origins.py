@@ -1,4 +1,4 @@
-"""Where a request comes from, and which leases must not end before it is safe."""
+"""Finds where a request comes from, and which leases must not end before the request is safe."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Origins:
 
     def await_puts(self, request: Request, references: Sequence[int]) -> None:
         """Keep the leases that may have led to *request* until these earlier puts are certain."""
-        if any(references):  # with one shard they are 0: the order of moves is enough
+        if any(references):  # with one shard all are 0, because the order of moves is enough
             parents = self.possible_parents(request)
             for reference in references:
                 self._worker.depends(parents, reference)

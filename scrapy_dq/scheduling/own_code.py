@@ -47,7 +47,7 @@ class OwnCode:
         return ""
 
     def _find_path(self, file: str) -> str:
-        """Return the path of a file in the project as people know it; "": it is not the project's."""
+        """Return the path of a file as the project's developers know it; "": it is not the project's."""
         if file.startswith(("<", *_LIBRARIES)):
             return ""
         folders = (os.path.join(os.path.abspath(entry), "") for entry in sys.path)

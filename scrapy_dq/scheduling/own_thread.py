@@ -1,4 +1,4 @@
-"""Calls that may never return: the end of the process does not wait for them."""
+"""Makes calls that may never return; the end of the process does not wait for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def within(timeout_s: float, call: Callable[[], T], name: str) -> T:
         with suppress(InvalidStateError):  # the caller no longer waits
             done.set_result(result)
 
-    # Not a thread of the loop's executor: a process waits for these at its end, but a call to a server that
-    # sends a byte from time to time never ends.
+    # Not a thread of the loop's executor, because a process that ends waits for such threads. A call to a
+    # server that sends a byte from time to time never ends.
     threading.Thread(target=work, name=f"scrapy-dq {name}", daemon=True).start()
     return await asyncio.wait_for(asyncio.wrap_future(done), timeout_s)

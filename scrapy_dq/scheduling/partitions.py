@@ -1,4 +1,4 @@
-"""Scrapy's download slots: the partition of a request, and the limit of parallel downloads of each."""
+"""Partitions from Scrapy's download slots, and the maximum of parallel downloads in each partition."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from scrapy_dq.hostnames import one_spelling, with_usual_spellings
 from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
 
 MOST_HOSTS = 10_000
-"""Number of hosts whose partition is cached."""
+"""Maximum number of hosts whose partition is cached."""
 LONGEST_CACHED = 300
-"""Length of the longest beginning of a URL that is cached; a host has at most 253 characters."""
+"""Maximum length of the scheme and host of a URL for the cache; a host has at most 253 characters."""
 
 
 class BadPartition(ValueError):
@@ -62,7 +62,7 @@ class Slots:
             return _partition(self._slot_of(request))
         url = request.url
         end = url.find("/", 8)  # "https://" has 8 characters: the host stands before *end*
-        if not 0 < end <= LONGEST_CACHED:  # http://a.com?x=1, say: a query may follow the host
+        if not 0 < end <= LONGEST_CACHED:  # a query may follow the host, as in http://a.com?x=1
             return self._partition_of_slot(request)
         begin = url[:end]
         partition = self._hosts.get(begin)
@@ -86,15 +86,15 @@ class Slots:
 
         Scrapy writes the slot of a download into its meta. With a copy of the slot, a request to another host
         would wait in its parent's partition, and bypass the limits of that host. A slot that the project has
-        chosen stays, also in requests that copy it. But a redirect does not take it to another site, which
-        could block it with a `Retry-After` and fill it with slow answers.
+        chosen stays, also in requests that copy it. But a redirect to another site loses it, because that
+        site could block the slot with a `Retry-After` and fill it with slow answers.
 
         Args:
             continues: *request* is a redirect or a retry of *parent*.
         """
         key = self._downloader.DOWNLOAD_SLOT
         slot = request.meta.get(key)
-        # Only the same object is a copy: a string that is merely equal was set by the project.
+        # Only the same object is a copy. The project has set a string that is merely equal.
         if slot is None or parent is None or slot is not parent.meta.get(key):
             return
         bare = Request(parent.url, meta={name: value for name, value in parent.meta.items() if name != key})
@@ -117,7 +117,7 @@ class OneSlot:
         return b""
 
     def leave_inherited(self, request: Request, parent: Request | None, *, continues: bool) -> None:
-        """Do nothing: there is no other partition."""
+        """Do nothing, because there is no other partition."""
 
     def limit(self, partition: bytes) -> int:
         """Return the highest possible number: there is no limit."""
@@ -145,8 +145,8 @@ def partition_without_downloader(request: Request) -> bytes:
 def _partition_of_host(name: str) -> bytes:
     """Return the partition of a host, even if its name is invalid.
 
-    A host with an invalid name has no address: its requests fail like requests to any unknown host. As dead
-    letters they would all stay in Redis, and a page can have tens of thousands.
+    A host with an invalid name has no address, so its requests fail like requests to any unknown host. As
+    dead letters they would all stay in Redis, and one page can have tens of thousands of such links.
     """
     return _partition(name if fits_a_partition(name) else ascii(name)[1:-1][:MAX_PARTITION_BYTES])
 

@@ -117,7 +117,7 @@ def log_settings(crawler: Crawler, config: Config) -> None:
 
 
 def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
-    """Yield warnings about the project's settings that several workers multiply."""
+    """Yield warnings about settings of the project whose effect several workers multiply."""
     settings = crawler.settings
     delay_s = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
     pace = [f"DOWNLOAD_DELAY = {delay_s:g}"] if delay_s else []
@@ -279,7 +279,7 @@ class Progress:
             _delayed(census),
             census.in_flight,
             count_of(census.workers, "worker"),
-            # The crawl cannot end before start().
+            # The crawl cannot end before start() has ended.
             "" if self._hooks.start_over else "; start() still runs here",
             "; outdated: Redis gives this worker no answer" if self._worker.outage else "",
         )
@@ -296,12 +296,12 @@ def _delayed(census: Census) -> str:
 
 
 class HealthMonitor:
-    """Logs if Redis has become unsuitable since the last check, by its eviction policy or persistence."""
+    """Logs what makes Redis unsuitable since the last check, such as its eviction policy or persistence."""
 
     def __init__(self, clients: Sequence[Any], target: str, *, embedded: bool) -> None:
         """
         Args:
-            clients: clients of `redis.asyncio` for the keys of each shard; in a cluster, for several nodes.
+            clients: a client of `redis.asyncio` for the keys of each shard; in a cluster, for several nodes.
             target: the address of Redis, for messages.
         """
         self._clients = clients
@@ -315,7 +315,7 @@ class HealthMonitor:
 
     async def _check(self) -> None:
         for node, client in {cluster.address_of(each): each for each in self._clients}.items():
-            # Redis does not answer, which the worker reports, or it does not allow INFO.
+            # If Redis does not answer, the worker reports it. Redis may also refuse INFO.
             with suppress(FrontierUnavailable), as_unavailable():
                 self._compare(node, await client.info())
 

@@ -1,4 +1,4 @@
-"""Scrapy's scheduler interface -> calls of the worker. Decides nothing about stored state; never blocks."""
+"""Turns calls of Scrapy into calls of the worker. Decides nothing about stored state; never blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scheduler(BaseScheduler):
     No method that the engine calls does network I/O; `open` and `close` return Deferreds.
 
     The `next_request` of a subclass may return a request's `copy()` or `replace()`. A request that it drops
-    fails, as `scrapy dq failed` shows: override `enqueue_request` to drop requests.
+    counts as failed, and `scrapy dq failed` shows it. To drop requests, override `enqueue_request`.
     """
 
     @classmethod
@@ -65,7 +65,7 @@ class Scheduler(BaseScheduler):
         return deferred_from_coro(self._open())
 
     async def _open(self) -> None:
-        # Not in from_crawler: an exception there leaves the engine half-initialized, and hides its cause.
+        # Not in from_crawler, where an exception leaves the engine half-initialized, and hides its cause.
         self._session = session = Session.from_crawler(self._crawler)
         self._ends = Ends(session)
         await session.open(self._ends)
@@ -82,7 +82,7 @@ class Scheduler(BaseScheduler):
     async def _close(self, reason: str) -> None:
         if not hasattr(self, "_session"):
             return
-        # Also leases that wait for local requests: this process loses these, and their parents run again.
+        # This also releases leases that wait for local requests, because this process loses these requests.
         self._ends.release_unfinished()
         try:
             if self._opened:
@@ -99,7 +99,7 @@ class Scheduler(BaseScheduler):
             return False
         hooks = self._session.hooks
         if self._session.left_out:
-            # Close before the handlers of spider_idle add requests: no worker would crawl them.
+            # Close before the handlers of spider_idle add requests, because no worker would crawl them.
             hooks.close_spider("finished")
             return True
         self._note_start()
@@ -122,7 +122,8 @@ class Scheduler(BaseScheduler):
     def next_request(self) -> Request | None:
         """Return the next leased or local request; None: no request can run now."""
         if not self._seeded:
-            # Not only when the engine is idle: if it died before, its start() would count as interrupted.
+            # Not only when the engine is idle: if this worker died before that, its start() would count as
+            # interrupted.
             self._note_start()
         request = self._serving.next()
         if request is not None and self._ends.handed_out.watches:
@@ -143,10 +144,10 @@ class Scheduler(BaseScheduler):
     # Source: scrapy/utils/engine.py::get_engine_status, which est() of the telnet console prints
     @property
     def dqs(self) -> Sized:
-        """As long as the backlog in Redis at the last exchange: tools look for it under this name."""
+        """As long as the backlog in Redis at the last exchange; tools look for it under this name."""
         return range(self._session.worker.census.waiting if self._opened else 0)
 
     @property
     def mqs(self) -> Sized:
-        """The requests that stay in this worker: tools look for them under this name."""
+        """The requests that stay in this worker; tools look for them under this name."""
         return self._session.in_progress.local if self._opened else ()

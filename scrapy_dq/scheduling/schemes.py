@@ -19,13 +19,13 @@ class UrlSchemes:
         return ", ".join(sorted(self._schemes))
 
     def refuse(self, request: Request, origin: Origin) -> bool:
-        """Return whether a web page may have led to a URL of another scheme.
+        """Return whether *request* has another scheme, and a web page may have led to it.
 
-        Such a page may name files of this host, or files that its AWS credentials can read. These are not
-        refused: requests of `start()`, links of a page with the same scheme, data: URLs, which contain their
-        own content, and requests that the spider marks with `dq_local`. If the parent has the same mark, the
-        mark may be a copy. A request of `engine.crawl()` may be a link that the spider has kept, with a
-        copied mark.
+        Such a page could name files of this host, or files that the host's AWS credentials can read. Not
+        refused are requests of `start()`, links of a page with the same scheme, data: URLs, which contain
+        their own content, and requests that the spider marks with `dq_local`. The mark does not count if the
+        parent also has it, because it may be a copy. Nor does it count in a request of `engine.crawl()`,
+        which may be a link that the spider has kept, with a copied mark.
         """
         scheme, parent = _scheme_of(request), origin.parent
         if scheme in self._schemes or scheme == "data":

@@ -1,4 +1,4 @@
-"""Leases -> requests for the engine: stored requests are decoded, start payloads are made into requests."""
+"""Turns leases into requests for the engine: decodes stored requests, makes requests from start payloads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scrapy_dq.stats import names as stats
 from scrapy_dq.text import printable, prose_without_logins, without_login
 
 EXPANDING_S = 0.01
-"""Seconds that one `next_request` may spend on start payloads, and on requests that it cannot serve."""
+"""Seconds that one `next_request` may spend on start payloads, and on requests that cannot be served."""
 
 
 class Serving:
@@ -65,7 +65,7 @@ class Serving:
                 now = time.monotonic()
                 until = until or now + EXPANDING_S
                 if now >= until:
-                    self._hooks.wake()  # there may be more, but the event loop must have its turn
+                    self._hooks.wake()  # more leases may be here, but the event loop must have its turn
                     return None
         self._count(stats.DEQUEUED, stats.SCRAPY_DEQUEUED)
         return request
@@ -97,7 +97,7 @@ class Serving:
         if self._session.revisits is not None:
             self._session.revisits.begin(request, lease.entry_id, lease.payload)
         else:
-            request.meta.pop(VISIT, None)  # the crawl had DQ_REVISIT before
+            request.meta.pop(VISIT, None)  # stored while the crawl had DQ_REVISIT
         self._in_progress.begin(request, lease.entry_id, lease.message)
         timed = lease.send_at is not None
         self._downloads.begin(request, lease.partition, timed=timed)
@@ -114,7 +114,7 @@ class Serving:
             self._hooks.close_spider("cannot_serve")
 
     def _fingerprint_of(self, payload: bytes) -> bytes:
-        """Return the fingerprint of a request that cannot be decoded, as `seen` stores it; empty: unknown."""
+        """Return the fingerprint of a request that cannot be served, as `seen` stores it; empty: unknown."""
         try:
             return self._session.admissions.fingerprint(self._codec.plain(payload)) or b""
         except Exception:  # a fingerprinter of the project may need the missing parts
@@ -143,7 +143,7 @@ class Serving:
         """Pass *requests* to the engine, which stores them at once through `enqueue_request`.
 
         Raises:
-            NoRequest: one of them was neither stored nor kept: the payload must become a dead letter.
+            NoRequest: a request was neither stored nor kept, so the payload must become a dead letter.
         """
         engine = self._session.crawler.engine
         assert engine is not None
@@ -162,5 +162,5 @@ class Serving:
 
 
 def _excerpt(payload: bytes) -> str:
-    """Return the beginning of a start payload, for a log: it may be long or binary."""
+    """Return the beginning of a start payload, which may be long or binary, for a log."""
     return repr(payload[1:81])[1:] + ("…" if len(payload) > 81 else "")

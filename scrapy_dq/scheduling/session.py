@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 NO_LIMIT = 100
-"""Leases held at once if CONCURRENT_REQUESTS is 0."""
+"""Maximum number of leases at the same time if CONCURRENT_REQUESTS is 0."""
 _COUNTERS: dict[Count | type[Move], str] = {
     Count.EXCHANGE: stats.EXCHANGES,
     Count.SECONDS: stats.EXCHANGE_SECONDS,
@@ -82,13 +82,13 @@ _COUNTERS: dict[Count | type[Move], str] = {
 class Session(Listener):
     """Connects a crawler to its frontier, and is the listener of its worker.
 
-    The parts of a scheduler share its attributes; attributes without a value here exist once it is open.
+    The parts of a scheduler share its attributes; attributes without a value here exist only after `open`.
     """
 
     worker: Worker
     joined: Joined
     left_out: bool
-    """The run was finished when this worker joined: the worker takes no part in it."""
+    """The run was finished when this worker joined, so the worker takes no part in it."""
     hooks: EngineHooks
     stored_form: StoredForm
     slots: Slots | OneSlot
@@ -125,7 +125,7 @@ class Session(Listener):
             policy = policy_of(crawler, config)
             self.revisits = Revisits(crawler, policy, self.codec, lambda *of: self.stored_form.of(*of))
         self.paused = False
-        """The crawl is paused: the engine gets no requests, not even local ones."""
+        """The crawl is paused, so the engine gets no requests, not even local requests."""
         # After the settings, so that their errors come first, and before the join, because the project's
         # fingerprinter may raise.
         self.warnings = WarningsOnce(debug=settings.getbool("SCHEDULER_DEBUG"))
@@ -312,7 +312,7 @@ class Session(Listener):
             await self._notices.end()
 
     def _warn_last(self, text: str) -> None:
-        """Log *text*, if it is not empty, in the last line: after Scrapy's stats."""
+        """Log *text*, if it is not empty, as the last line, after Scrapy's stats."""
 
         def warn() -> None:
             logger.warning("%s", text)
@@ -407,8 +407,8 @@ class Session(Listener):
         return 0 if self.hooks.paused else self._concurrency
 
     def _begin_grace(self) -> None:
-        # Not only `_capacity` calls this: when the run is over or the frontier gone, no exchange asks for it.
-        # Not after the end: a command may still arrive while the worker leaves.
+        # Other methods than `_capacity` call this when the run is over or the frontier is gone, because then
+        # no exchange asks for the capacity. After `close`, commands may still arrive while the worker leaves.
         if self._grace is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)

@@ -51,7 +51,8 @@ class StoredForm:
 def shorten_link_text(request: Request) -> None:
     """Leave only the beginning of a long link text.
 
-    A page may have links within links: 120 of them around 900 kB of text store that text 120 times.
+    A page may have links within links. Without a limit, 120 links around 900 kB of text would store this text
+    120 times.
     """
     meta = request.meta
     text = meta.get("link_text")
@@ -71,7 +72,7 @@ def leave_out_redirects(request: Request, parent: Request | None) -> None:
             for the same URL counts as a retry: `get_retry_request` makes such a request in a callback.
     """
     urls = request.meta.get("redirect_urls")
-    # A redirect writes a longer list: an equal one is a copy.
+    # A redirect writes a longer list, so an equal list is a copy.
     if urls and parent is not None and request.url != parent.url and urls == parent.meta.get("redirect_urls"):
         for key in _REDIRECT_KEYS:
             request.meta.pop(key, None)
@@ -80,7 +81,7 @@ def leave_out_redirects(request: Request, parent: Request | None) -> None:
 def has_long_referer(headers: Headers) -> bool:
     """Tell whether the Referer is too long to be stored with each link.
 
-    A page may have a URL of many kB and tens of thousands of links: each of these has that URL as Referer.
+    A page may have a URL of many kB and tens of thousands of links, and each link has that URL as Referer.
     """
     referers: list[bytes] = dict.get(headers, b"Referer") or []
     return sum(map(len, referers)) > MAX_REFERER_BYTES

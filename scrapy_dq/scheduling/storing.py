@@ -1,4 +1,4 @@
-"""Requests -> puts in the outbox. A request that cannot be stored stays in this worker."""
+"""Turns requests into puts in the outbox. A request that cannot be stored stays in this worker."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ class Storing:
             self._count(stats.UNENCODABLE)
             self._warnings.warn_unencodable(request, unfit, start=origin.from_start)
         if reason and origin.feeding is not None:
-            # It becomes a dead letter. If it stayed here, a mistake of the program that feeds the crawl would
-            # take it out of its partition, or make it due too early.
+            # The payload becomes a dead letter. If the request stayed here, a mistake of the program that
+            # feeds the crawl would take it out of its partition, or make it due too early.
             origin.feeding.refused = reason
             return False
         if reason:
             logger.warning("%s stays in this worker and is crawled at once: %s", shown(request), reason)
         for key in DUE_KEYS:
-            request.meta.pop(key, None)  # as with stored requests (`as_stored`): a retry of it is due at once
+            request.meta.pop(key, None)  # as in `as_stored`, so that its retry does not copy the delay
         self._admissions.remember(fingerprint, 0)
         self.keep(request, partition, due)
         return True
@@ -122,8 +122,8 @@ class Storing:
     ) -> bool:  # fmt: skip
         """Put *request* into the outbox; with a *reason* why no worker can serve it, as a dead letter."""
         if reason and fingerprint is not None:
-            # Not under its own fingerprint: a valid request for the same page must not be its duplicate. But
-            # many pages may link to it, and one dead letter is enough.
+            # Not under the request's own fingerprint, because a valid request for the same page must not be
+            # its duplicate. But many pages may link to it, and one dead letter is enough.
             fingerprint = sha1(b"dead letter" + fingerprint).digest()
             reference = self._admissions.sent_as(fingerprint)
             if reference is not None:
@@ -143,7 +143,7 @@ class Storing:
             put.message = self._in_progress.messages.get(origin.lease, b"")
         # Only a repeat of the put needs its token. After the end of the parent's lease there are no repeats.
         token_ends = put.admission is Admission.ID and not reason
-        # A page that is visited again keeps its token: otherwise a second put would double its visits.
+        # A page that is visited again keeps its token, because a second put would double its visits.
         if self._revisits is not None and self._revisits.add_first_visit(
             put, request, origin.parent, continues=origin.continues, begins=origin.begins
         ):
@@ -172,7 +172,7 @@ class Storing:
         from_start = self._session.hooks.from_start(request)
         parents = set() if from_start else self._origins.possible_parents(request)
         if request in self._in_progress:
-            # A callback yielded its own request again: the engine's set holds an object only once.
+            # A callback yielded its own request again, and the engine's set holds an object only once.
             request = copied(request)
         # The clock of Redis is not available here: for a local request, the clock of this host counts.
         due_at = max(due.at, time.monotonic() + due.not_before_s - time.time() if due.not_before_s else 0.0)

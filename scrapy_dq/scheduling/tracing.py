@@ -2,9 +2,9 @@
 
 A request has the span `put`, in the worker that found it, and the span `lease`, until the lease is settled.
 Within `lease` are its download, the `put` spans of its callback's requests, and `ack`, `again`, `fail`,
-`release` or `bury`. The ids of trace and span are stored in front of the payload of a traced request. Its
-identity does not depend on them, because its parent may run twice. A page that is visited again is not in the
-trace of its first visit. The sites get no trace data.
+`release`, `decline` or `bury`. The ids of trace and span are stored in front of the payload of a traced
+request. Its identity does not depend on them, because its parent may run twice. A page that is visited again
+is not in the trace of its first visit. The sites get no trace data.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SDK_LOGGERS = (
 
 
 class Tracing:
-    """Sends spans to the provider that the program has set, else by OTLP, as set by OTEL_* variables."""
+    """Sends spans to the provider that the program has set, else by OTLP, as OTEL_* variables define."""
 
     def __init__(self, crawler: Crawler, config: Config, lease_of: Callable[[Request], bytes]) -> None:
         """*lease_of* returns the entry id of a request in progress."""
@@ -102,7 +102,8 @@ class TracedWorker(Settling):
         self._worker = worker
         self._tracing = tracing
         self._traced: dict[bytes, Span] = {}
-        """By traced lease, its span, from `take` until the lease is settled."""
+        """The span of each traced lease, from `take` until the lease is settled; after a release, the span
+        stays."""
         self._downloads: dict[bytes, Span] = {}
         # Signals hold their receivers weakly.
         connect = tracing.crawler.signals.connect
@@ -140,7 +141,8 @@ class TracedWorker(Settling):
 
     def settle(self, move: Ending | Return) -> None:
         self._worker.settle(move)
-        # After a release the span stays: the callback may continue, and its requests belong to the trace.
+        # After a release the span stays, because the callback may continue, and its requests belong to the
+        # trace.
         of = self._traced.get if isinstance(move, Release) else self._traced.pop
         lease = of(move.entry_id, None)
         if lease is None or not lease.is_recording():
@@ -185,7 +187,7 @@ class TracedWorker(Settling):
         context = Context() if above is None else trace.set_span_in_context(above, Context())
         try:
             return self._tracing.tracer.start_span(name, context, role, about)
-        except Exception as error:  # from a span processor of the project: it must not lose a request
+        except Exception as error:  # a span processor of the project must not lose a request
             _once.say(repr(error))
             return trace.INVALID_SPAN
 

@@ -11,7 +11,7 @@ from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, shown, w
 
 logger = logging.getLogger(__name__)
 MOST_REASONS = 10
-"""How many different reasons of one kind of warning are logged."""
+"""Maximum number of reasons for which one kind of warning is logged."""
 
 
 class WarningsOnce:

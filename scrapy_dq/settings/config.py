@@ -19,7 +19,7 @@ from scrapy_dq.text import prose_without_logins
 
 ORDERS = tuple(order.value for order in Order)
 REDIS_TIMEOUT_S = 2.0
-"""Less than a third of the default DQ_WORKER_TTL: a lost reply does not make a worker look dead."""
+"""Less than a third of the default DQ_WORKER_TTL, so that a lost reply does not make a worker look dead."""
 _FOR_ITEMS = (
     "DQ_ITEMS_TYPE", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER", "DQ_SHUTDOWN_GRACE", "DQ_ROLLBACK_HORIZON",
     "DQ_DATA_DIR", "REDIS_URL", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS",
@@ -133,7 +133,7 @@ class Config:
 
     @property
     def embedded(self) -> bool:
-        """Whether the crawl uses the embedded Redis: the settings name no other."""
+        """Whether the crawl uses the embedded Redis, because the settings name no other Redis."""
         return not (self.redis_url or self.redis_host or names_redis(self.redis_params))
 
     @property
@@ -184,7 +184,7 @@ class Config:
             if any("\ud800" <= char <= "\udfff" for char in values[setting.field]):
                 # The bytes of a command-line argument may not be UTF-8, but Redis keys and values are.
                 raise setting.wrong(values[setting.field], "text that can be written as UTF-8")
-        # Checked even if this crawl does not use it.
+        # The key is checked even if this crawl does not use it.
         _fill(_BY_NAME["REDIS_START_URLS_KEY"], values["start_urls_key"], {"name": "x", "spider": "x"})
         if not values["crawl"]:
             raise _BY_NAME["DQ_CRAWL"].wrong(settings.get("DQ_CRAWL"), "a name that is not empty")
@@ -236,7 +236,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def _check_names(settings: Mapping[str, Any], *prefixes: str) -> None:
-    """Refuse names with these prefixes, except settings of scrapy_dq and unused ones of scrapy-redis."""
+    """Refuse names with these prefixes, except settings of scrapy_dq and unused settings of scrapy-redis."""
     for name in settings:
         if not (isinstance(name, str) and name.startswith(prefixes)):
             continue

@@ -85,7 +85,7 @@ def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:
 
 
 def start_queue_setting(settings: Mapping[str, Any]) -> str:
-    """Return the setting of start queues that Scrapy would use; it has two."""
+    """Return the setting of start queues that Scrapy would use; Scrapy has two."""
     return f"SCHEDULER_START_{'DISK' if settings.get('JOBDIR') else 'MEMORY'}_QUEUE"
 
 

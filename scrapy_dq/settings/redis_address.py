@@ -34,7 +34,7 @@ def names_sentinel(url: str) -> bool:
 
 
 def with_tls(url: str) -> str:
-    """Return *url* with the scheme of TLS; a unix socket has none."""
+    """Return *url* with the scheme of TLS, or unchanged if it names a unix socket."""
     return re.sub(r"^redis(?!s)", "rediss", url)
 
 
@@ -47,7 +47,7 @@ def split_sentinel_url(url: str) -> tuple[Hosts, str, str]:
         ValueError: the URL has another form.
     """
     scheme, _, rest = url.partition("://")
-    # Not urlsplit: it takes several hosts for one host with a wrong port.
+    # Not urlsplit, which takes several hosts for one host with a wrong port.
     where, _, path = rest.partition("/")
     path, mark, query = path.partition("?")
     service, _, database = path.rstrip("/").partition("/")
@@ -99,8 +99,8 @@ def _plain(scheme: str) -> str:
 def check_url(name: str, url: str) -> None:
     """Refuse a URL of Redis if a part of the password would be taken for something else, and shown.
 
-    An unescaped / ? or # in a password ends the host there: the password's beginning would be printed as the
-    host or the port, or its end as the path of a socket.
+    An unescaped / ? or # in a password ends the host there. Then the password's beginning would be printed as
+    the host or the port, or its end as the path of a socket.
 
     Raises:
         ConfigError: the message quotes nothing from the URL.
@@ -119,9 +119,9 @@ def check_url(name: str, url: str) -> None:
 def _check_plain(url: str) -> None:
     parts = urlsplit(url)
     parts.port  # noqa: B018  # raises if it is not a number
-    # urlsplit strips blanks and lowers the scheme. redis-py does not do all of that: a thread would end.
+    # urlsplit strips blanks and lowers the scheme. redis-py does not do all of that, and a thread would end.
     known = parts.scheme in PLAIN and url.startswith(parts.scheme)
-    # The path of a socket may have an @, unless a login may have ended in it.
+    # The path of a socket may have an @, unless the path may contain the end of a login.
     cut = "@" in parts.path + parts.query + parts.fragment and (parts.netloc or parts.scheme != "unix")
     # redis-py would use database 0 for an odd path. The text may be the end of a password.
     odd = parts.scheme != "unix" and not _DATABASE.fullmatch(unquote(parts.path))

@@ -39,11 +39,11 @@ class Setting:
     doc: str = ""
     """Its purpose, in one line of Markdown."""
     secret: bool = False
-    """Its value may hold a password or a key: it is not shown."""
+    """Its value may hold a password or a key, so it is not shown."""
 
     def wrong(self, value: Any, expected: str = "") -> ConfigError:
         """Return the error for a value; *expected*: the allowed values, if `allowed` does not say enough."""
-        # For every setting: the URL of Redis, or a part of it, may be in the wrong one.
+        # For every setting, because the URL of Redis, or a part of it, may be in a wrong setting.
         has_one = has_login(value if isinstance(value, str) else repr(value))
         hidden = has_one or self.secret or self.name in ("REDIS_HOST", "REDIS_PORT")
         shown = " (not shown here)" if hidden else f" = {value!r}"
@@ -144,14 +144,14 @@ def encoding(setting: Setting, value: Any) -> str:
 
 
 def path(setting: Setting, value: Any) -> str:
-    """Check the type only: the folder is created when it is needed."""
+    """Check only the type, because the folder is created when it is needed."""
     if isinstance(value, (str, os.PathLike)):
         return str(os.fspath(value))
     raise setting.wrong(value)
 
 
 def web_address(setting: Setting, value: Any) -> str:
-    """Check that *value* is empty or a URL of http or https. It may hold a secret: no error quotes it."""
+    """Check that *value* is empty or a URL of http or https. It may hold a secret, so no error quotes it."""
     try:
         parts = urlsplit(value)
         good = not value or (parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0)
@@ -225,7 +225,7 @@ def mapping(setting: Setting, value: Any) -> dict[str, Any]:
 
 def revisit_policy(setting: Setting, value: Any) -> Any:
     if isinstance(value, (str, type)):
-        return value  # revisits.py checks or loads it
+        return value  # revisits/policy.py checks or loads it
     raise setting.wrong(value)
 
 

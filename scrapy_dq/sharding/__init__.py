@@ -1,1 +1,1 @@
-"""A crawl over several shards: one worker for each, behind the interface of one."""
+"""A crawl with several shards: one worker for each shard, behind the interface of a single worker."""

@@ -54,7 +54,7 @@ def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
         if home.applied <= since:
             return True
     # Another shard may have been rolled back before the end, further than the log reaches. Only the worker
-    # that had stored the lost puts can tell, from a later answer.
+    # that had stored the lost puts can notice this, from a later answer.
     return any(each.applied <= since and not each.finished for each in protocols[1:])
 
 
@@ -101,10 +101,15 @@ class AtOnce:
         self._protocols = protocols
         self._common = common
         self._first: tuple[int, list[int]] | None = None
-        """Number of composed exchanges, and versions, when all last answers first met the condition."""
+        """Number of composed exchanges, and the shards' versions, when all last answers first met the
+        condition."""
 
     def confirms(self, each_says_so: bool) -> bool:
-        """Return whether the condition was true everywhere at once; *each_says_so*: in all last answers."""
+        """Return whether the condition was true in all shards at the same moment.
+
+        Args:
+            each_says_so: the last answer of each shard meets the condition.
+        """
         if not each_says_so:
             self._first = None
             return False
@@ -138,7 +143,7 @@ class Level:
             each.may_seed = self.is_raised
 
     def put(self, shard: int, number: int) -> None:
-        """Note a put without a parent in the outbox of a shard other than home."""
+        """Record a put without a parent in the outbox of a shard other than home."""
         self._last[shard] = number
 
     @property

@@ -1,9 +1,9 @@
 """Ends of leases that wait for puts in other shards.
 
-A confirmed put can be lost if its shard is rolled back and this worker, which has it in its log, is killed.
-Within one shard, a roll-back that takes a child also takes the ack of its parent. Between shards, only the
-lease of the parent can find the child again. So it is kept until its puts in other shards are retired.
-docs/internals/shards.md has the rule.
+A confirmed put can be lost if its shard is rolled back and this worker, which has the put in its log, is
+killed. Within one shard, a roll-back that takes a child also takes the ack of its parent. Between shards,
+only a repeat of the parent's lease puts the child again. So the lease is kept until its puts in other shards
+are retired. docs/internals/shards.md has the rule.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from scrapy_dq.sharding.protocol import ShardProtocol
 class DeferredEnds:
     """The deferred ends of one worker.
 
-    Tens of thousands may wait for a horizon. They are tuples of bytes and numbers, which Python's garbage
-    collector visits only once: with objects, full collections stopped a process for a quarter of a second.
+    Tens of thousands of ends may wait for a horizon. They are tuples of bytes and numbers, which Python's
+    garbage collector visits only once. With objects, full collections stopped a process for a quarter of a
+    second.
 
     Args:
         protocols: the protocols of the worker's parts, by shard.
@@ -35,14 +36,14 @@ class DeferredEnds:
         self._endings: dict[bytes, Ending] = {}
         """By lease, the endings other than Ack."""
         self._waiting: list[list[tuple[int, int, bytes]]] = [[] for _ in protocols]
-        """By shard, a heap: number of a put, and serial number and lease of the end that waits for it."""
+        """By shard, a heap: number of a put, and serial number and lease of an end that waits for it."""
         self._serial = count()
 
     def __len__(self) -> int:
         return len(self._deferred)
 
     def depends(self, entry_id: bytes, shard: int, number: int) -> None:
-        """Note that a lease depends on a put to another shard; *number*: `Put.number`."""
+        """Record that a lease depends on a put to another shard; *number*: `Put.number`."""
         if self._protocols[shard].retired < number:
             needs = self._needs.setdefault(entry_id, {})
             needs[shard] = max(number, needs.get(shard, 0))
@@ -70,7 +71,7 @@ class DeferredEnds:
         return not shards.isdisjoint(self._needs.get(entry_id, ()))
 
     def forget(self, entry_id: bytes) -> None:
-        """Note that a lease was released and depends on no puts any more."""
+        """Record that a lease was released and depends on no puts any more."""
         self._needs.pop(entry_id, None)
 
     def due(self, shard: int) -> Iterator[tuple[int, Ending]]:

@@ -1,4 +1,4 @@
-"""Joining the shards other than home, and the question to home before a worker leaves them."""
+"""Joins the shards other than home, and asks home for its state before a worker leaves these shards."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ async def standing_of(home: Part) -> Standing | None:
 
 
 def version_of(shard: ShardProtocol, home: Standing | None) -> int:
-    """Return the version at which the last worker clears *shard*; -1: never, its run may not be over.
+    """Return the version at which the last worker clears *shard*; -1: never, because its run may not be over.
 
-    RACE: the shard was rolled back, and another worker has taken it into the next run with this one. Or a
-    retry has reopened the run since home reported its end.
+    RACE: the shard was rolled back, and another worker has taken it into the next run, with this worker as a
+    member. Or a retry has reopened the run since home reported its end.
     """
     if home is None or home.epoch != shard.epoch:
         return -1

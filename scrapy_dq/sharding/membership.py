@@ -21,7 +21,7 @@ class Home(NamedTuple):
     epoch: str
     run: int
     shards_exist: bool
-    """All other shards exist: if one is absent or has another epoch, it was lost."""
+    """All other shards have existed, so a shard that is absent or has another epoch was lost."""
     standing: Callable[[], Awaitable[Standing]]
     """Asks home for its present state."""
 

@@ -8,11 +8,11 @@ from scrapy_dq.frontier.worker import pace
 from scrapy_dq.frontier.worker.pace import Rhythm
 
 SPREAD_S, SPREAD_MOST_S = 0.025, 0.5
-"""How much longer a move waits per further shard, and at most: each shard gets a part of the moves, and an
-exchange has a fixed cost."""
+"""Seconds that a move waits longer per further shard, and their maximum. Each shard gets only a part of the
+moves, and an exchange has a fixed cost."""
 SLOW_MOST_S = 2.0
-"""The longest time that moves wait for the moves of another lease of their shard, and that an idle worker
-waits before it asks a shard again."""
+"""Maximum number of seconds that moves wait for moves of another lease in their shard, and that an idle
+worker waits before it asks a shard again."""
 
 
 def rhythm_of(shards: int) -> Rhythm:
@@ -25,12 +25,12 @@ def rhythm_of(shards: int) -> Rhythm:
 
 
 def share(free: int, running: int, part: float) -> int:
-    """Return how many leases of one shard can run here at once: at least 1.
+    """Return how many leases of one shard can run here at the same time, at least 1.
 
     Args:
         free: how many more leases, from all shards, can run here.
         running: how many leases of this shard are running.
         part: this shard's part of all waiting entries, 0 to 1.
     """
-    # An empty shard may have got entries since its last answer.
+    # Not 0, because an empty shard may have got entries since its last answer.
     return max(1, running + max(min(1, free), ceil(free * part)))

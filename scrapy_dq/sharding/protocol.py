@@ -14,7 +14,7 @@ from scrapy_dq.frontier.moves import Move, is_parentless
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 _LOWERED = (Seeding.DONE, Seeding.LISTENING)
-"""If this worker dies at one of these levels, its start() is not incomplete."""
+"""If a worker dies at one of these levels, its start() does not count as incomplete."""
 
 
 class CommonState:
@@ -22,7 +22,7 @@ class CommonState:
 
     def __init__(self) -> None:
         self.over = False
-        """The run is finished for good in one shard: puts are dropped, so no page may be acked.
+        """The run is over in one shard. Then puts are dropped, so no page may be acked.
 
         RACE: the shard of a page was rolled back and is in the next run already. After an ack of the page, no
         other worker would find its links there.
@@ -36,19 +36,19 @@ class CommonState:
         self.run = 0
         """The latest run in which any protocol has registered."""
         self.run_at = 0
-        """Number of exchanges composed before that."""
+        """Number of exchanges composed before a protocol registered in `run`."""
         self.give_up_deferred: Callable[[], object] = lambda: None
         """Forgets the leases whose ends wait for puts in other shards."""
         self.suspects: set[ShardProtocol] = set()
         """Protocols that may have a suspect, or lease one."""
 
     def registered_in(self, run: int) -> None:
-        """Note that a protocol has registered in a run."""
+        """Record that a protocol has registered in a run."""
         if run > self.run:
             self.run, self.run_at = run, self.composed
 
     def end(self) -> None:
-        """Note that the run is finished for good."""
+        """Record that the run is over."""
         if not self.over:
             self.over, self.over_at = True, self.composed
 
@@ -69,24 +69,25 @@ class ShardProtocol(WorkerProtocol):
         """This worker's protocols in the other shards."""
         self.together = CommonState()
         self.raised_at: float | None = None
-        """When Redis confirmed a level of seeding that keeps the run open; None: the level may be lowered."""
+        """When Redis confirmed a level of seeding that keeps the run open; None: its level may be lower."""
         self.raise_retired = False
-        """No roll-back within the horizon can undo the raise."""
+        """No roll-back within the horizon can lower the level."""
         self.stays_raised: Callable[[], bool] = lambda: False
         """Returns whether another shard has, or will get, puts that need the level; see `Level`."""
         self.may_seed: Callable[[], bool] = lambda: True
         """Returns whether puts without a parent may be sent now."""
         self.held_back = False
-        """The last exchange had no moves, because such puts may not be sent."""
+        """The last exchange had no moves, because puts without a parent may not be sent."""
         self.finish_at = UNFINISHED
         """See `Terms.finish_at`."""
         self.outrun_at: int | None = None
-        """Number of exchanges composed before the shard reported a later run without this worker."""
+        """Number of exchanges composed before the shard reported a later run without this worker; None: no
+        report."""
         self.rolled_back = False
         """Redis has lost puts of this run that the log had retired."""
         self._forfeited = False
         self._may_lease = 0
-        """How many leases the exchange under way may bring."""
+        """Maximum number of leases that the exchange under way brings."""
         self.asks_for_suspects = False
         """The exchange under way may bring a suspect."""
 
@@ -122,13 +123,13 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def pages(self) -> int:
-        """How many requests of this run the shard counts as sent, with in-flight and requested leases."""
+        """Number of this run's requests that the shard counts as sent, has in flight, or is asked for."""
         under_way = self._may_lease if isinstance(self._pending, Composed) else 0
         return self.census.pages + self.census.in_flight + under_way
 
     @property
     def certain_at(self) -> float:
-        """From when on an exchange makes moves certain that other shards wait for; inf: no shard waits."""
+        """When an exchange will make the moves certain that other shards wait for; inf: no shard waits."""
         if self.raised_at is not None and not self.raise_retired and self.stays_raised():
             return min(self.log.certain_at, self.log.certain_after(self.raised_at))
         return self.log.certain_at
@@ -167,9 +168,9 @@ class ShardProtocol(WorkerProtocol):
         return self.max_pages - sum(other.pages for other in self.others)
 
     def _may_meet_suspects(self, want: int) -> bool:
-        """Tell whether this shard may lease a suspect from now on, and note it; False: another shard may.
+        """Tell whether this shard may lease a suspect from now on, and record that; False: another shard may.
 
-        A worker has only one suspect at a time, over all shards: otherwise its death would charge several.
+        A worker has at most one suspect in all shards, because its death charges each suspect an attempt.
         """
         self.asks_for_suspects = False
         found = {of for of in self.together.suspects if of.asks_for_suspects or of.leases.suspect}
@@ -203,7 +204,7 @@ class ShardProtocol(WorkerProtocol):
         self.raise_retired = self.raised_at is not None
 
     def unanswered(self) -> None:
-        # The other shards need not wait: a suspect that has not arrived does not run.
+        # The other shards need not wait, because a suspect that has not arrived does not run.
         self.asks_for_suspects = False
 
     def received(self, receipt: Receipt, now: float) -> tuple[int, int]:
@@ -235,7 +236,7 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _waits_for_the_run(self) -> bool:
-        """A put waits for a level that home will not confirm, or the log waits for its retirement."""
+        """A put waits for a level that home will not confirm, or puts in the log are not retired."""
         waits = self.stays_raised() or any(of.waits_to_seed for of in (self, *self.others))
         return waits or bool(self.log)
 
@@ -251,11 +252,11 @@ class ShardProtocol(WorkerProtocol):
             self.outrun_at = self.together.composed
 
     def _follow_home(self) -> None:
-        """Register in the run in which this worker is a member at home: nothing of the previous run is left.
+        """Register this shard's part in home's run, because nothing of the previous run is left.
 
         RACE: home was rolled back to before the end of the previous run, or applied a late copy of a join.
-        Then home was brought into the next run with this worker, which is no member here and cannot find the
-        end.
+        Then another worker brought home into the next run, with this worker as a member. In this shard it is
+        no member, and cannot find out that the run has ended.
         """
         self.log.begin_run()
         self.run, self.census, self.rolled_back = self.home.run, Census(), False
@@ -265,8 +266,9 @@ class ShardProtocol(WorkerProtocol):
     def _catch_up(self) -> None:
         """Take this shard and its entries into the run of another shard where this worker has registered.
 
-        RACE: all shards were rolled back to the previous run. A worker took the other shard into its run and
-        was killed before it reached this one. The next worker to join would delete this shard's entries.
+        RACE: all shards were rolled back to the previous run. A worker took the other shard into the later
+        run, and was killed before it reached this shard. The next worker to join would delete this shard's
+        entries.
         """
         newest = self.together
         if self.run < newest.run and newest.run_at < self.composed and not newest.over:
@@ -284,7 +286,7 @@ class ShardProtocol(WorkerProtocol):
         self.home.seeding = Seeding.AGAIN
 
     def _forfeit(self) -> None:
-        """Ack no page, in any shard, that has yielded lost puts of this shard."""
+        """Give up the leases of all shards, so that no page is acked whose puts in this shard were lost."""
         super()._forfeit()
         self.together.give_up_deferred()
         for other in self.others:
@@ -305,13 +307,13 @@ class ShardProtocol(WorkerProtocol):
         everywhere = (self, *self.others)
         if any(of.outbox.parentless or of.seeding == Seeding.ACTIVE for of in everywhere):
             return Parentless.WAITING
-        # Only home decides that a run is finished: a retry may have reopened it after another shard ended.
+        # Only home decides that a run is finished, because a retry may reopen it after another shard ended.
         is_open = self is not self.home and not self.home.finished
         logged = is_open or any(of.log.parentless for of in everywhere)
         return Parentless.LOGGED if logged else Parentless.NONE
 
     def _still_owned(self, answer: Rejoined) -> frozenset[bytes]:
-        # The leases were given up after this rejoin had asked to keep them: the next rejoin releases them.
+        # The leases were given up after this rejoin had asked to keep them. The next rejoin releases them.
         return frozenset() if self._forfeited else super()._still_owned(answer)
 
     def _parents(self, owned: frozenset[bytes]) -> Collection[bytes]:
@@ -327,7 +329,7 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _closes(self) -> tuple[ShardProtocol, ...]:
-        """For home, all protocols: home will not confirm the level that puts for other shards wait for."""
+        """For home, all protocols, because home will not confirm the level that other shards' puts need."""
         return (self, *(self.others if self is self.home else ()))
 
     def _lacks(self, forgot: bool, parentless: bool) -> bool:

@@ -18,14 +18,15 @@ logger = logging.getLogger(__name__)
 
 
 class Reach:
-    """Compares the shards that this worker and others reach. It waits for a shard that answers no worker.
+    """Compares the shards that this worker reaches with the shards that other workers reach.
 
-    A worker that waits for a shard reports that to the other shards (lua/transitions/report.lua). So a live
-    member without such a report gets answers from all shards.
+    The worker waits for a shard that answers no worker. A worker that waits for a shard reports this to the
+    other shards (lua/transitions/report.lua). So a live member without such a report gets answers from all
+    shards.
 
     Args:
         parts: the parts of the worker.
-        deferred: its leases whose ends wait for puts in other shards.
+        deferred: the worker's leases whose ends wait for puts in other shards.
         end: ends such a lease; its first argument is the lease's shard.
     """
 
@@ -39,11 +40,11 @@ class Reach:
         self._deferred = deferred
         self._end = end
         self.lost: frozenset[int] = frozenset()
-        """The shards that have given this worker no answer for *ttl_s*, while they answer others."""
+        """The shards that have given this worker no answer for *ttl_s*, while they answer other workers."""
         self._beats: dict[str, int] = {}
         """Heartbeats of the other members at the last look."""
         self._tried_at: dict[int, float] = {}
-        """By shard, when this worker last tried to reach it before it found that other workers do."""
+        """By shard, the time of this worker's last try before it first found that other workers reach it."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -55,14 +56,14 @@ class Reach:
             self._task.cancel()
 
     async def try_once(self) -> None:
-        """Ask the lost shards one last time before leaving: the other shards need the rest of the time."""
+        """Make one last call to each lost shard before leaving; other shards need the rest of the time."""
         lost = [self._parts[shard].membership for shard in self.lost]
         await asyncio.gather(*(each.attempt(each.dialogue.look, 0.0) for each in lost))
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._ttl_s / BEATS_PER_TTL)
-            with suppress(FrontierError):  # it looks again
+            with suppress(FrontierError):  # the next round looks again
                 await self._look()
 
     async def _look(self) -> None:

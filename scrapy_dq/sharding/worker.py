@@ -131,7 +131,7 @@ class ShardedWorker(Worker):
 
     @property
     def answered(self) -> int:
-        """As `applied`, for the shards without an outage; larger than any number if all have one."""
+        """As `applied`, for the shards without an outage; larger than any number if all have an outage."""
         return min((each.applied for each in self.parts if not each.outage), default=sys.maxsize)
 
     @property
@@ -269,7 +269,7 @@ class ShardedWorker(Worker):
 
     @property
     def keeps_open(self) -> bool:
-        """Home answers, and has confirmed that this worker may put: no other worker finishes the run."""
+        """Home answers, and has confirmed the level of seeding, so no other worker finishes the run."""
         return self._level.is_raised()
 
     def part_of(self, put: Put) -> int:
@@ -279,8 +279,8 @@ class ShardedWorker(Worker):
         return shard_of(partition, token, len(self.parts))
 
     def room_of(self, part: Part) -> int:
-        """Return how many leases of a shard can run here at once: its share of the free slots."""
-        # Its requests may lead to a shard that it does not reach: other workers run them.
+        """Return how many leases of a shard can run here at the same time: its share of the free slots."""
+        # Requests of this worker may lead to a shard that it does not reach, so other workers run them.
         capacity = 0 if self.over or self._reach.lost else self._capacity()
         if capacity <= 0:
             return capacity
@@ -353,7 +353,7 @@ class ShardedWorker(Worker):
     def _end(self, shard: int, ending: Ending | Return) -> None:
         if self.over:
             ending = Release(ending.entry_id)
-        # If it does not end, the lease was lost since.
+        # If the lease does not end here, this worker has lost it.
         part = self.parts[shard]
         if part.leases.ends(ending.entry_id):
             part.end(ending)
@@ -373,7 +373,7 @@ class ShardedWorker(Worker):
             raise
         for part in self.parts:
             if part.epoch:
-                part.dialogue.begin()  # `stop` leaves it
+                part.dialogue.begin()  # `stop` leaves the shard
         self._reach.begin()
         return joined
 
@@ -404,7 +404,7 @@ class ShardedWorker(Worker):
             if any(each.outbox for each in self._protocols):
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
             if self.home.protocol.finished:
-                # Their last answers may be older than the end. Home comes last: a retry opens home first.
+                # Their last answers may be older than the end. Home is last: a retry opens home first.
                 await asyncio.gather(*(each.attempt(each.dialogue.look, deadline) for each in others))
                 await home.attempt(home.dialogue.look, deadline)
             # A part whose run is over no longer knows its failed requests.
@@ -415,7 +415,7 @@ class ShardedWorker(Worker):
                 (each, partial(each.leave, version=version_of(of, now), kept=kept))
                 for each, of in zip(others, self._protocols[1:], strict=True)
             ]
-            # Home last: while this worker is a member there, no other run begins.
+            # Home is last, because no other run begins while this worker is a member there.
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
             await home.attempt(partial(home.leave, kept=kept, why=why), deadline)
         finally:
@@ -445,6 +445,6 @@ class ShardedWorker(Worker):
         doubts = []
         for each in await asyncio.gather(*waits, return_exceptions=True):
             if isinstance(each, BaseException):
-                raise each  # only now, when all have ended: none continues without its caller
+                raise each  # only now, when all have ended, so that none continues without its caller
             doubts.append(each)
         return next(filter(None, doubts), "")

@@ -12,14 +12,14 @@ from scrapy_dq.frontier.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 SILENT_S = 2.0
-"""After so long without an exchange, Redis is unavailable: new start payloads would not be noticed."""
+"""Seconds. After this long without an exchange, new start payloads may wait unnoticed."""
 
 
 class IdleTimeout:
     """Keeps the run open until the whole crawl has had nothing to do for long enough.
 
-    While any worker listens, the run is not finished. Each worker decides on its own when to stop listening,
-    all after about the same time. When the last one has stopped, the run is finished, and all close.
+    While any worker listens, the run is not finished. Each worker decides separately when to stop listening,
+    but all stop at about the same time. When the last worker has stopped, the run is finished, and all close.
     """
 
     def __init__(self, worker: Worker, patience_s: float, paused: Callable[[], bool]) -> None:
@@ -40,7 +40,7 @@ class IdleTimeout:
             worker.listen(True)
 
     def idle(self) -> bool:
-        """Tell whether there is nothing to do but listen, and start to measure for how long."""
+        """Tell whether the crawl has nothing to do but listen; if so, start to measure for how long."""
         if not self._worker.idle:
             return False
         if self._timer is None and math.isfinite(self._patience_s):
@@ -49,7 +49,7 @@ class IdleTimeout:
         return True
 
     def exchanged(self) -> bool:
-        """Tell whether, since the last exchange, there is nothing to do but listen."""
+        """Tell whether the crawl now has nothing to do but listen, but had work at the last exchange."""
         self._heard = time.monotonic()
         if self.on:  # the census of many shards takes time
             self._note_movements()
@@ -57,7 +57,7 @@ class IdleTimeout:
         return self._was_idle and not was_idle
 
     def stop(self) -> None:
-        """Stop listening: the spider closes."""
+        """Stop listening, because the spider closes."""
         self.on = False
         if self._timer is not None:
             self._timer.cancel()
@@ -69,7 +69,7 @@ class IdleTimeout:
             self._since, self._moved = time.monotonic(), moved
 
     def _look(self) -> None:
-        """Stop listening if there was nothing to do for long enough, else look again later."""
+        """Stop listening if the crawl has had nothing to do for long enough, else look again later."""
         self._timer = None
         if not self.on or not self._worker.idle:
             return  # idle() starts the next measurement

@@ -15,7 +15,7 @@ from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.text import printable, prose_without_logins, url_error
 
 LONGEST_FED_S = 2_592_000
-"""30 days: a later payload, for example in milliseconds by mistake, would keep the whole crawl open."""
+"""30 days. A payload that is due later, for example in milliseconds by mistake, would keep the crawl open."""
 
 FED = (bytes((formats.PAYLOAD,)), bytes((formats.ITEM,)))
 """First bytes of entries that are not requests yet: start payloads and items of a Queue."""
@@ -130,7 +130,7 @@ def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def _check_meta(meta: dict[str, Any]) -> None:
-    # Not even the types of DQ_TYPES are allowed: they are for requests that the project itself makes.
+    # Not even the types of DQ_TYPES are allowed, which are for requests that the project itself makes.
     _checked(_UNTRUSTED_META, meta, 'its "meta": ')
     for key, latest in (("dq_delay", LONGEST_FED_S), ("dq_not_before", time.time() + LONGEST_FED_S)):
         due = meta.get(key)

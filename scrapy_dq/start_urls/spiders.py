@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RedisMixin:
-    """Feeds a spider from plain Redis keys: a URL or JSON that is pushed there is crawled.
+    """Feeds a spider from plain Redis keys, to which any program pushes URLs or JSON.
 
     All workers of the crawl take payloads from the same keys, as fast as they crawl. A payload is in flight
     until its requests are stored, so the death of a worker loses none. The spider stays open for more, until
@@ -35,7 +35,7 @@ class RedisMixin:
     """Seconds without anything to do, on any worker, after which the spider closes; 0: never; None:
     MAX_IDLE_TIME_BEFORE_CLOSE."""
     redis_batch_size: int | None = None
-    """Without effect: payloads are taken as fast as they are crawled."""
+    """Has no effect, because workers take payloads as fast as they crawl them."""
     server: Any = None
     """A blocking Redis client, once the spider is open. Each call stops this whole worker for a round trip to
     Redis: use it rarely."""
@@ -48,7 +48,7 @@ class RedisMixin:
         return spider  # type: ignore[no-any-return]
 
     def warn_if_not_fed(self, spider: Spider) -> None:
-        """Warn if the scheduler is not scrapy_dq's: no other one feeds the spider."""
+        """Warn if the scheduler is not scrapy_dq's, because no other scheduler feeds the spider."""
         if self.server is None:
             spider.logger.warning(
                 "%s is fed by scrapy_dq.Scheduler, but this crawl has another scheduler (SCHEDULER, "

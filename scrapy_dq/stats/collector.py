@@ -109,7 +109,8 @@ def _shareable(key: object, number: object) -> bool:
 class Tally:
     """Passes counts on once per turn of the event loop. In one turn, a page yields dozens of requests.
 
-    Each counts twice, and Scrapy examines the arguments of each call: that was 7 % of the cost of a put.
+    Each request counts twice, and Scrapy examines the arguments of each call. Without this class, counting
+    was 7 % of the cost of a put.
     """
 
     def __init__(self, inc_value: Callable[[str, int], Any]) -> None:
@@ -125,7 +126,7 @@ class Tally:
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def flush(self) -> None:
-        """Pass on all counts at once."""
+        """Pass on all counts now."""
         counts, self._counts = self._counts, {}
         for names, count in counts.items():
             for name in names:
@@ -133,9 +134,9 @@ class Tally:
 
 
 EVERY_S = 5.0
-"""Seconds. A killed worker loses its later counts; one trip to Redis in this time costs nothing."""
+"""Seconds between two tallies. A killed worker loses the counts since its last tally."""
 MAX_DELTAS = 500
-"""Limit of one trip, which bounds how long it blocks Redis."""
+"""Maximum number of changes in one tally, which bounds how long it blocks Redis."""
 LAST_S = 1.0
 """Seconds that the end of a crawl waits for the last tally."""
 
@@ -143,7 +144,7 @@ LAST_S = 1.0
 class StatsSharing:
     """Sends a tally every EVERY_S, in one coroutine. A tally without a reply is repeated, and counts once.
 
-    CRASH: counts that were not sent are lost: at most one interval.
+    CRASH: the counts since the last answered tally are lost. Without an outage, this is at most one interval.
     """
 
     def __init__(self, stats: SharedStats, frontier: Frontier, worker: Worker) -> None:
@@ -175,7 +176,7 @@ class StatsSharing:
                     self._source, worker.epoch, worker.run, self._number, self._unanswered
                 )
                 if status == "RESYNC":
-                    return  # Redis was rolled back to before this run: the worker has to rejoin first
+                    return  # Redis was rolled back to before this run, so the worker has to rejoin first
                 self._unanswered = None
 
     async def end(self) -> None:

@@ -15,7 +15,7 @@ from scrapy_dq.settings import ConfigError
 
 TOKEN_VARIABLE = "DQ_WEB_TOKEN"
 SHORTEST_TOKEN = 16
-"""Characters. Nothing limits the number of guesses."""
+"""Minimum number of characters, because nothing limits the number of guesses."""
 _LONGEST_TOKEN = 1_000
 
 
@@ -27,14 +27,15 @@ class Access:
     """Empty: anyone who reaches the page may read."""
     steering: bool = False
     hosts: frozenset[str] = frozenset()
-    """Names of this server."""
+    """Names under which browsers may reach this server, in lower case."""
 
     @classmethod
     def of(cls, token: str, steering: bool, hosts: Iterable[str]) -> Access:
         """Check the token, and normalize the names of hosts.
 
         Raises:
-            ConfigError: the token is too short, has characters that a header may not have, or is missing.
+            ConfigError: the token is too short or too long, has characters that a header may not have, or is
+                missing although *steering* needs it.
         """
         if steering and not token:
             raise ConfigError(
@@ -56,8 +57,8 @@ class Access:
     def knows(self, host: str) -> bool:
         """Return whether a Host header names this page.
 
-        Another site can resolve its own name to this address, and its page then reads from here like from its
-        own site (DNS rebinding). That attack needs a name, so addresses are safe.
+        Another site can resolve its own name to this server's address. Browsers then let that site's page
+        read from here as from its own site (DNS rebinding). The attack needs a name: IP addresses are safe.
         """
         name = host.lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")

@@ -42,7 +42,7 @@ STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (Fr
 
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Reads]:
-    """Return the app and its reader of Redis; closing the reader ends all waiting for a look."""
+    """Return the app and its reader of Redis. Closing the reader ends all requests that wait for a look."""
     looks = Reads(config)
 
     @asynccontextmanager
@@ -82,7 +82,7 @@ class _Site:
         self._metrics = Metrics(looks.crawls)
 
     async def data(self, request: Request) -> Response:
-        """Return a fresh look, or the next one; an open page asks every second."""
+        """Return a fresh look at a subject, or wait for the next look. An open page asks every second."""
         subject = _subject(request)
         if subject is None:
             return _refusal(400, "there is no such data")

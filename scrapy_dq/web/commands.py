@@ -26,7 +26,7 @@ _LONGEST = 4_096
 
 
 class BadOrder(ValueError):
-    """The order makes no sense, or not at this time; the message says why."""
+    """The order makes no sense, or not at this time; the message has the reason."""
 
 
 def obey(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
@@ -109,7 +109,7 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
 
 
 def _choice(place: Place, order: Mapping[str, Any]) -> Callable[[Entry], bool]:
-    """Return a filter for the records to retry: one, a group, or all. An order that names none is refused."""
+    """Return a filter for the records to retry: one, a group, or all. Refuse an order without a choice."""
     if order.get("all") is True:
         return lambda record: True
     if "id" in order:
@@ -158,7 +158,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
 
 
 def _who() -> str:
-    """Return the name that events show for an order: the user who runs this page. A token has no name."""
+    """Return the name that events show for an order: the user who runs this page, as a token has no name."""
     return f"{own_name()} (page)"
 
 

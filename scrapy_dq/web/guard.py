@@ -32,9 +32,10 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses requests that no page of this app sends: with another host, site or type, or a large body.
+    """Refuses requests that lack a needed token, and requests that no page of this app sends.
 
-    There is no CORS and no cookie, so a page of another site can neither read from here nor send the token.
+    Such requests have another host, site or content type, or a large body. There is no CORS and no cookie, so
+    a page of another site can neither read from here nor send the token.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Guard:
 
         Args:
             public: returns whether the resource at a path holds no data of a crawl.
-            any_host: clients with the token may use any name of this server.
+            any_host: accept any name of this server, if a token is needed.
         """
         self._app = app
         self._access = access
@@ -74,7 +75,7 @@ class Guard:
         await self._app(scope, receive, send_with_headers)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and reason if a request is refused; None: it may pass."""
+        """Return the status and the reason for a refusal, or None if the request may pass."""
         headers, method = Headers(scope=scope), scope["method"]
         host = headers.get("host", "")
         if not (self._any_host or self._access.knows(host)) or len(headers.getlist("host")) > 1:

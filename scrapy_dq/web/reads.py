@@ -25,15 +25,15 @@ from scrapy_dq.web import shown
 
 logger = logging.getLogger(__name__)
 PATIENCE_S = 25.0
-"""Seconds for which an answer waits for its turn."""
+"""Seconds for which a browser's request waits for a look."""
 PAUSE = 49
-"""After a look, its crawl rests this many times as long: looks take 2 % of Redis's time."""
+"""After a look, its crawl is not read for this many times as long, so looks take 2 % of Redis's time."""
 MOST_PAUSE_S = 2.0
-"""Longest rest of the other crawls after a look: a costly crawl does not block them."""
+"""Maximum pause of other crawls after a look, in seconds, so that a costly crawl does not block them."""
 AFTER_NO_ANSWER_S = 2.0
-"""The pause after a look that Redis did not answer."""
+"""Seconds of pause after a look that Redis did not answer."""
 HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
-"""A new sample appears every 10 s."""
+"""Kinds of subjects, and seconds for which a look at them is fresh. A new sample appears every 10 s."""
 WANTED_S = 15.0
 """Seconds for which the newest look is kept after the last request for it."""
 MOST_SUBJECTS = 200
@@ -63,7 +63,7 @@ class Seen:
 
 
 class Busy(Exception):
-    """Browsers ask for too many things at once."""
+    """Browsers ask for too many different subjects at the same time."""
 
 
 class _Kept:
@@ -100,7 +100,7 @@ class Reads:
         """Return a fresh result, or wait for the next look; after *within_s*, return the old result.
 
         Raises:
-            Busy: browsers look at too many different things.
+            Busy: browsers ask for too many different subjects.
         """
         now = time.monotonic()
         kept = self._keep(subject, now)
@@ -113,10 +113,10 @@ class Reads:
         return kept.seen
 
     async def call(self, crawl: str, change: Callable[[Place], Any]) -> Any:
-        """Call *change* for a crawl at once, in a separate thread; return its result.
+        """Call *change* for a crawl immediately, in a separate thread, and return its result.
 
         Raises:
-            FrontierError, NoSuchCrawl: the change failed.
+            FrontierError, NoSuchCrawl: *change* failed.
         """
 
         def work() -> Any:
@@ -128,7 +128,7 @@ class Reads:
         return await asyncio.to_thread(work)
 
     def forget(self, crawl: str) -> None:
-        """Drop results that were read before a crawl was changed."""
+        """Drop the results of a crawl that was changed, except its overview, which is soon read again."""
         for subject, kept in self._kept.items():
             if subject.crawl == crawl and subject.kind != "crawl":
                 kept.seen = Seen()
@@ -144,7 +144,7 @@ class Reads:
         return self._place.target
 
     async def close(self) -> None:
-        """End all waiting, and close the client; may be called twice."""
+        """End all requests that wait for a look, and close the client; may be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -167,7 +167,7 @@ class Reads:
         return kept
 
     async def _look_in_turn(self, subject: Subject, kept: _Kept) -> None:
-        """Look once, at the turn of *subject*; the longest wait comes first."""
+        """Wait for the turn of *subject*, and look once. The look that has waited longest comes first."""
         try:
             while True:
                 await _sleep_until(max(kept.looked_at + EVERY_S, self._rests.get(subject.crawl, 0.0)))
@@ -207,11 +207,11 @@ class Reads:
         except NoSuchCrawl as absent:
             error = str(absent)
         except FrontierUnavailable as outage:
-            # A key of another type, or a key that this user may not read, is no outage.
+            # A key of another type, or a key that this user may not read, is not an outage.
             return replace(before, error=printable(str(outage)), found=True), is_answer(outage.__cause__)
         except (FrontierError, ConfigError) as refused:
             return replace(before, error=printable(str(refused)), found=True), self._place is not None
-        except Exception as unexpected:  # a record of another version, for example; other looks go on
+        except Exception as unexpected:  # for example, a record of another version; other looks continue
             logger.exception("a look at %s of a crawl failed", subject.kind)
             return replace(before, error=f"it cannot be read ({type(unexpected).__name__})"), True
         kept.look = None

@@ -1,4 +1,4 @@
-"""Fixtures of the adoption tests: a scrapy-redis crawl, filled by its own classes, and its adopter."""
+"""Fixtures of the adoption tests: a scrapy-redis crawl, filled by scrapy-redis itself, and its adoption."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BookSpider(Spider):
 
 
 class Progress:
-    """A progress display that records its calls."""
+    """A progress display that records the calls."""
 
     def __init__(self) -> None:
         self.shown: dict[str, list[int]] = {}
@@ -57,7 +57,7 @@ class Progress:
 
 
 class Case:
-    """One spider's crawl: scrapy-redis's keys, and ours."""
+    """The crawl of one spider: scrapy-redis's keys and ours."""
 
     def __init__(self, url: str, name: str) -> None:
         self.url = url
@@ -77,11 +77,11 @@ class Case:
         return crawler
 
     def theirs(self, queue: str, serializer: Any = None) -> Any:
-        """Return scrapy-redis's queue of that class."""
+        """Return scrapy-redis's queue of the class *queue*."""
         return getattr(queues, queue)(self.client, self.spider(), self.queue_key, serializer)
 
     def push(self, requests: Iterable[Request], queue: str = "PriorityQueue") -> Any:
-        """Store *requests* as scrapy-redis's scheduler does, and return its queue."""
+        """Store *requests* as scrapy-redis's scheduler does, and return the queue."""
         theirs, filter_ = self.theirs(queue), RFPDupeFilter(self.client, self.dupefilter_key)
         for request in requests:
             if request.dont_filter or not filter_.request_seen(request):
@@ -89,7 +89,7 @@ class Case:
         return theirs
 
     def add(self, *members: bytes) -> None:
-        """Put members of any kind into the PriorityQueue."""
+        """Put *members* with any contents into the PriorityQueue."""
         for member in members:
             self.client.zadd(self.queue_key, {member: 0})
 
@@ -99,7 +99,7 @@ class Case:
         beside: Callable[[], object] | None = None,
         **options: Any,
     ) -> Report:
-        """Adopt the crawl, by default with trusted pickles; call *beside* repeatedly during the adoption."""
+        """Adopt the crawl, by default with trusted pickles. Call *beside* repeatedly during the adoption."""
         chosen = Options(**{"trust_pickle": True} | options)
         crawler = self.crawler(**settings or {})
 
@@ -118,13 +118,13 @@ class Case:
         return asyncio.run(adopt())
 
     def beat(self) -> None:
-        """Register a worker of another machine and let it beat."""
+        """Register a worker of another machine, and increase its heartbeat."""
         prefix = keys.prefix(self.name)
         self.client.sadd(prefix + "members", "elsewhere")
         self.client.hincrby(prefix + "beats", "elsewhere", 1)
 
     def serve(self, **settings: Any) -> list[Request]:
-        """Join as a worker does, and return all served requests in order."""
+        """Join as a worker does, and return all requests in the order in which they are leased."""
         return asyncio.run(self._serve(self.crawler(**settings)))
 
     async def _serve(self, crawler: Crawler) -> list[Request]:
@@ -153,7 +153,7 @@ class Case:
         return peek(self.client, self.name)
 
     def dead(self) -> dict[str, bytes]:
-        """Return the payloads of all dead letters by reason."""
+        """Return the payloads of all dead letters, by their reasons."""
         letters = self.client.hgetall(keys.prefix(self.name) + "dead").values()
         unpacked = (msgpack.unpackb(letter, raw=True) for letter in letters)
         return {letter[0].decode(): letter[5] for letter in unpacked}
@@ -161,7 +161,7 @@ class Case:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Yield the URL of one server: an adoption does not depend on its kind."""
+    """Yield the URL of one server. The kind of server makes no difference to an adoption."""
     with RedisServer(appendonly=True) as server:
         yield server.url
 

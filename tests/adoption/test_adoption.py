@@ -1,4 +1,4 @@
-"""The adoption of a scrapy-redis crawl: requests, order, fingerprints, dead letters."""
+"""The adoption of a scrapy-redis crawl: its requests, order, fingerprints and dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.scrapy_redis_requests import HOST, ORDERS, member, pages, url
 
 
 def drained(queue: Any) -> list[str]:
-    """Return the URLs in scrapy-redis's order, and empty the queue."""
+    """Return the URLs in scrapy-redis's order. The queue is empty afterwards."""
     found = []
     while (request := queue.pop()) is not None:
         found.append(request.url)
@@ -31,7 +31,7 @@ def drained(queue: Any) -> list[str]:
     ("queue", "order"), [(queue, order) for queue, orders in ORDERS.items() for order in orders]
 )
 def test_requests_are_served_as_scrapy_redis_would_have(queue: str, order: str, case: Case) -> None:
-    """This includes ties, several batches, unfiltered requests and start requests."""
+    """Requests include ties, several batches, unfiltered requests and start requests."""
     rng = random.Random(7)
     metas: tuple[dict[str, Any], ...] = ({}, {"is_start_request": True}, {"depth": 2})
     requests = [
@@ -48,7 +48,7 @@ def test_requests_are_served_as_scrapy_redis_would_have(queue: str, order: str, 
 
 
 def test_a_request_is_adopted_with_all_its_attributes(case: Case) -> None:
-    """It keeps its class, callback, body, headers and meta; a start request no longer counts as a seed."""
+    """Class, callback, body, headers and meta are kept. A start request is marked as already seeded."""
     spider = case.spider()
     sent = [
         FormRequest(url(1), spider.parse_book, formdata={"a": "é"}, headers={"X": ["a", "b"]}, priority=3,
@@ -65,7 +65,7 @@ def test_a_request_is_adopted_with_all_its_attributes(case: Case) -> None:
 
 
 def test_a_repeated_adoption_stores_nothing_twice(case: Case) -> None:
-    """This holds for filtered and unfiltered requests, dead letters and equal requests in a LIST."""
+    """Unfiltered requests, dead letters, and equal requests in a LIST are also recognized."""
     same = [Request(HOST, dont_filter=True)] * 3
     case.push([*same, *pages(5), *same], "LifoQueue")
     case.client.lpush(case.queue_key, b"junk", b"junk")
@@ -78,7 +78,7 @@ def test_a_repeated_adoption_stores_nothing_twice(case: Case) -> None:
 
 
 def test_pages_that_our_crawl_has_seen_are_not_adopted(case: Case) -> None:
-    """A page that our crawl found before the adoption is not crawled twice."""
+    """A page that our crawl found before the adoption is not crawled a second time."""
     case.push(pages(3))
     case.adopt()
     case.client.delete(case.queue_key, case.dupefilter_key)
@@ -88,7 +88,7 @@ def test_pages_that_our_crawl_has_seen_are_not_adopted(case: Case) -> None:
 
 
 def test_the_run_stays_open(case: Case) -> None:
-    """This holds even without requests: its dupefilter is kept for the workers that come."""
+    """The run also stays open without requests, because its fingerprints are needed by later workers."""
     RFPDupeFilter(case.client, case.dupefilter_key).request_seen(Request(HOST))
     report = case.adopt()
     assert (report.counts.requests, report.counts.new_fingerprints) == (0, 1)
@@ -97,7 +97,7 @@ def test_the_run_stays_open(case: Case) -> None:
 
 
 def test_the_dupefilter_is_copied(case: Case) -> None:
-    """It is stored as bytes; values that scrapy-redis 0.9 would not have written are skipped and counted."""
+    """Fingerprints are stored as bytes. Values that scrapy-redis cannot have written are skipped."""
     filter_ = RFPDupeFilter(case.client, case.dupefilter_key)
     for request in pages(1_200):
         filter_.request_seen(request)
@@ -134,7 +134,7 @@ WRONG: list[tuple[str, bytes, str]] = [
 def test_a_request_that_cannot_be_crawled_becomes_a_dead_letter(
     broken: bytes, reason: str, case: Case
 ) -> None:
-    """The dead letter has the reason and the bytes; the rest is adopted."""
+    """The dead letter has the reason and the bytes of the request. The other requests are adopted."""
     case.push(pages(3))
     case.add(broken)
     report = case.adopt({"DQ_MAX_ENTRY_BYTES": 4096, "DQ_PARTITION_BY": "slot"})

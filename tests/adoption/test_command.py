@@ -69,7 +69,7 @@ def test_dq_without_a_command_lists_the_commands(project: Project) -> None:
 
 
 def test_the_help_of_adopt_lists_its_options(project: Project) -> None:
-    """The help lists its own options and Scrapy's."""
+    """The help lists options of `adopt` and options of Scrapy."""
     (done,) = run_dq_each(project, [["adopt", "--help"]])
     assert done.returncode == 0
     for option in ("--trust-pickle", "--delete-source", "--queue ", "--crawl", "--logfile"):
@@ -93,7 +93,7 @@ USAGE: dict[str, list[str]] = {
 
 
 def test_wrong_usage_exits_with_status_two(project: Project) -> None:
-    """The exit status is 2, as in Scrapy's own commands."""
+    """The exit status is 2, as for Scrapy's own commands."""
     for done, says in zip(run_dq_each(project, list(USAGE.values())), USAGE, strict=True):
         assert done.returncode == 2
         assert says in done.stderr
@@ -101,7 +101,7 @@ def test_wrong_usage_exits_with_status_two(project: Project) -> None:
 
 
 def one_line(done: Ended | subprocess.CompletedProcess[str]) -> str:
-    """Return the only line that a failed command printed on standard error."""
+    """Return the only line that a failed command printed to standard error."""
     typed_wrongly = "-a takes" in done.stderr
     assert done.returncode == 1 + typed_wrongly, done.stdout + done.stderr
     assert done.stdout == ""
@@ -112,7 +112,7 @@ def one_line(done: Ended | subprocess.CompletedProcess[str]) -> str:
 
 
 def test_an_adoption_that_cannot_begin_prints_one_line(project: Project, client: redis.Redis) -> None:
-    """The line is on standard error, without the password; the exit status is 1 and nothing changes."""
+    """The line is on standard error, without the password. The exit status is 1, and nothing is changed."""
     push(client, project, pages(2))
     name, away = project.name, f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:{free_port()}/0"
     cases = {
@@ -133,7 +133,7 @@ def test_an_adoption_that_cannot_begin_prints_one_line(project: Project, client:
 
 
 def test_the_report_counts_the_adopted_requests(project: Project, client: redis.Redis) -> None:
-    """The lines suit a pipe: the counts, the reasons and the next steps."""
+    """The report has counts, reasons of dead letters, and next steps, without colour in a pipe."""
     push(client, project, pages(1200))
     client.zadd(
         f"{project.name}:requests", {pickle.dumps(os.getcwd): 0, b"junk": 0, pickle.dumps(os.getpid): 0}
@@ -144,7 +144,7 @@ def test_the_report_counts_the_adopted_requests(project: Project, client: redis.
         "-s", "SCHEDULER_FLUSH_ON_START=True", "-s", "DQ_ORDER=fifo", "--delete-source",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert client.exists(f"{project.name}:requests")  # unreadable entries can only be repaired from there
+    assert client.exists(f"{project.name}:requests")  # the user can still repair unreadable entries there
     for row in (
         "requests adopted 1,200", "already seen 0", "dead letters 3", "fingerprints 1,201",
         "skipped, not fingerprints 1",
@@ -163,7 +163,7 @@ def test_the_report_counts_the_adopted_requests(project: Project, client: redis.
 
 
 def test_the_report_names_a_remedy_for_each_problem(redis_url: str) -> None:
-    """The report names a remedy."""
+    """The problems are a source that changed, a Redis that lost data, and an empty queue."""
     case = Case(redis_url, "books")
     crawler = case.crawler()
     source = Source(None)
@@ -181,7 +181,7 @@ def test_the_report_names_a_remedy_for_each_problem(redis_url: str) -> None:
 
 
 def test_an_embedded_redis_that_was_searched_is_named(make_project: Callable[..., Project]) -> None:
-    """scrapy-redis would have searched another Redis."""
+    """scrapy-redis would have used another Redis, so the output says which Redis was searched."""
     project = make_project([])
     done = run_dq(project, "adopt", project.name)
     assert done.returncode == 1
@@ -189,7 +189,7 @@ def test_an_embedded_redis_that_was_searched_is_named(make_project: Callable[...
 
 
 def test_a_program_gets_json(project: Project, client: redis.Redis) -> None:
-    """Standard output has the same report as JSON, and nothing else."""
+    """Standard output has the report as JSON, and nothing else."""
     push(client, project, pages(12))
     client.zadd(f"{project.name}:requests", {b"junk": 0})
     done = run_dq(project, "adopt", project.name, "--trust-pickle", "--json")
@@ -203,7 +203,7 @@ def test_a_program_gets_json(project: Project, client: redis.Redis) -> None:
 def test_the_adopted_crawl_has_the_given_name_and_spider_arguments(
     project: Project, client: redis.Redis
 ) -> None:
-    """`--crawl` names it and `-a` belongs to it: a worker with both resumes it without a warning."""
+    """A worker with the same `--crawl` name and `-a` arguments resumes the adopted run without a warning."""
     push(client, project, pages(3))
     name = f"{project.name}-100%"
     done = run_dq(project, "adopt", project.name, "--trust-pickle", "--crawl", name, "-a", "category=poetry")
@@ -218,14 +218,14 @@ def test_the_adopted_crawl_has_the_given_name_and_spider_arguments(
 
 
 def test_nothing_to_adopt_is_reported_as_a_failure(project: Project) -> None:
-    """The command names the keys that it searched; a script stops there."""
+    """The output names the missing keys. The exit status is 1, so that a script can stop."""
     done = run_dq(project, "adopt", project.name)
     assert done.returncode == 1
     assert f"neither {project.name}:requests nor {project.name}:dupefilter exists" in done.stdout
 
 
 def test_the_command_group_imports_no_reactor_and_no_progress_bars() -> None:
-    """Scrapy loads the group at every start: the group imports no reactor and no progress bars."""
+    """Scrapy imports the command group whenever it starts, so the import must be quick."""
     names = ("rich", "twisted.internet.reactor")
     look = f"import sys, scrapy_dq.commands; print([n for n in {names} if n in sys.modules])"
     done = subprocess.run(
@@ -237,14 +237,14 @@ def test_the_command_group_imports_no_reactor_and_no_progress_bars() -> None:
 def adopted_after_two_kills(
     project: Project, client: redis.Redis, requests: int, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    """Kill the command twice in the middle, and run it to its end."""
+    """Kill the command twice midway, then run it to its end."""
     words, waiting = ("adopt", project.name, *options), 0
     for attempt in range(2):
         log = project.folder / f"adopt-{attempt}.log"
         adopting = Worker(project.command("dq", *words), project.folder, log, project.environ())
         project.workers.append(adopting)
         wait_until(
-            lambda w=waiting: peek(client, project.name).census.waiting > w + 500, "some are adopted", 30
+            lambda w=waiting: peek(client, project.name).census.waiting > w + 500, "more are adopted", 30
         )
         adopting.kill()
         waiting = peek(client, project.name).census.waiting
@@ -253,7 +253,7 @@ def adopted_after_two_kills(
 
 
 def test_a_killed_adoption_continues_when_it_is_run_again(project: Project, client: redis.Redis) -> None:
-    """SIGKILL hits it twice in the middle: nothing is stored twice and nothing is missing."""
+    """After two SIGKILLs midway, nothing is stored twice, and nothing is missing."""
     requests = pages(4000)
     for request in requests[::3]:
         request.dont_filter = True
@@ -270,7 +270,7 @@ def test_a_killed_adoption_continues_when_it_is_run_again(project: Project, clie
 def test_a_killed_adoption_of_a_jobdir_continues_when_it_is_run_again(
     project: Project, client: redis.Redis, redis_url: str
 ) -> None:
-    """SIGKILL hits it twice in the middle: nothing is stored twice and nothing is missing."""
+    """After two SIGKILLs midway, nothing is stored twice, and nothing is missing."""
     case = Case(redis_url, project.name)
     left = Left(case, project.folder, **settings_of("PickleLifoDiskQueue"))
     requests = [Request(f"http://127.0.0.1:9/p/{n}", dont_filter=n % 3 == 0) for n in range(4000)]

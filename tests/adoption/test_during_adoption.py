@@ -1,4 +1,4 @@
-"""Events during an adoption: its source changes, a worker joins, Redis fails."""
+"""Events during an adoption: its source changes, a worker joins, or Redis fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.scrapy_redis_requests import HOST, ORDERS, pages, url
 
 @pytest.mark.parametrize("queue", ORDERS)
 def test_a_source_that_changes_is_reported(queue: str, case: Case) -> None:
-    """A running scrapy-redis worker takes and adds requests: then nothing is deleted."""
+    """A scrapy-redis worker takes and adds requests. This is reported, and nothing is deleted."""
     theirs = case.push(pages(200), queue)
 
     def work() -> None:
@@ -32,13 +32,13 @@ def test_a_source_that_changes_is_reported(queue: str, case: Case) -> None:
     assert report.changed
     assert not report.complete
     assert case.client.exists(case.queue_key)
-    again = case.adopt(settings)  # as the message advises: stop it, and run this again
+    again = case.adopt(settings)  # as the message advises: stop the worker, and run this again
     assert not again.changed
     assert {request.url for request in case.serve(**settings)} >= {*map(url, range(1, 199)), f"{HOST}/new"}
 
 
 def test_an_adoption_ends_if_its_queue_is_deleted(case: Case) -> None:
-    """The adoption reports it and does not wait."""
+    """The adoption ends and reports that the source has changed."""
     case.push(pages(700))
     case.progress.while_under_way = lambda: case.client.delete(case.queue_key)
     report = case.adopt()
@@ -46,19 +46,19 @@ def test_an_adoption_ends_if_its_queue_is_deleted(case: Case) -> None:
 
 
 def test_an_adoption_is_refused_while_a_worker_is_alive(case: Case) -> None:
-    """It would not know the pages that scrapy-redis has done. A dead worker is no obstacle."""
+    """The worker would not know which pages scrapy-redis has done. A dead worker is no obstacle."""
     case.push(pages(2))
     case.adopt()
     case.progress.shown.clear()
     with pytest.raises(FrontierRefused, match=r"worker elsewhere of crawl .* is alive.*stop it first"):
         case.adopt(beside=case.beat)
-    assert case.progress.shown == {}  # it has not begun
+    assert case.progress.shown == {}  # the adoption has not begun
     assert [member.worker_id for member in case.look().members] == ["elsewhere"]
-    assert case.adopt().counts.known == 2  # it does not beat any more
+    assert case.adopt().counts.known == 2  # without a heartbeat, the worker counts as dead
 
 
 def test_an_adoption_stops_if_a_worker_joined_too_early(case: Case) -> None:
-    """A worker that joined before the first fingerprint was stored does not look fingerprints up."""
+    """A worker that joined before the first fingerprint was stored would not look fingerprints up."""
     case.push(pages(2))
     shown: list[int] = []
 
@@ -69,19 +69,19 @@ def test_an_adoption_stops_if_a_worker_joined_too_early(case: Case) -> None:
     case.progress.while_under_way = come
     with pytest.raises(FrontierRefused, match="worker elsewhere of crawl"):
         case.adopt(beside=lambda: case.beat() if shown else None)
-    assert len(shown) == 1  # one batch of fingerprints, no requests
+    assert len(shown) == 1  # one batch of fingerprints, and no requests
     assert [member.worker_id for member in case.look().members] == ["elsewhere"]
 
 
 def test_fingerprints_are_adopted_before_requests(case: Case) -> None:
-    """After a kill between the two, a crawl lacks requests but does nothing twice."""
+    """After a kill between the two, a crawl may lack requests, but crawls no page twice."""
     case.push(pages(1))
     case.adopt()
     assert list(case.progress.shown) == ["fingerprints", "requests"]
 
 
 def test_an_adoption_that_was_declared_dead_must_be_run_again(case: Case) -> None:
-    """It continues under a new id, but cannot know whether Redis lost data in between."""
+    """The adoption continues with a new id, but cannot know whether Redis lost data before."""
     case.push(pages(700))
     prefix = keys.prefix(case.name)
 
@@ -98,7 +98,7 @@ def test_an_adoption_that_was_declared_dead_must_be_run_again(case: Case) -> Non
 
 
 def test_an_adoption_stops_if_its_crawl_is_deleted(case: Case) -> None:
-    """Otherwise a part of it would end up in another user's crawl."""
+    """Otherwise a part of the adoption could be stored in a later crawl of the same name."""
     case.push(pages(700))
 
     def delete() -> None:
@@ -113,7 +113,7 @@ def test_an_adoption_stops_if_its_crawl_is_deleted(case: Case) -> None:
 
 @pytest.fixture
 def own(start_redis: Callable[..., RedisServer], crawl_name: str) -> Iterator[tuple[RedisServer, Case]]:
-    """Yield a separate Redis with a crawl of 1,500 requests and 20,000 more fingerprints."""
+    """Yield a Redis for one test, with 1,500 requests and 20,000 more fingerprints."""
     redis = start_redis(appendonly=True, args=["--appendfsync", "always"])
     case = Case(redis.url, crawl_name)
     case.push(pages(1_500))
@@ -123,7 +123,7 @@ def own(start_redis: Callable[..., RedisServer], crawl_name: str) -> Iterator[tu
 
 
 def test_an_adoption_survives_a_restart_of_redis(own: tuple[RedisServer, Case]) -> None:
-    """Reads and writes wait for Redis; the position in a set is unknown to the next Redis process."""
+    """Reads and writes wait for Redis. The new Redis process does not know the position of an SSCAN."""
     redis, case = own
 
     def restart() -> None:
@@ -141,7 +141,7 @@ def test_an_adoption_survives_a_restart_of_redis(own: tuple[RedisServer, Case]) 
 def test_a_second_adoption_repairs_one_during_which_redis_was_rolled_back(
     own: tuple[RedisServer, Case],
 ) -> None:
-    """The source is kept, and a second adoption brings the missing fingerprints."""
+    """After the first adoption, the source is kept. The second one adds the missing fingerprints."""
     redis, case = own
     snapshot: Any = None
 

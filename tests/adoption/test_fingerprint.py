@@ -1,4 +1,4 @@
-"""The fingerprint of scrapy-redis, computed again."""
+"""Our computation of scrapy-redis's fingerprint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THEIRS = RFPDupeFilter(Mock(), "key")
     ],
 )
 def test_the_fingerprint_equals_that_of_scrapy_redis(request_: Request) -> None:
-    """It is equal byte for byte, so that pages seen by scrapy-redis are recognised."""
+    """The bytes are equal, so that pages in scrapy-redis's dupefilter are recognized."""
     assert scrapy_redis.fingerprint(request_).hex() == THEIRS.request_fingerprint(request_)
     assert len(scrapy_redis.fingerprint(request_)) == scrapy_redis.FINGERPRINT_BYTES
 

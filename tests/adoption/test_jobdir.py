@@ -1,4 +1,4 @@
-"""The adoption of a crawl that Scrapy's own scheduler left in a JOBDIR."""
+"""The adoption of a crawl that Scrapy's own scheduler has left in a JOBDIR."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def url(number: int) -> str:
 def settings_of(queue: str) -> dict[str, Any]:
     return {
         "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}",
-        # The default, DownloaderAwarePriorityQueue, needs an engine and serves slots in turn.
+        # The default, DownloaderAwarePriorityQueue, needs an engine, and serves slots alternately.
         "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue",
     }
 
 
 class Left:
-    """A JOBDIR, filled and emptied by Scrapy's own scheduler."""
+    """A JOBDIR that Scrapy's own scheduler fills and empties."""
 
     def __init__(self, case: Case, folder: Path, **settings: Any) -> None:
         self._case = case
@@ -70,7 +70,7 @@ class Left:
         return scheduler
 
     def served(self) -> list[str]:
-        """Return the URLs in Scrapy's order; the folder stays as it is."""
+        """Return the URLs in Scrapy's order. The folder is not changed."""
         copied = self.folder.with_name("copied")
         shutil.copytree(self.folder, copied)
         scheduler, found = self.scheduler(copied), []
@@ -101,7 +101,7 @@ def some(count: int) -> list[Request]:
 
 @pytest.mark.parametrize("queue", SQUEUES)
 def test_requests_are_served_as_scrapy_would_have(queue: str, case: Case, tmp_path: Path) -> None:
-    """This holds for each disk queue, over several batches; start requests come last, from another queue."""
+    """Each disk queue is adopted in several batches. Start requests come last, from another queue."""
     order = next(order for name, order in ORDERS.items() if name in queue)
     left = Left(case, tmp_path, **settings_of(queue), DQ_ORDER=order)
     requests = some(1_200)
@@ -116,7 +116,7 @@ def test_requests_are_served_as_scrapy_would_have(queue: str, case: Case, tmp_pa
 
 
 def test_a_queue_with_a_folder_for_each_slot_is_adopted(case: Case, tmp_path: Path) -> None:
-    """DownloaderAwarePriorityQueue, Scrapy's default, has a folder for each slot."""
+    """Scrapy's default, DownloaderAwarePriorityQueue, has a folder for each slot."""
     left = Left(case, tmp_path, **settings_of("PickleLifoDiskQueue"))
     left.folder.joinpath("requests.queue").mkdir(parents=True)
     crawler = case.crawler(**left.settings)
@@ -135,7 +135,7 @@ def test_a_queue_with_a_folder_for_each_slot_is_adopted(case: Case, tmp_path: Pa
 
 
 def test_pages_that_scrapy_has_seen_are_not_crawled_again(left: Left, case: Case) -> None:
-    """It counts as seen in the present run, under the fingerprint that a worker of this crawl would send."""
+    """Pages that Scrapy has seen are in the crawl's `seen`, with the fingerprints of our workers."""
     requests = [Request(url(n)) for n in range(30)]
     left.fill(requests)
     scheduler = left.scheduler()
@@ -150,7 +150,7 @@ def test_pages_that_scrapy_has_seen_are_not_crawled_again(left: Left, case: Case
 
 
 def test_fingerprints_of_older_versions_are_read(left: Left, case: Case) -> None:
-    """Before Scrapy 2.19 each was a line of text; invalid lines are counted."""
+    """Before Scrapy 2.19, each fingerprint was a line of text. Invalid lines are counted."""
     left.fill([Request(url(0), dont_filter=True)])
     fingerprint = RequestFingerprinter(case.crawler()).fingerprint
     found = [fingerprint(Request(url(n))).hex() for n in range(2_500)]
@@ -160,7 +160,7 @@ def test_fingerprints_of_older_versions_are_read(left: Left, case: Case) -> None
 
 
 def test_fingerprints_of_any_size_are_read(left: Left) -> None:
-    """A project's fingerprinter may return sizes other than Scrapy's."""
+    """A project's fingerprinter may return fingerprints of another size than Scrapy's."""
     left.fill([Request(url(0), dont_filter=True)])
     (left.folder / "requests.seen").write_text("\n".join(["ab" * 32, "cd" * 32, ""]))
     assert left.adopt().counts.new_fingerprints == 2
@@ -174,7 +174,7 @@ def test_a_jobdir_deleted_during_the_adoption_is_reported(left: Left, case: Case
 
 
 def test_a_repeated_adoption_stores_nothing_twice(left: Left, case: Case, tmp_path: Path) -> None:
-    """This holds for equal requests and for a copy of the folder."""
+    """Equal requests are recognized, even from a copy of the folder."""
     left.fill([*some(50), *[Request(HOST, dont_filter=True)] * 3])
     assert left.adopt().counts.adopted == 53
     left.folder = Path(shutil.copytree(left.folder, tmp_path / "another"))
@@ -184,7 +184,7 @@ def test_a_repeated_adoption_stores_nothing_twice(left: Left, case: Case, tmp_pa
 
 
 def test_an_unreadable_request_becomes_a_dead_letter(left: Left, case: Case) -> None:
-    """The class that a pickle names is not imported; the other requests are adopted."""
+    """The class that the pickle names is not imported. The other request is adopted."""
     left.fill([Request(url(0), meta={"of": Path("x")}), Request(url(1))])
     counts = left.adopt().counts
     assert (counts.adopted, counts.dead) == (1, 1)
@@ -193,7 +193,7 @@ def test_an_unreadable_request_becomes_a_dead_letter(left: Left, case: Case) -> 
 
 
 def test_the_jobdir_of_a_killed_crawl_is_adopted(left: Left, case: Case) -> None:
-    """Its process was killed, so queuelib's count is the count at its start."""
+    """The process was killed, so the file still has the count of requests from when it was opened."""
     scheduler = left.fill(some(40), close=False)
     assert scheduler.dqs is not None
     for queue in scheduler.dqs.queues.values():
@@ -226,7 +226,7 @@ def test_a_truncated_fifo_file_is_read_up_to_the_cut(case: Case, tmp_path: Path)
 
 
 def test_a_jobdir_of_another_spider_is_refused(left: Left, case: Case) -> None:
-    """It names callbacks that this spider does not have."""
+    """The requests name callbacks that this spider does not have."""
     left.fill([Request(url(1))])
     (path,) = left.folder.glob("requests.queue/0")
     path.unlink()
@@ -239,7 +239,7 @@ def test_a_jobdir_of_another_spider_is_refused(left: Left, case: Case) -> None:
 
 
 def test_fingerprints_of_another_fingerprinter_are_refused(left: Left, case: Case) -> None:
-    """All finished pages would be crawled again."""
+    """Otherwise all finished pages would be crawled again."""
     left.fill([Request(url(n)) for n in range(5)])
     (left.folder / "requests.seen").write_bytes(b"\0\x14" + b"x" * 20)
     with pytest.raises(BadSource, match="another REQUEST_FINGERPRINTER_CLASS"):
@@ -263,8 +263,8 @@ def test_the_order_of_an_sqlite_queue_must_be_known(case: Case, tmp_path: Path) 
 
 
 def test_a_jobdir_in_use_is_refused(left: Left, case: Case) -> None:
-    """Its queue would change during the adoption."""
-    filter_ = RFPDupeFilter(str(left.folder.parent))  # opens requests.seen
+    """The queue would change during the adoption."""
+    filter_ = RFPDupeFilter(str(left.folder.parent))  # this opens requests.seen
     left.folder = left.folder.parent
     with pytest.raises(BadSource, match=r"process \d+ uses .*: stop its crawl with one Ctrl-C"):
         left.adopt()

@@ -1,4 +1,4 @@
-"""Pickles as plain data: the data of scrapy-redis and JOBDIR is read, and no code runs."""
+"""Pickles as plain data: the pickles of scrapy-redis and of a JOBDIR are read, and no code runs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def read(pickled: bytes) -> Any:
 @settings(max_examples=50)
 @given(values, st.sampled_from(PROTOCOLS))
 def test_plain_data_comes_back(value: Any, protocol: int) -> None:
-    """Each written protocol gives the same value and types as `pickle` itself."""
+    """Each protocol gives the same values and types as `pickle` itself."""
     pickled = pickle.dumps(value, protocol)
     assert read(pickled) == pickle.loads(pickled)
     assert repr(read(pickled)) == repr(pickle.loads(pickled))
 
 
 def test_an_object_that_occurs_twice_stays_one_object() -> None:
-    """As in `pickle`, a list that occurs in two places stays one list."""
+    """A list in two places stays one list, as in `pickle`."""
     part = [1]
     again = read(pickle.dumps([part, part]))
     assert again[0] is again[1]
@@ -61,7 +61,7 @@ def test_a_dict_of_a_request_comes_back(protocol: int) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_link_text_of_a_crawl_spider_comes_back_as_text(protocol: int) -> None:
-    """Its class belongs to lxml, so the pickle names it; each request of a CrawlSpider's rules has one."""
+    """Requests of a CrawlSpider have a text of an lxml class, which their pickles name."""
     page = HtmlResponse("http://example.com", body=b'<a href="/x">the link</a>')
     (link,) = LinkExtractor().extract_links(page)
     assert type(link.text) is not str
@@ -81,7 +81,7 @@ class Calls:
 
 
 class Plain:
-    """An instance of a class of this module."""
+    """A class of this module, for instances in pickles."""
 
 
 class Slotted(Plain):
@@ -90,7 +90,7 @@ class Slotted(Plain):
 
 
 def hostile(marker: Path) -> dict[str, bytes]:
-    """Return pickles that would write *marker* or name an object, each in a different way."""
+    """Return pickles that would write *marker*, or that name an object, each in another way."""
     command = f"touch {marker}"
     touch = f"open({str(marker)!r}, 'w')".encode()
     posix = os.system.__module__.encode()
@@ -122,7 +122,7 @@ def hostile(marker: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("shape", hostile(Path("x")))
 def test_a_pickle_that_names_or_calls_anything_is_refused(shape: str, tmp_path: Path) -> None:
-    """The pickle imports and runs nothing."""
+    """No such pickle imports or runs anything."""
     marker = tmp_path / "marker"
     sys.modules.pop("antigravity", None)
     with pytest.raises(NotPlain) as refusal:
@@ -132,7 +132,7 @@ def test_a_pickle_that_names_or_calls_anything_is_refused(shape: str, tmp_path: 
 
 
 def test_the_refusal_quotes_the_names_in_the_pickle() -> None:
-    """The user reads the name in the reason of the dead letter."""
+    """The user finds this name in the reason of the dead letter."""
     with pytest.raises(NotPlain, match=r"it names (posix|nt)\.system, and names"):
         read(pickle.dumps(Calls(os.system, "x")))
     with pytest.raises(NotPlain, match=r"names datetime\.datetime, and"):
@@ -141,12 +141,12 @@ def test_the_refusal_quotes_the_names_in_the_pickle() -> None:
 
 @pytest.mark.parametrize("junk", [b"", b".", b"N", b"(1.", b"R.", b"]](a1.", b"g9\n.", b"{}", b"\x80"])
 def test_bytes_that_are_not_a_pickle_are_refused(junk: bytes) -> None:
-    """`loads` raises no other error."""
+    """`loads` raises no other exception."""
     with pytest.raises(NotPlain):
         read(junk)
 
 
-# Without LONG_BINPUT: the unpickler reserves memo space for the number after it, up to 64 GB.
+# LONG_BINPUT is left out: the unpickler reserves memory for the number after it, up to 64 GB.
 some_bytes = st.integers(0, 255).filter(lambda byte: byte != pickle.LONG_BINPUT[0])
 
 
@@ -158,7 +158,7 @@ def test_any_bytes_are_read_or_refused(junk: bytes) -> None:
 
 @given(st.data())
 def test_a_spoiled_pickle_is_read_or_refused(data: st.DataObject) -> None:
-    """A pickle of plain data has some changed bytes."""
+    """A few bytes in a pickle of plain data are changed."""
     pickled = bytearray(pickle.dumps({"a": (1, {2}), "b": [b"c", 2**70, frozenset({1.5})]}, -1))
     assert pickle.LONG_BINPUT not in pickled
     for _ in range(data.draw(st.integers(1, 4))):

@@ -1,4 +1,4 @@
-"""The keys of scrapy-redis: trust in their pickles, their types, and their deletion."""
+"""scrapy-redis's keys: whether their pickles are trusted, their types, and their deletion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unit.test_serializer import OWN_JSON
 
 
 def test_a_pickle_is_read_only_if_it_is_trusted(case: Case) -> None:
-    """One refusal names the reason; nothing changes and no crawl begins."""
+    """The refusal names the reason. Nothing is changed, and no crawl begins."""
     case.push(pages(3))
     with pytest.raises(BadSource, match=r"the 3 requests .* are pickles.*can hold code.*--trust-pickle"):
         case.adopt(trust_pickle=False)
@@ -34,7 +34,7 @@ def test_a_dupefilter_alone_needs_no_trust(case: Case) -> None:
 
 
 def test_json_needs_no_trust(case: Case) -> None:
-    """The serializer of scrapy-redis's entries reads them, and writes the new entries."""
+    """The project's serializer reads scrapy-redis's entries, and writes the new entries."""
     theirs = case.theirs("PriorityQueue", OWN_JSON)
     theirs.push(Request(url(1), case.spider().parse_book, body="é", headers={"A": "b"}))
     case.add(json.dumps({"url": "file:///etc/passwd"}).encode(), b"{", pickle.dumps({}))
@@ -47,7 +47,7 @@ def test_json_needs_no_trust(case: Case) -> None:
 
 
 def test_a_trusted_serializer_reads_the_queue(case: Case) -> None:
-    """The serializer is unknown; DQ_TRUST_PICKLE declares it trusted."""
+    """DQ_TRUST_PICKLE says that a serializer which scrapy_dq does not know is trusted."""
     own = SimpleNamespace(dumps=OWN_JSON.dumps, loads=lambda data: json.loads(data))
     case.theirs("PriorityQueue", own).push(Request(url(1)))
     settings = {"SCHEDULER_SERIALIZER": own, "DQ_TRUST_PICKLE": True}
@@ -57,7 +57,7 @@ def test_a_trusted_serializer_reads_the_queue(case: Case) -> None:
 
 @pytest.mark.parametrize("queue_class", [None, "scrapy_redis.queue.PriorityQueue", "mine.Queue"])
 def test_the_order_of_a_list_must_be_given(queue_class: str | None, case: Case) -> None:
-    """The key does not show the order; the refusal names both options."""
+    """A list does not show its order, so the refusal names both options."""
     case.push(pages(2), "FifoQueue")
     with pytest.raises(BadSource, match=r"is a LIST, and .* --queue fifo .*FifoQueue.* --queue lifo"):
         case.adopt({"SCHEDULER_QUEUE_CLASS": queue_class})
@@ -66,7 +66,7 @@ def test_the_order_of_a_list_must_be_given(queue_class: str | None, case: Case) 
 
 
 def test_a_zset_is_served_by_priority(case: Case) -> None:
-    """An option for another order is a mistake."""
+    """--queue is refused, because it would contradict the priorities."""
     case.push(pages(1))
     with pytest.raises(BadSource, match="is a ZSET, as PriorityQueue has it: omit --queue"):
         case.adopt(queue="fifo")
@@ -124,7 +124,7 @@ def test_keys_come_from_the_settings(case: Case) -> None:
 
 
 def test_no_crawl_begins_if_the_source_is_empty(case: Case) -> None:
-    """No crawl begins that a worker would resume."""
+    """The command does not begin a crawl that a worker would then resume."""
     report = case.adopt(trust_pickle=False)
     assert report.nothing
     assert report.complete
@@ -132,7 +132,7 @@ def test_no_crawl_begins_if_the_source_is_empty(case: Case) -> None:
 
 
 def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
-    """Exactly the two keys are deleted, after everything is stored and with a message."""
+    """After everything is stored, the two keys are deleted, and no others. A message reports this."""
     case.push(pages(3))
     case.client.rpush(f"{case.name}:start_urls", "x")
     assert case.adopt().deleted == []
@@ -148,7 +148,7 @@ def test_the_source_is_deleted_only_if_asked(case: Case) -> None:
 
 @pytest.mark.parametrize("bytes_", [50, 5000])
 def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> None:
-    """A user may repair unreadable entries there, also if they are found again or kept only in part."""
+    """A user may repair unreadable entries in the source, even if an earlier adoption has found them."""
     case.push(pages(1))
     case.add(member(body=b"x" * bytes_, callback="gone"))
     for known in (0, 1):
@@ -161,7 +161,7 @@ def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> N
 def test_a_source_is_kept_while_the_adopted_requests_may_not_be_on_disk(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shard's Redis may fail after the end of this process, and no other process could store it again."""
+    """A Redis may fail after this process has ended, and no other process could store the requests again."""
 
     async def doubt(*args: object) -> str:
         return "It is not certain"

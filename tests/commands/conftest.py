@@ -1,4 +1,4 @@
-"""Fixtures of the tests of `scrapy dq`: a command in this process, and a crawl for it to look at."""
+"""Fixtures of the tests of `scrapy dq`: commands that run in this process, and a crawl for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHANGES = ("retry", "push", "clear", "limit", "move", "export", "import")
 """Commands that may write messages beside their output."""
 
 LOOKS = ("status", "workers", "search", "failed", "dead", "events", "doctor")
-"""Commands that only read, and need nothing but a crawl."""
+"""Commands that only read, and need only a crawl."""
 
 LISTS = {
     "status": "crawls", "workers": "workers", "search": "entries", "failed": "entries", "dead": "entries",
@@ -35,7 +35,7 @@ LISTS = {
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RedisServer]:
-    """Yield one server with a password; its kind makes no difference to these tests."""
+    """Yield one server with a password. The kind of server makes no difference to these tests."""
     with RedisServer(appendonly=True, password=PASSWORD) as server:
         yield server
 
@@ -54,7 +54,7 @@ def worker(live: LiveFrontier) -> HandWorker:
 
 
 class Dq:
-    """Runs commands in this process, as the group does; `text` and `found` return their output."""
+    """Runs commands in this process, as `scrapy dq` does. `text` and `found` return their output."""
 
     def __init__(self, url: str, crawl: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.url = url
@@ -63,15 +63,15 @@ class Dq:
         self.said: list[str] = []
         """Lines on standard error."""
         self.printed = ""
-        """The output, also if the command ended with an error."""
+        """The output, even if the command ended with an error."""
         self.may_say = False
-        """Whether a command that only reads may also write to standard error."""
+        """Whether a command that only reads may also write to standard error in this test."""
         self._capsys = capsys
 
     def text(self, name: str, *words: str, **settings: Any) -> str:
-        """Run a command on the crawl and return its output: in 80 columns, without colour or password.
+        """Run a command on the crawl and return its output, in 80 columns, without colour or password.
 
-        Commands that change something write each message on one line of any length.
+        Commands that change a crawl write each message on one line of any length.
         """
         shown = self._run(name, words, settings)
         assert "\x1b" not in shown
@@ -89,7 +89,7 @@ class Dq:
         return list(self.found(name, *words, **settings)[LISTS[name]])
 
     def lines(self, name: str, *words: str, **settings: Any) -> list[str]:
-        """Run a command whose lines may have any length, and return them."""
+        """Run a command whose lines may have any length, and return the lines."""
         return self._run(name, words, settings).splitlines()
 
     def _run(self, name: str, words: Sequence[str], settings: dict[str, Any]) -> str:
@@ -131,19 +131,19 @@ def loader_of(*names: str, **custom_settings: dict[str, Any]) -> type:
 
 @pytest.fixture
 def dq(live: LiveFrontier, server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Dq:
-    """Return the commands for the crawl of `live`."""
+    """Return a runner of commands for the crawl of `live`."""
     return Dq(server.url, live.crawl, capsys)
 
 
 @pytest.fixture
 def dq_at(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Dq]:
-    """Return a function that returns the commands for the Redis at a URL."""
+    """Return a function that returns a runner of commands for the Redis at a URL."""
     return lambda url: Dq(url, "crawl", capsys)
 
 
 @pytest.fixture(scope="module")
 def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WebPage]]:
-    """Yield a page that only reads, without a token, and one that steers, with a token. They log nothing."""
+    """Yield two pages: one only reads and has no token, the other steers and has a token."""
     with ExitStack() as stack:
         folders = {name: tmp_path_factory.mktemp(name) for name in ("reads", "steers")}
         yield {

@@ -1,4 +1,4 @@
-"""`scrapy dq doctor --acl`: users with the least rights can do their work, and nothing else."""
+"""`scrapy dq doctor --acl`: users with the printed rights can do their work, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = {
 
 @pytest.fixture
 def url(start_redis: StartRedis) -> str:
-    """Return the URL of database 1, not of the first one."""
+    """Return the URL of database 1, because the rights must work in any database."""
     return start_redis(appendonly=True).url.removesuffix("/0") + "/1"
 
 
@@ -55,7 +55,7 @@ def urls(project: Project, admin: Any, url: str) -> dict[str, str]:
 def test_each_role_can_do_its_work_and_nothing_else(
     project: Project, admin: Any, urls: dict[str, str], start_site: StartSite
 ) -> None:
-    """Three users run a fed crawl with items in Redis; none of them can touch another key."""
+    """Three users run a crawl with a start key and items in Redis. None of them can use another key."""
     site = start_site(pages=20)
     key = f"{project.name}:[start] *"
     with redis.Redis.from_url(urls["feeder"]) as feeder:
@@ -91,7 +91,7 @@ def test_each_role_can_do_its_work_and_nothing_else(
 
 
 def test_a_feeder_needs_a_start_key_and_a_crawler_needs_no_crawl(dq: Any) -> None:
-    """A feeder needs a start key; without a crawl, the rights cover all crawls."""
+    """Without a spider, a feeder has no start key. Without a crawl, the crawler's rights cover all crawls."""
     with pytest.raises(WrongUsage, match="name a RedisSpider"):
         dq.text("doctor", "--acl", "feeder")
     line = dq.found("doctor", "--acl", "crawler", "--crawl", "")["acl"]

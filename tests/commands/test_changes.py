@@ -1,4 +1,4 @@
-"""The commands that change a crawl, as a user runs them: one process each, beside real workers."""
+"""The commands that change a crawl, as a user runs them: in their own processes, beside real workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def look(server: RedisServer) -> Iterator[Callable[[Project], Any]]:
 
 
 def start_dq(project: Project, *words: str) -> subprocess.Popen[str]:
-    """Start a command that reads a pipe; the test ends it."""
+    """Start a command that reads a pipe. The caller ends it."""
     return subprocess.Popen(
         project.command("dq", *words), cwd=project.folder, env=project.environ(), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -52,7 +52,7 @@ def start_dq(project: Project, *words: str) -> subprocess.Popen[str]:
 def test_a_live_crawl_takes_pushed_requests_and_is_not_cleared(
     make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """A waiting worker takes them at once. `clear` refuses while it lives; with --force, it closes."""
+    """A waiting worker crawls pushed requests soon. `clear` needs --force while the worker lives."""
     site = start_site(pages=5)
     project = make_project([], redis_url=server.url, spider=FED)
     worker = project.start_worker()
@@ -82,7 +82,7 @@ def test_a_live_crawl_takes_pushed_requests_and_is_not_cleared(
 def test_a_push_that_is_killed_does_not_keep_a_run_open(
     make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """The worker waits for a live push and crawls its pages; after the push is killed, it finishes."""
+    """The worker waits for a live push and crawls its pages. After the push was killed, the run finishes."""
     site = start_site(pages=3)
     project = make_project([site.start_url], redis_url=server.url, settings={"DQ_WORKER_TTL": 60})
     push = start_dq(project, "push", project.name, "--file", "-")
@@ -105,7 +105,7 @@ def test_a_push_that_is_killed_does_not_keep_a_run_open(
 def test_an_interrupted_push_reports_how_many_requests_it_stored(
     make_project: MakeProject, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """Ctrl-C while the push waits for more: the lines so far are stored, and it has left the crawl."""
+    """Ctrl-C while the push waits for more lines: earlier lines are stored, and the push leaves the crawl."""
     project = make_project([], redis_url=server.url)
     push = start_dq(project, "push", project.name, "--file", "-", "--json")
     assert push.stdin is not None
@@ -124,7 +124,7 @@ def test_an_interrupted_push_reports_how_many_requests_it_stored(
 def test_failed_pages_are_crawled_again_after_the_cause_is_mended(
     make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """The finished run is open again: only failed pages and the pages they link are crawled, once each."""
+    """`retry` opens the finished run again. Only failed pages and their links are crawled, each once."""
     site = start_site(pages=13)
     project = make_project([site.start_url], redis_url=server.url, spider=FAILS)
     assert project.run_worker().close_reason == "finished"
@@ -144,7 +144,7 @@ def test_failed_pages_are_crawled_again_after_the_cause_is_mended(
 def test_workers_also_forget_pages_in_their_own_memory(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
-    """Two workers yield their own page again and again: it is crawled again after it was forgotten."""
+    """Each worker yields its own page repeatedly. After both pages are forgotten, they are crawled again."""
     site = start_site(pages=1)
     project = make_project([site.start_url], redis_url=server.url, spider=ASKS)
     workers = project.start_workers(2)
@@ -162,7 +162,7 @@ def test_workers_also_forget_pages_in_their_own_memory(
 def test_commands_that_join_do_not_warn_about_a_missing_aof(
     make_project: MakeProject, start_redis: StartRedis
 ) -> None:
-    """Without an AOF, the log of a worker has a warning; commands that join print none."""
+    """Without an AOF, a worker's log has a warning, but commands that join print none."""
     project = make_project([], redis_url=start_redis().url)
     name = project.name
     for done in run_dq_each(project, [["push", name, "http://127.0.0.1:9/"], ["adopt", name]]):
@@ -171,7 +171,7 @@ def test_commands_that_join_do_not_warn_about_a_missing_aof(
 
 
 def test_requests_are_pushed_to_a_crawl_in_the_embedded_redis(make_project: MakeProject) -> None:
-    """Each command starts the embedded Redis for a moment, and Redis keeps the request."""
+    """Each command starts the embedded Redis for a short time. The request is still there afterwards."""
     project = make_project([])
     pushed, looked, cleared = run_dq_each(
         project,

@@ -1,4 +1,4 @@
-"""`scrapy dq clear`: a site, `seen`, a crawl, old crawls: its question, deleted keys, and other keys."""
+"""`scrapy dq clear` of a site, of `seen`, of a crawl or of old crawls: its question, and the deleted keys."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TTL = {"DQ_WORKER_TTL": 1}
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look every 50 ms instead of every second."""
+    """Let commands look at heartbeats every 50 ms instead of every second."""
     monkeypatch.setattr(liveness, "LOOK_S", 0.05)
 
 
 @pytest.fixture
 def beaten(live: LiveFrontier, worker: HandWorker) -> Iterator[HandWorker]:
-    """Yield a live worker of another machine."""
+    """Yield a worker of another machine whose heart beats."""
     with beating(live, worker):
         yield worker
 
@@ -69,7 +69,7 @@ def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
 def test_clear_prints_the_counts_and_asks(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It prints all counts; with consent it deletes all keys of the crawl, and no other key."""
+    """The command prints all counts. With consent, it deletes all keys of the crawl, and no other key."""
     end_badly(worker, 2)
     worker.exchange(*puts(b"a", 5, 100), put(200, due_in=900), want=2)
     worker.leave()
@@ -91,7 +91,7 @@ def test_clear_prints_the_counts_and_asks(
 
 
 def test_clear_refuses_while_a_worker_is_alive(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
-    """The error names the worker and the ways out."""
+    """The error names the worker and the two ways to continue."""
     before = live.redis.hgetall(live.key("meta"))
     with pytest.raises(FrontierRefused, match="worker worker of crawl") as refusal:
         dq.text("clear", "--all", "--yes", **TTL)
@@ -105,7 +105,7 @@ def test_clear_refuses_while_a_worker_is_alive(dq: Any, live: LiveFrontier, beat
 def test_a_worker_that_is_silent_for_long_is_dead(
     dq: Any, live: LiveFrontier, worker: HandWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The command watches it once, for DQ_WORKER_TTL."""
+    """The command watches the worker's heartbeat once, for DQ_WORKER_TTL."""
     caplog.set_level("INFO", liveness.__name__)
     worker.exchange(put(1), put(2), want=1)
     began = time.monotonic()
@@ -119,7 +119,7 @@ def test_a_worker_that_is_silent_for_long_is_dead(
 def test_clear_does_not_wait_for_a_worker_that_died_on_this_machine(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Its process is gone."""
+    """The command sees that the worker's process no longer exists."""
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     worker.leave()
     live.call("join", "gone", gone, "epoch", IDENTITY)
@@ -130,7 +130,7 @@ def test_clear_does_not_wait_for_a_worker_that_died_on_this_machine(
 
 
 def test_force_deletes_under_workers(dq: Any, live: LiveFrontier, beaten: HandWorker) -> None:
-    """The output warns about it; each worker learns at its next exchange that the frontier is gone."""
+    """The output warns that workers will close. A worker's next exchange reports that the crawl is gone."""
     beaten.exchange(put(1), put(2), want=1)
     text = dq.text("clear", "--all", "--force", "--yes", DQ_WORKER_TTL=60)
     assert "close with reason frontier_lost" in text
@@ -140,7 +140,7 @@ def test_force_deletes_under_workers(dq: Any, live: LiveFrontier, beaten: HandWo
 def test_clear_refuses_if_a_worker_joins_during_the_question(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command looks for live workers again after the user's answer."""
+    """The command looks for live workers again after the user has answered."""
     worker.exchange(put(1))
     worker.leave()
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ def test_clear_refuses_if_a_worker_joins_during_the_question(
 
 
 def finish(live: LiveFrontier, days_ago: float) -> None:
-    """Finish a run of one page, and date its end back."""
+    """Finish a run of one page, and change the time of its end to *days_ago*."""
     worker = HandWorker(live, f"worker of {live.crawl}")
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
@@ -168,7 +168,7 @@ def finish(live: LiveFrontier, days_ago: float) -> None:
 def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
     start_redis: StartRedis, dq_at: Callable[[str], Any]
 ) -> None:
-    """Crawls that continue, ended lately or began again stay; without consent, none is deleted."""
+    """Without consent, no crawl is deleted. Crawls that are open, ended lately or began again are kept."""
     server = start_redis()
     with ExitStack() as stack:
         crawls = {
@@ -204,7 +204,7 @@ def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
 def test_a_crawl_that_begins_again_before_the_answer_stays(
     start_redis: StartRedis, dq_at: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its new run was not listed; the other crawl is deleted, and the exit status is not 0."""
+    """The new run was not listed, so it is kept. The other crawl is deleted, and the exit status is 1."""
     server = start_redis()
     with ExitStack() as stack:
         old, again = (
@@ -230,7 +230,7 @@ def test_a_crawl_that_begins_again_before_the_answer_stays(
 def test_a_key_of_another_type_is_deleted_with_the_rest(
     dq: Any, live: LiveFrontier, worker: HandWorker, name: str
 ) -> None:
-    """--force deletes this key and all others."""
+    """With --force, a key of any type is deleted with all others."""
     worker.exchange(put(1, partition=b"a", token=b"token", admission=Admission.SEEN), want=1)
     live.redis.delete(live.key(name))
     live.redis.set(live.key(name), "not ours")
@@ -241,7 +241,7 @@ def test_a_key_of_another_type_is_deleted_with_the_rest(
 def test_a_crawl_that_cannot_be_read_is_not_deleted_without_force(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The message names the command that deletes it."""
+    """The error names the command that deletes the crawl."""
     live.redis.delete(live.key("rotation"))
     live.redis.set(live.key("rotation"), "not ours")
     with pytest.raises(FrontierRefused, match=r"has another type: .* clear --all --force"):
@@ -264,7 +264,7 @@ def filled(live: LiveFrontier, worker: HandWorker) -> HandWorker:
 def test_the_waiting_requests_of_one_partition_are_dropped(
     dq: Any, live: LiveFrontier, filled: HandWorker
 ) -> None:
-    """A worker keeps its leases, and an event reports the number."""
+    """Workers keep their leases. An event records the number of dropped requests."""
     assert dq.text("clear", *YES) == f"23 requests of {TRAP} dropped.\n"
     status = dq.found("status", "--no-rate")
     assert (status["waiting"], status["delayed"], status["in_flight"]) == (5, 0, 2)
@@ -288,7 +288,7 @@ def test_nothing_is_dropped_without_consent(
 
 @pytest.mark.usefixtures("filled")
 def test_a_misspelled_site_is_refused(dq: Any) -> None:
-    """Another spelling of the same host is the same site."""
+    """A name with another spelling of the same host is the same site."""
     with pytest.raises(CommandError, match=r"nothing in a partition of that name now; did you mean"):
         dq.text("clear", "--site", "trap.exampel", "--yes")
     with pytest.raises(WrongUsage, match="is not the name of a site"):
@@ -297,7 +297,7 @@ def test_a_misspelled_site_is_refused(dq: Any) -> None:
 
 
 def test_a_killed_clear_of_a_site_can_be_repeated(dq: Any, live: LiveFrontier, filled: HandWorker) -> None:
-    """kill -9: the next try drops the remaining requests."""
+    """After each kill -9, the next command drops the remaining requests."""
     kills = 0
     while kills < MOST and killed_before(kills + 1, lambda: dq.text("clear", *YES)):
         kills += 1
@@ -334,7 +334,7 @@ def pusher(live: LiveFrontier) -> HandWorker:
 
 
 def test_a_forgotten_url_can_be_pushed_again(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
-    """The URL may be written differently; the output counts seen and other URLs."""
+    """The URL may be written in another way. The output counts forgotten URLs and URLs not seen before."""
     push = Push(dq, tmp_path)
     push(f"{HOST}/1?a=1&b=2", f"{HOST}/2")
     found = dq.found("clear", "pushed", "--seen", f"{HOST}/1?b=2&a=1", f"{HOST}/9", **SPIDERS)
@@ -345,7 +345,7 @@ def test_a_forgotten_url_can_be_pushed_again(dq: Any, tmp_path: Path, pusher: Ha
 
 
 def test_a_file_can_list_the_requests_to_forget(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
-    """One with a body differs from one without; bad lines are reported, and the rest continues."""
+    """A request with a body is another request. Bad lines are reported, and the others are read."""
     push, file = Push(dq, tmp_path), tmp_path / "forget.jsonl"
     slot = json.dumps({"url": f"{HOST}/1", "method": "POST", "body": "x"})
     push.file(f"{HOST}/1", slot, f"{HOST}/2")
@@ -360,7 +360,7 @@ def test_a_file_can_list_the_requests_to_forget(dq: Any, tmp_path: Path, pusher:
 
 
 def test_thousands_of_requests_are_forgotten(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
-    """A part of a file may have thousands of lines."""
+    """The command sends the fingerprints of a large file in several parts."""
     push = Push(dq, tmp_path)
     lines = [f"http://a/{n}" for n in range(4000)]
     push.file(*lines)
@@ -369,13 +369,13 @@ def test_thousands_of_requests_are_forgotten(dq: Any, tmp_path: Path, pusher: Ha
 
 
 def test_adopted_fingerprints_are_forgotten(dq: Any, live: LiveFrontier, pusher: HandWorker) -> None:
-    """The command also removes scrapy-redis's fingerprint."""
+    """The command also removes the fingerprint that scrapy-redis uses."""
     live.call("adopt", pusher.epoch, 0, "", 1, [fingerprint(Request(f"{HOST}/1"))])
     assert dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)["forgotten"] == 1
 
 
 def test_a_url_is_forgotten_if_seen_expires(dq: Any, tmp_path: Path, live: LiveFrontier) -> None:
-    """The crawl has DQ_SEEN_TTL."""
+    """A crawl with DQ_SEEN_TTL has fingerprints with times."""
     push, expiring = Push(dq, tmp_path), {"DQ_SEEN_TTL": 1000, "SCHEDULER_PERSIST": True}
     push.text(f"{HOST}/1", "--crawl", "", DQ_CRAWL=live.crawl, **expiring)
     assert live.redis.type(live.key("seen")) == b"zset"
@@ -384,7 +384,7 @@ def test_a_url_is_forgotten_if_seen_expires(dq: Any, tmp_path: Path, live: LiveF
 
 
 def test_another_fingerprinter_or_a_missing_crawl_is_refused(dq: Any, live: LiveFrontier) -> None:
-    """The crawl has another fingerprinter, or does not exist: the commands create nothing."""
+    """If the fingerprinters differ or there is no crawl, the commands create nothing."""
     with pytest.raises(NoSuchCrawl, match="there is no crawl"):
         dq.found("clear", "pushed", "--seen", f"{HOST}/1", **SPIDERS)
     assert live.dump() == {}
@@ -395,7 +395,7 @@ def test_another_fingerprinter_or_a_missing_crawl_is_refused(dq: Any, live: Live
 
 
 def test_a_second_clear_deletes_the_rest_of_an_interrupted_one(dq: Any, live: LiveFrontier) -> None:
-    """The crawl is gone, but buckets of its `seen` are left."""
+    """The crawl was deleted, but buckets of its `seen` set are left."""
     live.redis.hset(live.key("discarded"), "generation", 3000)
     for n in range(3000):
         live.redis.sadd(live.key(f"seen:generation:{n}"), n)
@@ -406,7 +406,7 @@ def test_a_second_clear_deletes_the_rest_of_an_interrupted_one(dq: Any, live: Li
 def test_a_clear_reports_that_a_part_is_left(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A very large seen set is deleted in several commands, or by the next run."""
+    """A very large seen set is deleted by several commands or by the next run."""
     monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
     worker.leave()
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})

@@ -38,7 +38,7 @@ def levels(found: Any) -> dict[str, str]:
 
 
 def test_a_fit_redis_is_reported_as_ok(dq: Any) -> None:
-    """All is ok, the exit status is 0, and no crawl is needed."""
+    """All findings are ok, the exit status is 0, and doctor needs no crawl."""
     found = dq.found("doctor", "--crawl", "")
     assert found["fit"]
     whats = (
@@ -53,7 +53,7 @@ def test_a_fit_redis_is_reported_as_ok(dq: Any) -> None:
 
 
 def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
-    """Doctor prints the command that fixes it, and exits with 1; workers check the same rules at start."""
+    """Doctor prints the command that fixes the policy, and exits with 1."""
     server = start_redis(maxmemory="64mb", args=["--maxmemory-policy", "allkeys-lru"])
     dq = dq_at(server.url)
     found = dq.found("doctor")
@@ -70,7 +70,7 @@ def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
 
 
 def test_a_missing_right_to_run_scripts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
-    """Scripts are bad; without the right to use INFO, doctor reports the values as unknown."""
+    """The finding about scripts is bad. Without the right to INFO, a warning says what is unknown."""
     server = start_redis(appendonly=True)
     client = server.client()
     client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "+@all", "-eval", "-info")
@@ -94,7 +94,7 @@ def test_a_missing_right_to_run_scripts_is_bad(dq_at: Dq, start_redis: StartRedi
 def test_the_compression_of_lists_is_checked(
     dq_at: Dq, start_redis: StartRedis, kind: Kind, depth: int, level: str, text: str
 ) -> None:
-    """Doctor prints the command for it, but not for Redis 6.2: with compression, that server may die."""
+    """Doctor prints the command that turns compression on, except for Redis 6.2, which may then die."""
     if find_binary(kind) is None:
         pytest.skip(f"no {kind}")
     server = start_redis(kind, appendonly=True)
@@ -105,7 +105,7 @@ def test_the_compression_of_lists_is_checked(
     assert text in finding["text"]
 
 
-# Dragonfly's error; a proxy answers in its place.
+# Dragonfly's error. A proxy sends it.
 UNDECLARED = "script tried accessing undeclared key"
 
 
@@ -115,7 +115,7 @@ def test_a_service_that_needs_declared_keys_is_bad(
     start_proxy: StartProxy,
     make_project: MakeProject,
 ) -> None:
-    """No crawl can work there: doctor and a worker report it, and the worker closes."""
+    """No crawl can work on such a service. Doctor reports this, and a worker closes with the same reason."""
     proxy = start_proxy(redis_server.url)
     proxy.refuse_scripts(UNDECLARED)
     dq = dq_at(proxy.url)
@@ -131,7 +131,7 @@ def test_a_service_that_needs_declared_keys_is_bad(
 
 
 def test_a_missing_right_to_a_start_key_is_bad(make_project: MakeProject, start_redis: StartRedis) -> None:
-    """The spider would get no start requests. With all rights, all is ok."""
+    """The spider would get no start requests. Doctor also reports a start key of another type."""
     server = start_redis(appendonly=True)
     url = server.url.replace("redis://", "redis://poor:pw@")
     project = make_project([], redis_url=url, spider=FED_BY_TWO)
@@ -142,7 +142,7 @@ def test_a_missing_right_to_a_start_key_is_bad(make_project: MakeProject, start_
         assert re.search(text, " ".join(done.stdout.split())), done.stdout + done.stderr
         assert done.returncode == status
     with server.client() as client:
-        client.sadd("no", "http://127.0.0.1/")  # a key of another type: no start request is taken from it
+        client.sadd("no", "http://127.0.0.1/")  # a key of another type: the spider cannot read it
     done = run_dq(project, "doctor", project.name)
     assert "the key 'no' is a set, not a list: REDIS_START_URLS_AS_SET" in " ".join(done.stdout.split())
     assert done.returncode == 1
@@ -173,7 +173,7 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
     ],
 )
 def test_the_health_of_redis_is_rated(changed: dict[str, Any], expected: dict[str, str]) -> None:
-    """INFO shows it. With a bad finding, Redis refuses writes; after a failed snapshot only with `save`."""
+    """The ratings come from INFO. A bad finding means refused writes; a failed snapshot only with `save`."""
     assert {f.what: f.level for f in health.check_operation(HEALTHY | changed)} == expected
     refuses = "bad" in (level for what, level in expected.items() if what != "snapshot")
     assert bool(health.refusals(HEALTHY | changed)) == refuses
@@ -182,7 +182,7 @@ def test_the_health_of_redis_is_rated(changed: dict[str, Any], expected: dict[st
 def test_live_workers_that_wait_are_bad(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Live workers report faults that only they know, such as a missing right; dead ones do not count."""
+    """Live workers report faults that only they know, such as a missing right. Dead workers do not count."""
     beats, clock = list[str](), [0.0]
 
     def sleep(seconds: float) -> None:
@@ -203,7 +203,7 @@ def test_live_workers_that_wait_are_bad(
 
 
 def test_measured_values_are_rated() -> None:
-    """Doctor warns about a distant Redis and a clock that differs."""
+    """Doctor warns about slow round trips, a long time until a failover, and a clock that differs."""
     assert [health.latency(s).level for s in (0.001, 0.09, 0.11)] == ["ok", "ok", "warn"]
     late = [health.failover(s, "an option", 10, guarded=False).level for s in (5, 10, 15)]
     assert late == ["ok", "warn", "warn"]
@@ -216,7 +216,7 @@ def test_measured_values_are_rated() -> None:
 
 
 def test_deleted_keys_are_reported_and_repaired(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """With a crawl, doctor reports faults in its keys; --repair repairs them as far as possible."""
+    """With a crawl, doctor reports faults in its keys. --repair mends what can be mended."""
     worker.exchange(*puts(b"a", 3), *puts(b"b", 2, 10))
     sound = {"what": "crawl", "level": "ok", "text": "nothing is missing"}
     assert dq.found("doctor", "--audit")["findings"][-1] == sound
@@ -236,7 +236,7 @@ def test_deleted_keys_are_reported_and_repaired(dq: Any, live: LiveFrontier, wor
 
 
 def test_repair_needs_a_crawl(dq: Any) -> None:
-    """A whole Redis cannot be repaired."""
+    """Doctor can repair one crawl, but not all crawls of a Redis."""
     with pytest.raises(WrongUsage, match="name a spider, or a crawl"):
         dq.text("doctor", "--repair", "--crawl", "")
 
@@ -254,7 +254,7 @@ def exposed(url: str, **options: Any) -> list[str]:
     ["unix:///socket", "redis://127.0.0.2", "redis://[::1]", "redis+sentinel://localhost/main"],
 )
 def test_no_tls_or_password_is_recommended_for_a_local_redis(url: str) -> None:
-    """Doctor mentions neither a password nor TLS."""
+    """Sockets and loopback addresses need neither a password nor TLS."""
     assert exposed(url) == []
 
 
@@ -268,7 +268,7 @@ def test_no_tls_or_password_is_recommended_for_a_local_redis(url: str) -> None:
     ],
 )
 def test_tls_and_a_password_are_recommended_for_a_remote_redis(host: str) -> None:
-    """It depends on the scheme, the login and the settings."""
+    """TLS depends on the scheme and the settings; the password may come from a credential provider."""
     assert exposed(host) == ["TLS"]
     assert exposed(host.replace(":p@", "")) == ["TLS", "password"]
     tls = host.replace("redis", "rediss", 1)
@@ -279,7 +279,7 @@ def test_tls_and_a_password_are_recommended_for_a_remote_redis(host: str) -> Non
 
 
 def test_the_lag_and_number_of_replicas_are_checked(dq_at: Dq, start_redis: StartRedis) -> None:
-    """Doctor prints how far they lag, and reports too few replicas for DQ_WAIT_REPLICAS."""
+    """Doctor prints the replicas' lag, and reports fewer replicas than DQ_WAIT_REPLICAS."""
     master, replica = start_redis(appendonly=True), start_redis()
     with replica.client() as client, master.client() as admin:
         client.execute_command("REPLICAOF", "127.0.0.1", str(master.port))
@@ -300,7 +300,7 @@ def test_the_lag_and_number_of_replicas_are_checked(dq_at: Dq, start_redis: Star
     ("state", "lag", "level"), [("online", 9, "ok"), ("online", 99, "warn"), ("send_bulk", 0, "warn")]
 )
 def test_the_lag_of_a_replica_is_rated(state: str, lag: int, level: str) -> None:
-    """After a failover, workers store the missing entries again, as far as they still have them."""
+    """After a failover, workers can only store entries again that they still have."""
     replica = {"ip": "a", "port": 1, "state": state, "offset": 0, "lag": lag}
     info = {"connected_slaves": 1, "slave0": replica, "master_repl_offset": 2048, "min_slaves_good_slaves": 1}
     finding = next(iter(health.check_operation(info)))

@@ -1,4 +1,4 @@
-"""`scrapy dq events`: the events of a crawl, their authors, and the crawl's speed."""
+"""`scrapy dq events`: the events of a crawl, their authors, and curves of the crawl's speed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SPIDER = replace(IDENTITY, starts="{}")
 
 @pytest.fixture
 def spider(live: LiveFrontier) -> HandWorker:
-    """Return a joined worker of a spider."""
+    """Return a worker that has joined as a spider's worker."""
     return HandWorker(live, "spider", SPIDER)
 
 
 def test_events_are_listed_oldest_first(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
-    """Each has words, the time and its author; programs get the same list."""
+    """Each event has a description, a time and an author. Programs get the same list."""
     steer(live.redis, live.crawl, Command.PAUSE, "ann@desk")
     found = dq.listed("events")
     assert [(event["kind"], event["who"], event["run"]) for event in found] == [
@@ -46,7 +46,7 @@ def test_events_are_listed_oldest_first(dq: Any, live: LiveFrontier, spider: Han
 
 
 def test_the_newest_events_are_listed(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
-    """-n sets how many."""
+    """-n sets the number of events."""
     for n in range(5):
         steer(live.redis, live.crawl, Command.PAUSE, f"user{n}@desk")
     assert [event["who"] for event in dq.listed("events", "-n", "2")] == ["user3@desk", "user4@desk"]
@@ -56,7 +56,7 @@ def test_the_newest_events_are_listed(dq: Any, live: LiveFrontier, spider: HandW
 def test_curves_are_drawn_before_the_events(
     dq: Any, live: LiveFrontier, spider: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They show ten minutes in 80 columns, with the last and largest value; a program gets all samples."""
+    """The curves have 80 columns, and end with the last and the largest value. Programs get all samples."""
     assert dq.text("events", "--curves").startswith("There is no sample yet: workers take one each 10 s.\n")
     add_samples(live, 60)
     first, rate, waiting, failed, workers, memory, head, *_ = dq.text("events", "--curves").splitlines()
@@ -77,9 +77,9 @@ def test_curves_are_drawn_before_the_events(
     }  # fmt: skip
     assert (len(found), found[0]["pages_per_s"], found[35]["pages_per_s"]) == (60, None, 0.0)
     monkeypatch.setattr("rich.console.Console.encoding", "ascii")
-    assert dq.text("events", "--curves").isascii()  # a terminal without blocks
+    assert dq.text("events", "--curves").isascii()  # for a terminal without block characters
     add_samples(live, 360)
-    assert len(dq.found("events", "--curves")["samples"]) == 10 + 60  # one a minute
+    assert len(dq.found("events", "--curves")["samples"]) == 10 + 60  # one sample per minute
 
 
 CURVES = {
@@ -95,12 +95,12 @@ CURVES = {
 
 @pytest.mark.parametrize("line", CURVES)
 def test_a_curve_is_a_line_of_blocks(line: str) -> None:
-    """Its scale begins at zero; if there is too little room, each block is the mean of several values."""
+    """The scale of a curve begins at zero. If there is little room, a block is the mean of several values."""
     assert curve(*CURVES[line]) == line
 
 
 def test_a_text_does_not_control_the_terminal(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
-    """Users, spiders and sites choose these texts: control characters in them are not printed."""
+    """Users, spiders and sites choose such texts, so their control characters are not printed."""
     for who in (b"\x1b[2J", b"\xff" * 80):
         record = msgpack.packb([0, 1, b"joined", who, 1, b"\r\n"])
         live.redis.rpush(live.key("journal"), record)
@@ -110,7 +110,7 @@ def test_a_text_does_not_control_the_terminal(dq: Any, live: LiveFrontier, spide
 
 
 def test_the_event_of_a_command_names_its_author(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
-    """The author is the user of the process, and the host."""
+    """The author is the user of the process, with the host's name."""
     spider.exchange(put(1))
     for name in ("pause", "resume", "stop"):
         dq.text(name)
@@ -124,7 +124,7 @@ def test_the_event_of_a_command_names_its_author(dq: Any, live: LiveFrontier, sp
 
 
 def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container, the uid may have no name."""
+    """In a container, the user id may have no name."""
     monkeypatch.setattr("getpass.getuser", lambda: {}["no entry for this uid"])
     assert own_name().startswith(f"{os.getuid()}@")
 
@@ -132,11 +132,11 @@ def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatc
 def test_the_events_of_a_crawl_include_the_death_of_a_worker(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
-    """It dies with its leases; the next worker finishes the run and leaves."""
+    """A worker is killed while it has leases. The next worker finishes the run and leaves."""
     site = start_site(pages=60, latency_s=0.1)
     project = make_project([site.start_url], redis_url=server.url)
     dying = project.start_worker(settings={"CONCURRENT_REQUESTS": 1})
-    wait_until(lambda: len(project.count(pids=[dying.pid])) >= 3, "it crawls", 30)
+    wait_until(lambda: len(project.count(pids=[dying.pid])) >= 3, "the worker crawls", 30)
     os.kill(dying.pid, signal.SIGKILL)
     dying.wait(30)
     with server.client() as client:
@@ -163,7 +163,7 @@ def test_the_events_of_a_crawl_include_the_death_of_a_worker(
 def test_new_events_are_followed_until_ctrl_c(
     make_project: MakeProject, server: RedisServer, live: LiveFrontier, spider: HandWorker
 ) -> None:
-    """The last event comes first; then each new one, once."""
+    """The newest event is printed first, then each new event once."""
     project = make_project([], redis_url=server.url)
     process = subprocess.Popen(
         project.command("dq", "events", "--crawl", live.crawl, "--follow", "-n", "1", "--json"),

@@ -1,4 +1,4 @@
-"""`scrapy dq export` and `import`: a whole crawl travels; a command that would lose a part of it refuses."""
+"""`scrapy dq export` and `import` move a whole crawl. A command that would lose a part of it refuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.stored import roll_back
 
 KEPT = {place: page for place, page in WHERE.items() if place not in ("in flight", "declined")}
 PLACES = KEPT | {"returned": "129"}
-"""The pages of `everywhere` by their place after an import: leased and declined ones have come back."""
+"""The pages of `everywhere` by their place after an import: leased and declined pages are `returned`."""
 
 
 pytestmark = pytest.mark.usefixtures("_quick_disks")
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("_quick_disks")
 
 @pytest.fixture
 def new(live: LiveFrontier, server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Iterator[Dq]:
-    """Yield the commands for a crawl that does not exist; its shards are deleted at the end."""
+    """Yield the commands for a crawl that does not exist yet. Its shards are deleted at the end."""
     name = f"{live.crawl}-new"
     yield Dq(server.url, name, capsys)
     for number in range(4):
@@ -48,7 +48,7 @@ def new(live: LiveFrontier, server: RedisServer, capsys: pytest.CaptureFixture[s
 
 @pytest.fixture
 def exported(dq: Any, everywhere: LiveFrontier, tmp_path: Path) -> Path:  # noqa: F811
-    """Return an export of a crawl that has an entry in each place."""
+    """Return an export of a crawl that has an entry in each place. The export leaves the crawl unchanged."""
     path = tmp_path / "books.jsonl"
     before = everywhere.dump()
     dq.text("export", str(path), **TTL)
@@ -67,7 +67,7 @@ def places(dq: Dq) -> dict[str, str]:
 
 @pytest.mark.parametrize("settings", [{}, {"DQ_SHARDS": 3, "DQ_ORDER": "fifo", "DQ_SEEN": "compact"}])
 def test_an_import_restores_the_whole_crawl(new: Dq, exported: Path, settings: dict[str, Any]) -> None:
-    """Each entry returns to its place, even with other settings; the printed counts are right."""
+    """Each entry has its place, even with other settings. The second import of the file changes nothing."""
     settings = {"DQ_PARTITION_BY": "none", **settings}
     text = new.text("import", str(exported), **settings)
     assert f"Crawl {new.crawl!r} at " in text
@@ -83,7 +83,7 @@ def test_an_import_restores_the_whole_crawl(new: Dq, exported: Path, settings: d
 
 
 def test_all_urls_are_exported_without_logins(dq: Any, everywhere: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
-    """The list has all entries, without logins, even while workers live."""
+    """The list contains all entries without logins. It can be made while workers live."""
     urls = dq.lines("export", "--urls", "-")
     assert len(urls) == 9
     assert "http://...@shop.example/p/5" in urls
@@ -111,7 +111,7 @@ def test_a_crawl_with_live_workers_is_refused_unless_it_is_on_hold(
 def test_an_export_writes_no_file_if_the_crawl_changes(
     dq: Any, live: LiveFrontier, worker: HandWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker on hold still settles its leases."""
+    """A worker that is on hold still settles its leases."""
     worker.exchange(*(page(n) for n in range(9)), want=3)
     steer(live.redis, live.crawl, Command.PAUSE)
     heads = Reader.heads
@@ -130,7 +130,7 @@ def test_an_export_writes_no_file_if_the_crawl_changes(
 def test_seen_can_be_exported_alone(
     dq: Any, new: Dq, live: LiveFrontier, worker: HandWorker, tmp_path: Path
 ) -> None:
-    """It is all that is left of a finished crawl."""
+    """After a run has finished, `seen` is all that can be exported."""
     path = str(tmp_path / "seen.jsonl.zst")
     worker.exchange(*(put(n, admission=Admission.SEEN, token=b"%020d" % n) for n in range(9)), want=9)
     worker.exchange(*map(ack, range(9)))
@@ -184,7 +184,7 @@ def test_wrong_arguments_and_missing_files_are_reported(dq: Any, name: str, live
 def test_an_import_that_is_killed_at_any_command_loses_and_doubles_nothing(
     new: Dq, live: LiveFrontier, exported: Path
 ) -> None:
-    """kill -9. Until the import is complete, a command that would change the crawl is refused."""
+    """After each kill -9, the half-imported crawl refuses other commands, except `clear`."""
     settings = {"DQ_PARTITION_BY": "none", "DQ_SHARDS": 2}
     kills = 0
     for number in range(1, MOST):
@@ -194,7 +194,7 @@ def test_an_import_that_is_killed_at_any_command_loses_and_doubles_nothing(
         if live.redis.hget(keys.meta(new.crawl), "shards") == b"0>2":
             with pytest.raises(FrontierRefused, match="is half imported"):
                 new.text("move", "--shards", "3")
-        if number == 20:  # a half imported crawl may be deleted
+        if number == 20:  # a half-imported crawl may be deleted
             new.text("clear", "--all", "--yes", DQ_SHARDS=2)
             assert not live.redis.exists(keys.meta(new.crawl), keys.meta(Shard(new.crawl, 1)))
     assert kills > 20

@@ -1,4 +1,4 @@
-"""kill -9 of a command before each of its Redis commands: after a second run, the crawl is whole."""
+"""kill -9 of a command before each of its Redis commands: a second run completes the work."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from support.redis_server import RedisServer
 def each_moment(
     server: RedisServer, crawl_name: str, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Iterator[tuple[Dq, LiveFrontier]]]:
-    """Return a function that kills a command at each moment in turn, each time in a new crawl.
+    """Return a function that kills a command before its first, second, ... Redis command, in new crawls.
 
-    Its arguments: a function that fills the crawl of a `LiveFrontier`, then the command's words and settings.
-    It yields each crawl after the killed command has run again to its end.
+    Its arguments are a function that fills the crawl of a `LiveFrontier`, and the words and settings of the
+    command. It yields each crawl after the killed command has run again to its end.
     """
 
     def each(
@@ -40,9 +40,9 @@ def each_moment(
                     dq.text(*words, **settings)
                 yield dq, live
                 if not killed:
-                    assert number > 2, "nothing was ever sent"
+                    assert number > 2, "the command sent fewer than two Redis commands"
                     return
-        raise AssertionError(f"it is never through: {words}")
+        raise AssertionError(f"the command sent {MOST} Redis commands without an end: {words}")
 
     return each
 
@@ -51,7 +51,7 @@ Each = Callable[..., Iterator[tuple[Dq, LiveFrontier]]]
 
 
 def test_a_killed_push_can_be_repeated(each_moment: Each) -> None:
-    """Each request waits once."""
+    """Each request is pushed and waits exactly once."""
     urls = [f"{HOST}/{n}" for n in range(5)]
     pushed = each_moment(
         lambda live: HandWorker(live, "worker", OWN), "push", "pushed", *urls, "--no-wait", **SPIDERS
@@ -61,7 +61,7 @@ def test_a_killed_push_can_be_repeated(each_moment: Each) -> None:
 
 
 def test_a_killed_push_with_dont_filter_can_be_repeated(each_moment: Each) -> None:
-    """With --dont-filter, the repeat pushes the stored requests a second time, and nothing more."""
+    """With --dont-filter, the second run may push the stored requests again, but no others."""
     urls = [f"{HOST}/{n}" for n in range(5)]
     words = ("push", "pushed", *urls, "--no-wait", "--dont-filter")
     for dq, _ in each_moment(lambda live: HandWorker(live, "worker", OWN), *words, **SPIDERS):
@@ -70,7 +70,7 @@ def test_a_killed_push_with_dont_filter_can_be_repeated(each_moment: Each) -> No
 
 
 def test_a_killed_retry_can_be_repeated(each_moment: Each) -> None:
-    """All failed and dead requests wait, once, and nothing else does."""
+    """All failed and dead requests wait exactly once, and nothing else waits."""
     for _, live in each_moment(
         lambda live: end_badly(HandWorker(live, "worker"), 3), "retry", "--all", "--yes"
     ):
@@ -79,7 +79,7 @@ def test_a_killed_retry_can_be_repeated(each_moment: Each) -> None:
 
 
 def test_a_killed_limit_can_be_repeated(each_moment: Each) -> None:
-    """The limit holds."""
+    """The limit is set after the second run."""
     limited = each_moment(
         lambda live: HandWorker(live, "worker"), "limit", "--site", HOST, "--delay", "2", "--concurrency", "3"
     )
@@ -95,6 +95,6 @@ def begun(live: LiveFrontier) -> None:
 
 
 def test_a_killed_clear_can_be_repeated(each_moment: Each) -> None:
-    """No key is left."""
+    """No key is left after the second run."""
     for _, live in each_moment(begun, "clear", "--all", "--yes"):
         assert not live.redis.keys(live.key("*"))

@@ -1,4 +1,4 @@
-"""`scrapy dq limit`: the limits that it shows, changes and refuses."""
+"""`scrapy dq limit`: which limits it shows, changes and refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPIDERS = {"SPIDER_MODULES": ["support.pushed_spider"]}
 
 
 def test_without_options_the_current_limits_are_shown(dq: Any, live: Any) -> None:
-    """It changes nothing; a partition without limits has the crawl's limits."""
+    """The command changes nothing. A partition without its own limits has the crawl's limits."""
     HandWorker(live, "worker", limited(2.0, 3)).exchange(*puts(A, 1))
     before = live.dump()
     assert dq.found("limit", "--site", HOST) == {
@@ -36,7 +36,7 @@ def test_without_options_the_current_limits_are_shown(dq: Any, live: Any) -> Non
 
 
 def test_each_limit_can_be_set_and_reset(dq: Any, worker: HandWorker) -> None:
-    """Each option changes one limit; --default brings back the limits of the settings."""
+    """Each option changes one limit. --default restores the limits of the settings."""
     worker.exchange(*puts(A, 1))
     assert dq.found("limit", "pushed", "--site", HOST, "--delay", "1.5", **SPIDERS)["delay_s"] == 1.5
     assert dq.found("limit", "--site", HOST, "--concurrency", "2")["concurrency"] == 2
@@ -55,7 +55,7 @@ def test_each_limit_can_be_set_and_reset(dq: Any, worker: HandWorker) -> None:
 
 
 def test_workers_obey_a_new_limit(dq: Any, worker: HandWorker) -> None:
-    """They follow it from their next exchange on."""
+    """From the next exchange on, no more leases are given than the limit allows."""
     worker.exchange(*puts(A, 9))
     dq.text("limit", "--site", HOST, "--concurrency", "2")
     assert len(numbers(worker.exchange(want=9))) == 2
@@ -73,7 +73,7 @@ def test_workers_obey_a_new_limit(dq: Any, worker: HandWorker) -> None:
 def test_an_invalid_number_is_a_usage_error(
     dq: Any, worker: HandWorker, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """The error names the allowed values."""
+    """The error names the allowed values, and no limit changes."""
     worker.exchange(*puts(A, 1))
     with pytest.raises(SystemExit) as end:
         dq.text("limit", "--site", HOST, *words)
@@ -87,7 +87,7 @@ def test_an_invalid_number_is_a_usage_error(
 
 @pytest.mark.parametrize("where", ["waits", "in flight", "delayed", "came back"])
 def test_a_known_partition_is_limited_without_a_warning(dq: Any, worker: HandWorker, where: str) -> None:
-    """A partition is known while it has an entry anywhere, or limits."""
+    """A partition is known if it has an entry anywhere, or its own limits."""
     due_in = 60.0 if where == "delayed" else 0.0
     want = 1 if where in ("in flight", "came back") else 0
     worker.exchange(
@@ -104,7 +104,7 @@ def test_a_known_partition_is_limited_without_a_warning(dq: Any, worker: HandWor
 
 
 def test_an_unknown_partition_is_reported_with_similar_names(dq: Any, worker: HandWorker) -> None:
-    """Setting works, as requests may come; reading fails. The message names the nearest one, or some."""
+    """A limit can be set before requests come, with a warning. Showing it fails. Both name similar names."""
     worker.exchange(*puts(A, 2), want=1)
     assert dq.found("limit", "--site", "a.exmaple", "--delay", "2")["delay_s"] == 2
     assert dq.status == 0
@@ -126,25 +126,25 @@ def test_an_unknown_partition_is_reported_with_similar_names(dq: Any, worker: Ha
         ("xn--bcher-kva.example", "Bücher.example", "xn--bcher-kva.example"),
         ("a.example", "XN--BCHER-KVA.example.", "xn--bcher-kva.example"),
         ("a.example", "A.example", "a.example"),
-        ("a.example", "MySlot", "MySlot"),  # no host has capitals, but a slot without requests may
+        ("a.example", "MySlot", "MySlot"),  # no host has capitals, but a slot without requests may have
     ],
 )
 def test_a_site_is_limited_in_any_spelling(
     dq: Any, worker: HandWorker, there: str, typed: str, partition: str
 ) -> None:
-    """The limit has the name that requests use, even before there is a request."""
+    """The limit is stored under the name that requests use, even before there are requests."""
     worker.exchange(*puts(there.encode(), 2))
     assert dq.found("limit", "--site", typed, "--delay", "2")["partition"] == partition
 
 
 def test_a_download_slot_that_looks_like_an_address_is_limited(dq: Any, worker: HandWorker) -> None:
-    """A partition with exactly that name comes first."""
+    """A partition with exactly the typed name has precedence."""
     worker.exchange(*puts(b"127.1", 2), *puts(b"127.0.0.1", 2))
     assert dq.found("limit", "--site", "127.1", "--delay", "2")["partition"] == "127.1"
 
 
 def test_a_crawl_without_partitions_has_one_without_a_name(dq: Any, worker: HandWorker) -> None:
-    """All its requests are in one partition without a name."""
+    """All requests of such a crawl are in one partition with an empty name."""
     worker.exchange(*puts(b"", 2))
     with pytest.raises(CommandError, match="too long"):
         dq.text("limit", "--site", "x" * 513)
@@ -155,7 +155,7 @@ def test_a_crawl_without_partitions_has_one_without_a_name(dq: Any, worker: Hand
 
 
 def test_limits_of_a_finished_run_cannot_be_changed(dq: Any, worker: HandWorker) -> None:
-    """A change would have no effect: the next run takes its limits from the settings."""
+    """A change would have no effect, because the next run takes its limits from the settings."""
     worker.exchange()
     for words in ([], ["--delay", "1"]):
         with pytest.raises(
@@ -167,7 +167,7 @@ def test_limits_of_a_finished_run_cannot_be_changed(dq: Any, worker: HandWorker)
 def test_a_crawl_that_is_deleted_during_the_command_gets_no_limit(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command does not create the crawl again."""
+    """The command does not create the crawl again by setting a limit."""
     worker.exchange(*puts(A, 1))
 
     def deleted(*args: Any, **options: Any) -> Any:

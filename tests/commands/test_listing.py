@@ -1,4 +1,4 @@
-"""`scrapy dq search`, `failed` and `dead`: lists, one request in full, and everything known about a URL."""
+"""`scrapy dq search`, `failed` and `dead`: lists, single requests, and all that is known about a URL."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ WHERE = {
     "in flight": "1", "returned": "2", "quarantine": "3", "waiting": "4", "delayed": "5", "failed": "6",
     "dead": "7", "declined": "9",
 }  # fmt: skip
-"""The page in each place."""
+"""The number of the page in each place."""
 
 
 def end_badly(worker: HandWorker, count: int, begin: int = 0) -> None:
-    """Let *count* requests fail, and bury as many others."""
+    """Let *count* requests fail, and bury *count* others."""
     urls = {n: f"http://x.example/{n}" for n in range(begin, begin + 2 * count)}
     worker.exchange(
         *[put(n, payload=stored(url, cb_kwargs={"n": n})) for n, url in urls.items()], want=2 * count
@@ -53,7 +53,7 @@ def end_badly(worker: HandWorker, count: int, begin: int = 0) -> None:
 
 @pytest.mark.parametrize("name", LISTERS)
 def test_a_list_comes_in_pages(dq: Any, worker: HandWorker, name: str) -> None:
-    """Each request is on one page, and a line names the option for the next page."""
+    """Each request is on exactly one page, and a line names the option for the next page."""
     end_badly(worker, 5)
     worker.exchange(*[put(n, payload=stored(f"http://x.example/{n}")) for n in range(100, 105)])
     words = (name, "--where", "waiting", "-n", "2") if name == "search" else (name, "-n", "2")
@@ -65,7 +65,7 @@ def test_a_list_comes_in_pages(dq: Any, worker: HandWorker, name: str) -> None:
 
 @pytest.mark.parametrize("name", LISTERS)
 def test_the_requests_of_one_site_can_be_listed(dq: Any, worker: HandWorker, name: str) -> None:
-    """The host may be spelled differently."""
+    """The site may be spelled in another way."""
     for n in range(4):
         payload = stored(f"http://x.example/{n}")
         worker.exchange(put(n, partition=b"%d.example" % (n % 2), payload=payload))
@@ -80,7 +80,7 @@ def test_the_requests_of_one_site_can_be_listed(dq: Any, worker: HandWorker, nam
 
 @pytest.mark.parametrize("name", LISTERS)
 def test_an_entry_is_shown_in_full_by_its_id(dq: Any, worker: HandWorker, name: str) -> None:
-    """The id from the list selects it, with or without a spider before it."""
+    """The id from the list selects the entry, with or without a spider before the id."""
     end_badly(worker, 2)
     listed = dq.listed(name, *(("x.example",) if name == "search" else ()))
     assert listed
@@ -109,7 +109,7 @@ def test_wrong_usage_is_reported(dq: Any, worker: HandWorker, words: list[str], 
 
 
 def test_a_url_with_a_star_is_a_pattern(dq: Any, worker: HandWorker) -> None:
-    """Without a star, it would be that URL alone."""
+    """Without a star, the search would be for this one URL."""
     worker.exchange(*[put(n, payload=stored(f"http://x/{n}")) for n in (1, 10)])
     found = dq.found("search", "http://x/1*")
     assert (len(found["entries"]), "seen" in found) == (2, False)
@@ -117,7 +117,7 @@ def test_a_url_with_a_star_is_a_pattern(dq: Any, worker: HandWorker) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_each_entry_is_listed_with_url_reason_time_and_worker(dq: Any, worker: HandWorker, name: str) -> None:
-    """Programs also get its request; people get lines of 80 characters."""
+    """Programs also get the stored request. People get lines of at most 80 characters."""
     end_badly(worker, 3)
     found = dq.listed(name)
     number = 2 if name == "failed" else 5
@@ -138,7 +138,7 @@ def test_each_entry_is_listed_with_url_reason_time_and_worker(dq: Any, worker: H
 def test_the_list_begins_with_the_causes_and_ends_with_the_retry_command(
     dq: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each cause has its host, the most frequent first. Its place matters; other numbers do not."""
+    """Causes are sorted by frequency. The place in the code distinguishes causes; other numbers do not."""
     monkeypatch.setattr(listing, "MOST_CAUSES", 1)
     place = "(spiders/shop.py:31 in parse)"
     reasons = [f"KeyError: {number} {place}" for number in (459, 460)]
@@ -163,7 +163,7 @@ def test_the_list_begins_with_the_causes_and_ends_with_the_retry_command(
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_stored_reason_is_shown_without_logins(dq: Any, worker: HandWorker, name: str) -> None:
-    """Older versions stored the reasons exactly as Scrapy's errors."""
+    """Older versions stored Scrapy's errors with their logins."""
     payload = stored("http://us%20er:S3%20kr@x.example/")
     worker.exchange(put(1, payload=payload), want=1)
     (entry,) = worker.held
@@ -175,7 +175,7 @@ def test_a_stored_reason_is_shown_without_logins(dq: Any, worker: HandWorker, na
 
 
 def test_a_dead_letter_that_was_never_leased_is_marked(dq: Any, worker: HandWorker) -> None:
-    """The put could not be served."""
+    """The put itself could not be served."""
     worker.exchange(put(1, reason="dq_delay = 'x' is no number", payload=stored("http://x/")))
     assert "before any worker leased it" in " ".join(dq.text("dead").split())
     (found,) = dq.listed("dead")
@@ -189,7 +189,7 @@ def page(number: int, priority: int = 0, **more: Any) -> Any:
 
 @pytest.fixture
 def everywhere(live: LiveFrontier) -> LiveFrontier:
-    """Return a crawl with an entry in each place, and one entry of another partition."""
+    """Return a crawl with an entry in each place, and an entry of another partition."""
     worker = HandWorker(live, "worker")
     victim = HandWorker(live, "victim")
     worker.exchange(page(3))
@@ -207,7 +207,7 @@ def by_place(found: dict[str, Any]) -> dict[str, str]:
 
 
 def test_an_entry_is_found_in_every_place(dq: Any, everywhere: LiveFrontier) -> None:
-    """The search shows the details of each place; it leases and changes nothing."""
+    """The search shows the details of each place, and changes nothing."""
     before = everywhere.dump()
     found = dq.found("search", "shop.example/p/")
     assert everywhere.dump() == before
@@ -239,7 +239,7 @@ def test_the_search_can_be_limited_to_one_place(dq: Any, everywhere: LiveFrontie
 
 
 def test_a_search_ends_after_a_given_number_of_entries(dq: Any, live: LiveFrontier) -> None:
-    """The output says that it is incomplete: the other entries may match."""
+    """The output says that the search is incomplete, because other entries may match."""
     worker = HandWorker(live, "worker")
     worker.exchange(*[page(n) for n in range(900)])
     found = dq.found("search", "nowhere", "--most", "100")
@@ -255,7 +255,7 @@ def test_a_search_ends_after_a_given_number_of_entries(dq: Any, live: LiveFronti
 def test_ahead_counts_the_entries_that_are_served_earlier(
     server: RedisServer, crawl_name: str, order: Order
 ) -> None:
-    """`ahead` counts the earlier entries of the same priority and partition."""
+    """`ahead` counts the earlier entries with the same priority and partition."""
     live = LiveFrontier(server.url, crawl_name, order)
     worker = HandWorker(live, "worker")
     worker.exchange(*[page(n, start=n % 3) for n in range(30)])
@@ -300,7 +300,7 @@ def pusher(live: LiveFrontier) -> HandWorker:
 def test_the_search_for_a_url_shows_its_entry_and_partition(
     dq: Any, tmp_path: Path, live: LiveFrontier, pusher: HandWorker
 ) -> None:
-    """The URL may be written differently; the search changes nothing."""
+    """The URL may be written in another way. The search changes nothing."""
     push = Push(dq, tmp_path)
     push(f"{PUSHED}/1?a=1&b=2", f"{PUSHED}/2")
     dq.text("limit", "--site", PARTITION, "--delay", "7", "--block", "1000")
@@ -336,7 +336,7 @@ def test_a_url_without_an_entry_is_done_or_was_never_found(
 def test_every_kind_of_seen_can_be_searched(
     server: RedisServer, crawl_name: str, kind: Seen, count: int
 ) -> None:
-    """A compact one still does after its buckets were split."""
+    """A compact `seen` can still be searched after its buckets were split."""
     live = LiveFrontier(server.url, crawl_name, seen=kind)
     worker = HandWorker(live, "worker", OWN)
     tokens = [b"%020d" % n for n in range(2 * count)]
@@ -375,7 +375,7 @@ def test_adopted_fingerprints_count_as_seen(live: LiveFrontier, pusher: HandWork
 def test_entries_that_cannot_be_leased_yet_are_listed_last(
     dq: Any, live: LiveFrontier, server: RedisServer
 ) -> None:
-    """The list shows why they wait."""
+    """The list shows why these entries wait."""
     worker = HandWorker(live, "worker", limited(a=(0.0, 1), b=(100.0, 0)))
     at = {name: stored(f"http://{name}.example/") for name in "abcd"}
     worker.exchange(
@@ -397,14 +397,14 @@ def test_entries_that_cannot_be_leased_yet_are_listed_last(
 
 
 def test_an_empty_backlog_is_not_a_failure(dq: Any, worker: HandWorker) -> None:
-    """An empty list is not a failure."""
+    """The command prints that nothing waits, and exits with 0."""
     assert dq.text("search") == "Nothing waits.\n"
     assert dq.listed("search") == []
     assert dq.status == 0
 
 
 def test_untrusted_bytes_are_reported_and_do_nothing(dq: Any, worker: HandWorker) -> None:
-    """An unreadable entry is listed; control characters do not reach the terminal."""
+    """Unreadable entries are listed, and no control character reaches the terminal."""
     odd = bytes((REQUEST,)) + msgpack.packb({1: "http://x/\x1b[31m\nforged", "kind": "other"})
     worker.exchange(*[put(n, payload=payload) for n, payload in enumerate((b"", b"\xffjunk", odd))])
     text = dq.text("search")
@@ -414,7 +414,7 @@ def test_untrusted_bytes_are_reported_and_do_nothing(dq: Any, worker: HandWorker
 
 
 def test_other_entries_than_requests_are_listed_with_their_kind(dq: Any, worker: HandWorker) -> None:
-    """The list shows fed start URLs, items of a Queue, and payloads of a serializer."""
+    """The list has start payloads, items of a Queue, and requests of a serializer."""
     item = msgpack.packb({"a": 1})
     payloads = (bytes((PAYLOAD,)) + b"http://x/", bytes((ITEM,)) + item, bytes((SERIALIZED,)) + b"{}")
     worker.exchange(*[put(n, payload=payload) for n, payload in enumerate(payloads)])

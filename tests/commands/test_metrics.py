@@ -1,4 +1,4 @@
-"""`scrapy dq metrics`: the series that Prometheus reads, their cost in Redis, and who may read them."""
+"""`scrapy dq metrics`: the series that Prometheus reads, their values, and who may read them."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def place(server: RedisServer, crawl_name: str) -> Iterator[Place]:
 
 @pytest.fixture
 def scrape(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Samples]:
-    """Return a function that scrapes the crawl and keeps nothing between two calls."""
+    """Return a function that scrapes the crawl. Each call reads Redis again."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     metrics = Metrics(CrawlList(place.crawl))
     return lambda: Samples(metrics.text(place).decode())
 
 
 def note(live: LiveFrontier, kind: str, who: str, count: int = 1, run: int = 0) -> None:
-    """Append an event to the journal."""
+    """Append an event to the journal of the crawl."""
     record = msgpack.packb([run, int(time.time() * 1000), kind, who, count, ""])
     live.redis.rpush(live.key("journal"), record)
 
 
 def test_all_counts_of_a_crawl_are_exported(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
-    """A crawl has 37 series: requests, workers, partitions, and the workers' own counts."""
+    """A crawl has 37 series about requests, workers, partitions, and the workers' own counts."""
     worker = HandWorker(live, "worker", limited(0.0, 0, **{"slow.example": (60.0, None)}))
     moves = [*puts(b"a.example", 7), *puts(b"slow.example", 3, 100), put(200, due_in=3600)]
     worker.exchange(*moves, want=3)
@@ -99,9 +99,9 @@ def test_all_counts_of_a_crawl_are_exported(scrape: Callable[[], Samples], live:
 def test_a_worker_is_silent_when_its_heartbeat_stands_still(
     scrape: Callable[[], Samples], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is silent from the second look on; a worker with a heartbeat is alive, a fenced worker is fenced.
+    """From the second look on, a worker without a heartbeat is silent, and a fenced worker is fenced.
 
-    All three reported an outage, but only the live one counts as waiting.
+    All three workers reported an outage, but only the live worker counts as waiting.
     """
     workers = [HandWorker(live, name) for name in ("beats", "silent", "fenced")]
     for worker in workers:
@@ -120,7 +120,7 @@ def test_a_worker_is_silent_when_its_heartbeat_stands_still(
 def test_a_counter_does_not_fall_when_failed_requests_are_retried(
     scrape: Callable[[], Samples], live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Prometheus would take a fall for a restart, and would count all earlier failures again."""
+    """Prometheus would take a lower value for a restart, and would count all earlier failures again."""
     worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(5)], want=5)
     worker.exchange(*map(fail, range(5)))
     assert scrape().of(live.crawl)["dq_requests_failed_total"] == 5
@@ -133,7 +133,7 @@ def test_a_counter_does_not_fall_when_failed_requests_are_retried(
 
 
 def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live: LiveFrontier) -> None:
-    """Each death of this run counts once, even after it has left the newest events."""
+    """Each death in this run counts once, even after its event has left the journal."""
     worker = HandWorker(live, "worker")
     note(live, "died", "of another run", 1000, run=7)
     note(live, "died", "first", 3)
@@ -152,7 +152,7 @@ def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live
 def test_dq_stopped_is_1_only_after_a_deliberate_stop(
     scrape: Callable[[], Samples], live: LiveFrontier
 ) -> None:
-    """`dq_stopped` is 1 after max_pages or `scrapy dq stop`; 0 after a signal, a kill or a new worker."""
+    """`dq_stopped` is 1 after max_pages or `scrapy dq stop`, and 0 after a signal, a kill or a join."""
 
     def stopped() -> float | None:
         return scrape().of(live.crawl)["dq_stopped"]
@@ -173,7 +173,7 @@ def test_dq_stopped_is_1_only_after_a_deliberate_stop(
 def test_counters_begin_at_0_in_each_run(
     scrape: Callable[[], Samples], live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Counts, deaths and sums of samples of the last run do not count."""
+    """The previous run's counts, deaths and sums of samples are not included."""
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
     note(live, "died", "first")
@@ -192,7 +192,7 @@ def test_counters_begin_at_0_in_each_run(
 def test_the_run_its_times_and_the_reasons_why_workers_left_are_exported(
     scrape: Callable[[], Samples], live: LiveFrontier
 ) -> None:
-    """An alert can report that no run has finished for a day."""
+    """For example, an alert can report that no run has finished for a day."""
     crawl = replace(IDENTITY, run_name="night-1", starts="{}")
     worker = HandWorker(live, "worker", crawl)
     series = scrape().of(live.crawl)
@@ -216,7 +216,7 @@ def test_the_run_its_times_and_the_reasons_why_workers_left_are_exported(
 def test_a_crawl_that_cannot_be_read_hides_no_other(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One has a key of another type; another has records of an unknown format, as from a later version."""
+    """One crawl has a key of another type, and one has unknown records, as from a later version."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     server = start_redis()
     with ExitStack() as stack:
@@ -245,7 +245,7 @@ def test_a_crawl_that_cannot_be_read_hides_no_other(
 def test_scrapes_in_quick_succession_get_the_same_values(
     place: Place, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The number of Prometheus servers makes no difference."""
+    """Several Prometheus servers do not cause more reads of Redis."""
     metrics = Metrics(CrawlList(live.crawl))
     first = metrics.samples(place)
     worker.exchange(put(1))
@@ -256,7 +256,7 @@ def test_scrapes_in_quick_succession_get_the_same_values(
 
 
 def test_labels_are_short_and_printable() -> None:
-    """The crawl's name may be anything; two names never share a label."""
+    """A crawl's name may be any text, but two names never share a label."""
     names = ['{x="1"} 7', "a\nb", "\x1b[31m\x00", "x" * 5000, "x" * 5001, "\u202egnp.exe", "é\U0001f577"]
     labels = {label_of(name) for name in names}
     assert len(labels) == len(names)
@@ -267,7 +267,7 @@ def test_labels_are_short_and_printable() -> None:
 
 
 def test_dq_metrics_prints_the_metrics_once(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """For node_exporter's textfile collector: the command watches until it knows which workers live."""
+    """For node_exporter's textfile collector, the command watches until it knows which workers live."""
     worker.exchange(put(1))
     found = Samples("\n".join(dq.lines("metrics")) + "\n")
     series = found.of(live.crawl)
@@ -279,17 +279,17 @@ def test_dq_metrics_prints_the_metrics_once(dq: Any, live: LiveFrontier, worker:
 
 
 def test_dq_up_is_0_without_redis(dq_at: Callable[[str], Any]) -> None:
-    """It is no error and the file is written, because an old file would report that all is well."""
+    """The command succeeds and writes the file, because an old file would say that all is well."""
     dq = dq_at(f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0")
     found = Samples("\n".join(dq.lines("metrics")) + "\n")
     assert dq.status == 0
     assert found.value("dq_up") == 0
     assert found.names == {"dq_up", "dq_scrape_seconds"}
-    assert "cannot be reached" in "".join(dq.said)  # the cause, for the reader of cron's mail
+    assert "cannot be reached" in "".join(dq.said)  # the reason, for the reader of cron's mail
 
 
 def test_metrics_are_served_during_an_outage(start_redis: StartRedis, tmp_path: Path) -> None:
-    """Until Redis is back, only the outage is reported. No password is printed; SIGTERM ends the server."""
+    """During the outage, only the outage is reported. No password is printed, and SIGTERM ends the server."""
     server = start_redis(appendonly=True, password=PASSWORD)
     with (
         closing(LiveFrontier(server.url, "first", Order.FIFO)) as live,
@@ -310,7 +310,7 @@ def test_metrics_are_served_during_an_outage(start_redis: StartRedis, tmp_path: 
 
 
 def test_metrics_need_the_token_or_a_local_name(server: RedisServer, tmp_path: Path) -> None:
-    """With a token, any client that has it, under any name; without one, clients that use a local name."""
+    """With a token, a client needs it, under any host name. Without a token, the host name must be local."""
     with MetricsServer(tmp_path, server.url, "first") as metrics:
         assert metrics.ask("/metrics")[0] == 200
         assert metrics.ask("/metrics", Host="localhost:1")[0] == 200
@@ -327,7 +327,7 @@ def test_metrics_need_the_token_or_a_local_name(server: RedisServer, tmp_path: P
 def test_the_web_page_also_serves_metrics(
     server: RedisServer, tmp_path: Path, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """They are at /metrics, under the rules of the page."""
+    """The metrics are at /metrics, under the same access rules as the page."""
     worker.exchange(put(1))
     with WebPage(tmp_path, server.url, token=TOKEN) as page:
         status, headers, text = page.ask("/metrics")
@@ -339,7 +339,7 @@ def test_the_web_page_also_serves_metrics(
 
 
 def test_a_mounted_app_reports_that_redis_is_not_reachable_yet() -> None:
-    """The server of the app may start before Redis."""
+    """The server of the app may start before Redis is reachable."""
     mounted = app(Settings({"REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}))
     status, text = asyncio.run(ask_app(mounted, "/metrics"))
     assert status == 200
@@ -347,7 +347,7 @@ def test_a_mounted_app_reports_that_redis_is_not_reachable_yet() -> None:
 
 
 def test_an_error_at_the_start_is_printed_in_one_line(server: RedisServer, tmp_path: Path) -> None:
-    """The cases: another address without a token, an unreachable Redis, a missing package."""
+    """Errors are a public address without a token, an unreachable Redis, and a missing package."""
     for words, without, status, said in (
         (["--host", "0.0.0.0"], "", 2, "lets other machines read the metrics: give a token"),
         (["-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:1/0"], "", 1, "cannot be reached"),

@@ -1,4 +1,4 @@
-"""`scrapy dq move`: its output and refusals, and a real crawl whose move is killed on its way."""
+"""`scrapy dq move`: its output and refusals, and a real crawl whose move is killed midway."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _deleted(live: LiveFrontier) -> Iterator[None]:
 
 @pytest.fixture
 def there(server: RedisServer) -> Iterator[RedisServer]:
-    """Yield another Redis."""
+    """Yield another Redis server."""
     with RedisServer(appendonly=True) as other:
         yield other
 
@@ -60,7 +60,7 @@ def waiting(client: Any, crawl: str, shards: int) -> list[int]:
 
 @pytest.mark.usefixtures("filled", "_quick_disks")
 def test_the_output_names_the_moved_data_and_the_settings_to_change(dq: Any, live: LiveFrontier) -> None:
-    """Without options, it follows the settings; the second time, there is nothing to do."""
+    """Options have precedence over the settings. A second move with the same settings has nothing to do."""
     text = dq.text("move", "--shards", "3", "--seen", "compact", **FIFO)
     assert f"Crawl {live.crawl!r} at " in text
     assert "requests      40\nfingerprints  40\n" in text
@@ -91,7 +91,7 @@ def test_the_output_names_the_moved_data_and_the_settings_to_change(dq: Any, liv
 
 @pytest.mark.usefixtures("filled", "_quick_disks")
 def test_a_crawl_can_be_moved_to_another_redis(dq: Any, live: LiveFrontier, there: RedisServer) -> None:
-    """Afterwards the same command reports that the crawl is there."""
+    """Afterwards, the same command reports that the crawl has been moved."""
     text = dq.text("move", "--to", there.url, REDIS_PARAMS={"socket_timeout": 5})
     assert f"Crawl {live.crawl!r} at {there.url.removeprefix('redis://').removesuffix('/0')}" in text
     assert "Before you crawl, set REDIS_URL for " in text
@@ -111,7 +111,7 @@ def test_move_refuses_while_a_worker_is_alive(dq: Any, live: LiveFrontier, beate
 
 @pytest.mark.usefixtures("_quick_disks")
 def test_leases_of_a_dead_worker_are_moved(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """They wait first again, as after a reclaim."""
+    """The leases of a dead worker are returned to the backlog, as after a reclaim."""
     worker.exchange(*(put(n) for n in range(40)), want=9)
     dq.text("move", "--shards", "2", **TTL)
     assert sum(waiting(live.redis, live.crawl, 2)) == 40
@@ -122,7 +122,7 @@ def test_leases_of_a_dead_worker_are_moved(dq: Any, live: LiveFrontier, worker: 
 def test_an_interrupted_move_must_be_completed_before_a_worker_can_join(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, half: int
 ) -> None:
-    """A move that was interrupted in either half is completed as it was begun."""
+    """A move that was interrupted in either half is completed with its original options."""
     load, begun = move.load, []
 
     async def interrupted(*args: Any, **named: Any) -> Any:
@@ -157,7 +157,7 @@ def test_a_crawl_that_does_not_exist_is_reported(dq: Any, live: LiveFrontier) ->
 def test_a_move_that_is_killed_at_any_command_loses_and_doubles_nothing(
     dq: Any, live: LiveFrontier, there: RedisServer, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
-    """kill -9, each time five commands later."""
+    """The move is killed with kill -9, each time five Redis commands later."""
 
     async def written(frontier: Any, write: Callable[[Any], Any], deadline: float) -> str:
         await write(frontier)
@@ -187,9 +187,9 @@ def test_a_moved_crawl_continues_without_loss_or_repeats(
     make_project: Callable[..., Project], start_site: Callable[..., TreeSite], server: RedisServer,
     there: RedisServer, away: bool,
 ) -> None:  # fmt: skip
-    """It began in one shard: no page is crawled twice or left out; a worker with old settings is refused.
+    """After a move from one shard to three, no page is crawled twice or left out.
 
-    The move is killed several times, each time a little later.
+    A worker with the old settings is refused. The move is killed up to twice, the second time later.
     """
     site = start_site(pages=200)
     project = make_project([site.start_url], redis_url=server.url)
@@ -215,7 +215,7 @@ def test_a_moved_crawl_continues_without_loss_or_repeats(
         for more in (6, 25):
             was = calls()
             command = start_dq(project, *words)
-            wait_until(lambda: command.poll() is not None or calls() > was + more, "it is under way", 60)  # noqa: B023
+            wait_until(lambda: command.poll() is not None or calls() > was + more, "the move has begun", 60)  # noqa: B023
             if command.poll() is None:
                 os.kill(command.pid, signal.SIGKILL)
                 killed += 1

@@ -1,4 +1,4 @@
-"""Commands whose output cannot be written: their work is done nevertheless."""
+"""Commands whose output cannot be written still do their work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.stored_counts import count
 def test_a_command_does_its_work_even_if_it_cannot_print(
     make_project: MakeProject, server: RedisServer
 ) -> None:
-    """If the reader has gone, the command prints nothing; a full disk is one line, with exit status 1."""
+    """Without a reader, the command prints nothing. A full disk is one line, with exit status 1."""
     project = make_project([], redis_url=server.url)
     (project.folder / "urls.txt").write_text("no URL\nhttp://a.example/2\n")
     name, full = project.name, "standard output cannot be written: No space left on device"

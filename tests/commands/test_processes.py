@@ -1,4 +1,4 @@
-"""The commands that only read, as a user runs them: `scrapy dq ...` in a project, one process each."""
+"""The commands that only read, as a user runs them: `scrapy dq ...` in a project, in its own process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSWORD = "s3cr3t-w0rd"
 
 @pytest.fixture
 def project(make_project: MakeProject, start_site: StartSite, server: RedisServer) -> Project:
-    """Return a project whose crawl was stopped after some pages; one page failed."""
+    """Return a project whose crawl was stopped after a few pages. One page failed."""
     site = start_site()
     project = make_project(
         ["http://127.0.0.1:9/refused", site.start_url], redis_url=server.url,
@@ -32,7 +32,7 @@ def project(make_project: MakeProject, start_site: StartSite, server: RedisServe
 
 
 def test_each_command_finds_the_crawl_of_a_spider(project: Project) -> None:
-    """They print plain lines of 80 columns, exit with 0, and write nothing to standard error."""
+    """The commands print plain lines of 80 columns, exit with 0, and write nothing to standard error."""
     expected = {
         "status": "failed ", "workers": "No worker is registered.", "search": "http://127.0.0.1:",
         "failed": "http://127.0.0.1:9/refused", "dead": "0 dead letters.", "events": "a worker left",
@@ -47,7 +47,7 @@ def test_each_command_finds_the_crawl_of_a_spider(project: Project) -> None:
 
 
 def test_a_crawl_can_be_given_by_name_and_mistakes_are_reported(project: Project) -> None:
-    """The crawl's name, no name, and mistakes."""
+    """--crawl names the crawl. A missing name, a misspelled name and an unreachable Redis are mistakes."""
     name = project.name
     _, listed, as_json, by_name, nothing, typo, away = run_dq_each(
         project,
@@ -80,7 +80,7 @@ def test_a_crawl_can_be_given_by_name_and_mistakes_are_reported(project: Project
 
 
 def test_commands_can_read_a_crawl_in_the_embedded_redis(make_project: MakeProject) -> None:
-    """Each command starts it for a moment. A spider that cannot be created is reported, with the reason."""
+    """Each command starts the embedded Redis for a short time. A spider that needs arguments is reported."""
     broken = (
         "import scrapy\n\n\nclass Broken(scrapy.Spider):\n    name = 'broken'\n\n"
         "    def __init__(self, needed, **kwargs):\n        super().__init__(**kwargs)\n"
@@ -110,7 +110,7 @@ def test_commands_can_read_a_crawl_in_the_embedded_redis(make_project: MakeProje
 def test_a_broken_module_of_the_project_is_named(
     make_project: MakeProject, server: RedisServer, source: str, says: str
 ) -> None:
-    """Each command that loads spiders names it in one line; commands without a spider work."""
+    """Each command that loads spiders names the module in one line. Commands without a spider still work."""
     project = make_project([], redis_url=server.url)
     (project.folder / "tree_project" / "spiders" / "broken.py").write_text(source)
     name, url = project.name, "http://a.example/1"
@@ -125,7 +125,7 @@ def test_a_broken_module_of_the_project_is_named(
 
 
 def test_wrong_usage_has_exit_status_two(make_project: MakeProject) -> None:
-    """One line on standard error names the mistake; the command asks neither Redis nor a spider."""
+    """One line on standard error names the mistake. The command needs neither Redis nor a spider."""
     project = make_project([], redis_url=f"redis://127.0.0.1:{free_port()}/0")
     name, entry_id = project.name, "0" * 24
     commands = [
@@ -139,7 +139,7 @@ def test_wrong_usage_has_exit_status_two(make_project: MakeProject) -> None:
 
 
 def test_outside_a_project_a_command_creates_no_folder(make_project: MakeProject) -> None:
-    """One line and exit status 1, unless SCRAPY_SETTINGS_MODULE names settings; no folder is created."""
+    """A command prints one line and exits with 1, unless SCRAPY_SETTINGS_MODULE names the settings."""
     project = make_project([])
     (project.folder / "scrapy.cfg").unlink()
     before = sorted(project.folder.rglob("*"))
@@ -159,7 +159,7 @@ def test_outside_a_project_a_command_creates_no_folder(make_project: MakeProject
 def test_a_crawl_that_is_named_needs_no_project(
     make_project: MakeProject, server: RedisServer, live: LiveFrontier
 ) -> None:
-    """For `scrapy runspider`, or a machine that only looks: commands need Redis, and some need a spider."""
+    """--crawl helps with `scrapy runspider`, and on machines without the project. `push` needs a spider."""
     project = make_project([])
     (project.folder / "scrapy.cfg").unlink()
     HandWorker(live, "worker").exchange(put(1))
@@ -173,7 +173,7 @@ def test_a_crawl_that_is_named_needs_no_project(
 
 
 def test_commands_do_not_write_to_the_log_file_of_the_crawl(project: Project) -> None:
-    """A command would empty it. The file of --logfile is written, but not through another user's link."""
+    """A command would empty that file. It writes to the file of --logfile, except through a foreign link."""
     log, other = project.folder / "crawl.log", project.folder / "other.log"
     log.write_text("of a crawl")
     settings = ["-s", "LOG_FILE_APPEND=False"]

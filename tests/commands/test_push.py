@@ -1,4 +1,4 @@
-"""`scrapy dq push`: URLs and files, known and bad requests, and runs that do not exist yet."""
+"""`scrapy dq push` of URLs and files: known and bad requests, and runs that do not exist yet."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def worker(live: LiveFrontier) -> HandWorker:
 
 
 class Push:
-    """Pushes to the spider's crawl."""
+    """A function that pushes to the crawl of the spider `pushed`."""
 
     def __init__(self, dq: Any, folder: Path) -> None:
         self.dq = dq
@@ -55,12 +55,12 @@ class Push:
         return str(self.dq.text("push", "pushed", *words, **SPIDERS | settings))
 
     def file(self, *lines: str | bytes, words: tuple[str, ...] = ()) -> Any:
-        """Push a file with these lines."""
+        """Push a file with these lines, and return what the command found."""
         self._file.write_bytes(b"\n".join(x.encode() if isinstance(x, str) else x for x in lines))
         return self("--file", str(self._file), *words)
 
     def waiting(self) -> list[dict[str, Any]]:
-        """Return the requests that wait, best first."""
+        """Return the requests that wait, the next one first."""
         return [found["request"] for found in self.dq.listed("search", "-n", "1000")]
 
     def urls(self) -> set[str]:
@@ -73,7 +73,7 @@ def push(dq: Any, tmp_path: Path) -> Push:
 
 
 def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """Each is in its partition; URLs that the crawl has seen are reported as seen."""
+    """Each request is in its partition. URLs that the crawl has seen are counted as known."""
     assert push(f"{HOST}/1", f"{HOST}/2") | {"redis": ""} == {
         "crawl": live.crawl, "redis": "", "run": 0, "pushed": 2, "known": 0, "bad": 0,
     }  # fmt: skip
@@ -88,7 +88,7 @@ def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFronti
 def test_seen_requests_are_pushed_with_dont_filter(
     push: Push, worker: HandWorker, live: LiveFrontier
 ) -> None:
-    """--dont-filter or a line of the file requests it; no data for a repeat is left in Redis."""
+    """--dont-filter or a line of the file may request it. Redis keeps no token of a finished push."""
     push(f"{HOST}/1")
     assert push(f"{HOST}/1", f"{HOST}/1", "--dont-filter")["pushed"] == 2
     assert push.file(json.dumps({"url": f"{HOST}/1", "dont_filter": True}), f"{HOST}/1")["known"] == 1
@@ -97,7 +97,7 @@ def test_seen_requests_are_pushed_with_dont_filter(
 
 
 def test_options_are_defaults_for_the_lines_of_the_file(push: Push, worker: HandWorker) -> None:
-    """Priority, callback and each key of meta have such defaults."""
+    """A line can override the priority, the callback and each key of the meta."""
     words = ("--priority", "5", "--meta", '{"a": 1, "b": 2}', "--callback", "parse_page")
     own = {"url": f"{HOST}/2", "priority": -1, "meta": {"b": 3}, "callback": "parse"}
     push.file(f"{HOST}/1", json.dumps(own), words=words)
@@ -107,7 +107,7 @@ def test_options_are_defaults_for_the_lines_of_the_file(push: Push, worker: Hand
 
 
 def test_a_line_can_set_every_attribute_of_a_request(push: Push, worker: HandWorker) -> None:
-    """The keys are the names of a request's attributes; another method or body makes another request."""
+    """The keys of a line are attributes of a request. Another method or body makes another request."""
     whole = {
         "url": f"{HOST}/1", "method": "POST", "headers": {"X-A": ["1", "2"]}, "body": "é",
         "cookies": {"c": "d"}, "meta": {"deep": {"x": [1]}}, "cb_kwargs": {"k": 1}, "flags": ["f"],
@@ -123,7 +123,7 @@ def test_a_line_can_set_every_attribute_of_a_request(push: Push, worker: HandWor
 
 
 def test_a_pushed_request_can_be_delayed(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """`dq_delay` works as in a request from a spider."""
+    """`dq_delay` has the same effect as in a request from a spider."""
     push(f"{HOST}/1", "--meta", '{"dq_delay": 900}')
     assert peek(live.redis, live.crawl).census.delayed == 1
     (request,) = push.waiting()
@@ -131,13 +131,13 @@ def test_a_pushed_request_can_be_delayed(push: Push, worker: HandWorker, live: L
 
 
 def test_a_push_is_refused_if_the_project_stores_no_urls(push: Push, worker: HandWorker) -> None:
-    """Each request of such a crawl stays in the worker that finds it."""
+    """Each request of such a crawl stays local."""
     with pytest.raises(CommandError, match="DQ_URL_SCHEMES"):
         push(f"{HOST}/1", DQ_URL_SCHEMES=[])
 
 
 def test_a_push_without_partitions_uses_none(push: Push, live: LiveFrontier) -> None:
-    """Its settings have DQ_PARTITION_BY = 'none'."""
+    """The settings of the push and of the crawl have DQ_PARTITION_BY = 'none'."""
     HandWorker(live, "worker", replace(OWN, partition_by="none"))
     push(f"{HOST}/1", DQ_PARTITION_BY="none")
     assert set(live.state()["partitions"].values()) == {b""}
@@ -165,7 +165,7 @@ BAD = {
 def test_bad_lines_are_reported_with_their_numbers_and_the_rest_continues(
     push: Push, worker: HandWorker
 ) -> None:
-    """One line for each, with the reason; the exit status is 1."""
+    """Each bad line has one message with the reason, and the exit status is 1."""
     lines: list[str | bytes] = ["# all that may be wrong", "", f"{HOST}/first"]
     for bad in BAD:
         lines += [bad, f"  {HOST}/{len(lines)}  \r"]
@@ -179,7 +179,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_rest_continues(
 
 
 def test_strict_stops_at_the_first_bad_line(push: Push, worker: HandWorker) -> None:
-    """The lines before it are pushed and counted, the lines after it are not."""
+    """Earlier lines are pushed and counted, later lines are not."""
     found = push.file(f"{HOST}/1", f"{HOST}/2", "nonsense", f"{HOST}/3", "more nonsense", words=("--strict",))
     assert (found["pushed"], found["bad"], push.dq.status) == (2, 1, 1)
     assert push.urls() == {f"{HOST}/1", f"{HOST}/2"}
@@ -187,7 +187,7 @@ def test_strict_stops_at_the_first_bad_line(push: Push, worker: HandWorker) -> N
 
 
 def test_a_large_file_is_pushed(push: Push, worker: HandWorker) -> None:
-    """It fills several parts and exchanges; it has a byte order mark and no newline at its end."""
+    """The file fills several exchanges, and has a byte order mark and no final newline."""
     count = 5000
     found = push.file("\ufeff" + f"{HOST}/0", *(f"{HOST}/{n}?{'x' * 50}" for n in range(1, count)))
     assert (found["pushed"], found["known"]) == (count, 0)
@@ -196,7 +196,7 @@ def test_a_large_file_is_pushed(push: Push, worker: HandWorker) -> None:
 def test_an_interrupted_push_prints_how_many_requests_were_stored(
     push: Push, worker: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests that were not handed in do not count; standard error has the reason."""
+    """Requests that the push did not store are not counted. Standard error has the reason."""
     hand_in, calls = Producer.hand_in, iter((True, True, False))
 
     async def break_off(producer: Producer) -> None:
@@ -214,7 +214,7 @@ def test_an_interrupted_push_prints_how_many_requests_were_stored(
 
 
 def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """While only delayed requests wait, workers ask seldom; their heartbeats read this count."""
+    """With only delayed requests, workers ask rarely, but their heartbeats read the counter of commands."""
     push(f"{HOST}/1")
     first = live.count("words")
     push("nonsense")
@@ -222,7 +222,7 @@ def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFront
 
 
 def test_lines_are_split_the_same_wherever_a_chunk_ends() -> None:
-    """The cuts make no difference; a line that is too long is dropped as it comes, and takes no memory."""
+    """The sizes of the chunks make no difference. A line that is too long uses no memory."""
     text = b"one\n\ntwo two\n" + b"x" * 20 + b"\nlast"
     for size in range(1, len(text) + 1):
         splitter = Splitter(10)
@@ -239,7 +239,7 @@ def test_lines_are_split_the_same_wherever_a_chunk_ends() -> None:
 def test_requests_are_read_from_standard_input(
     push: Push, worker: HandWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--file -` reads it, whether it is a pipe or not."""
+    """`--file -` reads standard input, which must be open."""
     reader, writer = os.pipe()
     os.write(writer, f"{HOST}/1\n{HOST}/2".encode())
     os.close(writer)
@@ -254,7 +254,7 @@ def test_requests_are_read_from_standard_input(
 def test_a_terminal_shows_a_reason_without_reading_markup(
     push: Push, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may quote a line that looks like markup of the progress bar."""
+    """The reason may quote text that looks like markup of the progress bar."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -290,14 +290,14 @@ def test_wrong_usage_changes_nothing(
 
 
 def test_a_push_does_not_change_existing_limits(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
-    """They stay even if this project's settings have others."""
+    """Limits that exist are kept, even if this project's settings have others."""
     live.limit(b"a.example", delay_s=7.0)
     push(f"{HOST}/1", DQ_DOMAIN_DELAY=3, DQ_DOMAIN_LIMITS={"a.example": {"delay": 1}})
     assert live.limit(b"a.example") == (7.0, 0, 0.0)
 
 
 def test_a_crawl_of_another_spider_or_fingerprinter_is_refused(push: Push, live: LiveFrontier) -> None:
-    """Its workers could not read the pushed requests, or would not know them."""
+    """Workers of another spider could not read the requests, and those fingerprints would match nothing."""
     HandWorker(live, "worker", replace(OWN, spider="another"))
     with pytest.raises(FrontierRefused, match="spider class 'another'"):
         push(f"{HOST}/1")
@@ -308,7 +308,7 @@ def test_a_crawl_of_another_spider_or_fingerprinter_is_refused(push: Push, live:
 
 
 def test_adopted_fingerprints_count_as_seen(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
-    """They are known by scrapy-redis's fingerprint."""
+    """The command also looks up the fingerprint that scrapy-redis uses."""
     live.call("adopt", worker.epoch, 0, "", 1, [fingerprint(Request(f"{HOST}/1"))])
     assert push(f"{HOST}/1", f"{HOST}/2")["known"] == 1
 
@@ -316,7 +316,7 @@ def test_adopted_fingerprints_count_as_seen(push: Push, live: LiveFrontier, work
 def test_a_dupefilter_of_the_project_does_not_filter_a_push(
     push: Push, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Each worker has its own dupefilter, for the requests that the worker finds."""
+    """A project's dupefilter belongs to one worker, for the requests that this worker finds."""
     own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"}
     assert push(f"{HOST}/1", f"{HOST}/1", **own)["pushed"] == 2
 
@@ -325,7 +325,7 @@ def test_a_dupefilter_of_the_project_does_not_filter_a_push(
 
 
 def test_a_crawl_given_by_name_must_exist(push: Push, live: LiveFrontier, worker: HandWorker) -> None:
-    """A mistyped name begins no crawl."""
+    """A mistyped name starts no crawl."""
     with pytest.raises(NoSuchCrawl, match=f"did you mean --crawl '{live.crawl}'"):
         push(f"{HOST}/1", "--crawl", live.crawl + "x")
     assert not live.redis.exists(f"dq:{{{live.crawl}x}}:meta")
@@ -333,7 +333,7 @@ def test_a_crawl_given_by_name_must_exist(push: Push, live: LiveFrontier, worker
 
 @pytest.fixture
 def unnamed(push: Push, live: LiveFrontier) -> Callable[..., Any]:
-    """Return a function that pushes to the crawl of the spider's settings, without --crawl."""
+    """Return a function that pushes to the crawl that the settings name, without --crawl."""
     return lambda *words, **settings: push.text(*words, "--crawl", "", DQ_CRAWL=live.crawl, **settings)
 
 
@@ -345,14 +345,14 @@ class ByNumber:
 
 
 def test_a_fingerprinter_that_fails_makes_a_bad_line(unnamed: Callable[..., str], push: Push) -> None:
-    """The project has its own fingerprinter."""
+    """An exception of the project's own fingerprinter is the reason for the bad line."""
     own = f"{__name__}.ByNumber"
     assert "invalid          1" in unnamed(f"{HOST}/none", REQUEST_FINGERPRINTER_CLASS=own)
     assert push.dq.said[0].endswith("LookupError: it has no number")
 
 
 def test_a_push_begins_an_absent_crawl(unnamed: Callable[..., str], live: LiveFrontier, push: Push) -> None:
-    """The first worker chooses its settings, also its limits; a bad line alone begins nothing."""
+    """The first worker still chooses the limits and the run's name. Bad lines alone start no run."""
     assert "invalid          1" in unnamed("nonsense")
     assert live.dump() == {}
     text = " ".join(unnamed(f"{HOST}/1").split())
@@ -372,7 +372,7 @@ def test_a_push_begins_an_absent_crawl(unnamed: Callable[..., str], live: LiveFr
 def test_a_push_after_a_finished_run_begins_the_next_one(
     unnamed: Callable[..., str], push: Push, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The next run knows the earlier fingerprints only if they were kept."""
+    """The next run knows the earlier fingerprints only if SCHEDULER_PERSIST has kept them."""
     push(f"{HOST}/1")
     while worker.exchange(want=1).leases:
         pass
@@ -387,7 +387,7 @@ def test_a_push_after_a_finished_run_begins_the_next_one(
 def test_a_push_that_begins_a_run_warns_about_failed_requests(
     push: Push, worker: HandWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It warns as a worker does: the failed requests are in `seen`, so no worker crawls them again."""
+    """The warning is a worker's: failed requests are in `seen`, so no worker crawls them again."""
     push(f"{HOST}/1")
     while worker.exchange(want=1).leases:
         pass
@@ -400,7 +400,7 @@ def test_a_push_that_begins_a_run_warns_about_failed_requests(
 def test_a_push_warns_if_the_settings_will_delete_it(
     push: Push, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """A message warns of it before it happens."""
+    """SCHEDULER_FLUSH_ON_START would delete the requests when the next worker starts."""
     worker.exchange(put(1))
     worker.leave()
     assert "SCHEDULER_FLUSH_ON_START" in push.text(f"{HOST}/1", SCHEDULER_FLUSH_ON_START=True)

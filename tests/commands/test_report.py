@@ -1,4 +1,4 @@
-"""`scrapy dq report`: one file with everything; in it, the data of a crawl is only text."""
+"""`scrapy dq report`: one file with all data about a crawl, in which hostile data stays text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = "<script>alert(x)</script>\x1b[31m\u202e&\"' http://a.example/"
 
 
 class Page(HTMLParser):
-    """A parsed page: its elements and their text."""
+    """A parsed HTML page: its elements, their text, and all addresses."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def crawl(live: LiveFrontier) -> LiveFrontier:
-    """Return a crawl with a history, failures, dead letters and a dead worker; some data is hostile."""
+    """Return a crawl with a history, failures, dead letters and a dead worker. Some data is hostile."""
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     worker.exchange(*(put(n, partition=b"a.example<b>") for n in range(1, 9)), want=3)
     first, second, _ = sorted(int(each) for each in worker.held)
@@ -69,7 +69,7 @@ def crawl(live: LiveFrontier) -> LiveFrontier:
 
 
 def test_the_report_has_totals_curves_partitions_failures_and_events(dq: Any, crawl: LiveFrontier) -> None:
-    """Totals, curves, partitions, failures by cause, and events."""
+    """Failures and dead letters are grouped by cause."""
     page = Page("\n".join(dq.lines("report")))
     assert {"svg", "path", "line", "table", "dl"} <= page.tags
     text = " ".join(page.text.split())
@@ -91,7 +91,7 @@ def test_the_report_has_totals_curves_partitions_failures_and_events(dq: Any, cr
 
 
 def test_hostile_values_are_plain_text_in_the_report(dq: Any, crawl: LiveFrontier) -> None:
-    """No script, no address and no control characters; a policy also forbids them."""
+    """The page has no script, address or control character, and its policy also forbids scripts."""
     html = "\n".join(dq.lines("report"))
     page = Page(html)
     assert not page.tags & {"script", "img", "a", "link", "iframe", "i", "object"}
@@ -119,7 +119,7 @@ def test_the_report_is_written_to_a_file(dq: Any, crawl: LiveFrontier, tmp_path:
 def test_in_a_terminal_the_report_is_written_to_a_file_whose_name_is_printed(
     dq: Any, crawl: LiveFrontier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name of the crawl cannot choose another folder."""
+    """The name of the crawl is escaped in the file name, so the file is never in another folder."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.chdir(tmp_path)
     assert dq.lines("report") == [f"The report is in report-{crawl.crawl}.html"]
@@ -131,7 +131,7 @@ def test_in_a_terminal_the_report_is_written_to_a_file_whose_name_is_printed(
 def test_the_report_is_not_written_through_a_link_of_another_user(
     dq: Any, crawl: LiveFrontier, tmp_path: Path
 ) -> None:
-    """Such a link may lead to any file of ours."""
+    """A link of another user could lead to any file of the current user."""
     ours, report = tmp_path / "ours", tmp_path / "report.html"
     ours.write_text("precious")
     report.symlink_to(ours)

@@ -1,4 +1,4 @@
-"""`scrapy dq retry`: the selected requests, the question before, and the output for a finished run."""
+"""`scrapy dq retry`: which requests it moves, its question, and its output for a finished run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def url(n: int) -> str:
 
 
 def counts(live: LiveFrontier) -> tuple[int, int, int]:
-    """Return how many entries wait, have failed, and are dead."""
+    """Return the numbers of waiting, failed and dead entries."""
     census = peek(live.redis, live.crawl).census
     return census.waiting, census.failed, census.dead
 
 
 class Terminal(io.StringIO):
-    """A terminal with an answer that a user typed."""
+    """A terminal in which the user has already typed an answer."""
 
     def isatty(self) -> bool:
         return True
@@ -37,7 +37,7 @@ class Terminal(io.StringIO):
 def test_retry_all_prints_the_number_and_asks(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a yes counts; without a terminal, --yes is needed."""
+    """Only `y` counts as consent. Without a terminal, the command needs --yes."""
     end_badly(worker, 3)
     for answer in ("n\n", "\n", "", "ja\n"):
         monkeypatch.setattr(sys, "stdin", Terminal(answer))
@@ -61,7 +61,7 @@ def test_retry_all_prints_the_number_and_asks(
 
 
 def test_entries_are_retried_by_id_or_url(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """The user names them by id or by URL, failed or dead, with or without a spider before them."""
+    """Ids and URLs select failed and dead requests alike."""
     end_badly(worker, 3)
     failed, dead = dq.listed("failed"), dq.listed("dead")
     found = dq.found("retry", failed[0]["id"], dead[0]["url"], failed[1]["url"])
@@ -73,7 +73,7 @@ def test_entries_are_retried_by_id_or_url(dq: Any, live: LiveFrontier, worker: H
 
 
 def test_a_request_is_retried_by_a_url_whose_login_is_not_shown(dq: Any, worker: HandWorker) -> None:
-    """Lists show the URL without the login; to select it, the user writes the whole URL."""
+    """Lists show the URL without its login, but the user types the whole URL to select the request."""
     with_login = "http://me:s3cret@x.example/"
     worker.exchange(*(put(n, payload=stored(with_login)) for n in range(2)), want=2)
     worker.exchange(Fail(entry_id(0), "why", with_login), bury(1))
@@ -85,7 +85,7 @@ def test_a_request_is_retried_by_a_url_whose_login_is_not_shown(dq: Any, worker:
 
 
 def test_unknown_ids_and_urls_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """The others are moved; the exit status reports that some were not."""
+    """Known requests are moved nevertheless. The exit status is 1 if any is missing."""
     end_badly(worker, 2)
     missing = ["0" * 24, "http://x.example/none"]
     text = dq.text("retry", *missing, url(0))
@@ -100,7 +100,7 @@ def test_unknown_ids_and_urls_are_reported(dq: Any, live: LiveFrontier, worker: 
 
 
 def test_a_request_is_retried_by_a_long_url(dq: Any, worker: HandWorker) -> None:
-    """The record has the beginning of the URL, and the whole request."""
+    """A record's URL is cut, but its stored request has the whole URL."""
     long = url(1) + "?" + "x" * 3000
     for n, words in enumerate(([long], ["--match", f"{url(1)}*x"])):
         worker.exchange(put(n, payload=stored(long)), put(n + 2, payload=stored(long + "y")), want=2)
@@ -128,7 +128,7 @@ def test_a_request_is_retried_by_a_long_url(dq: Any, worker: HandWorker) -> None
 def test_entries_are_retried_by_pattern_and_reason(
     dq: Any, worker: HandWorker, words: list[str], expected: tuple[int, int]
 ) -> None:
-    """By a pattern for the whole URL, and by a part of the reason in upper or lower case."""
+    """A pattern must match the whole URL. A part of the reason is enough, in upper or lower case."""
     end_badly(worker, 3)
     found = dq.found("retry", *words)
     assert (found["failed"], found["dead"]) == expected
@@ -148,7 +148,7 @@ def test_entries_are_retried_by_pattern_and_reason(
 def test_failed_requests_of_one_site_are_retried(
     dq: Any, worker: HandWorker, words: list[str], count: int
 ) -> None:
-    """The host may be spelled differently."""
+    """The site may be spelled in another way."""
     worker.exchange(*puts(b"a.example", 2), *puts(b"b.example", 1, begin=2), want=3)
     worker.exchange(*(fail(n, f"ValueError: {n}") for n in range(3)))
     found = dq.found("retry", "--site", *words)
@@ -159,7 +159,7 @@ def test_failed_requests_of_one_site_are_retried(
 def test_an_unreadable_entry_is_retried_without_a_url(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Its id, its reason or --all selects it."""
+    """The entry's id, its reason or --all select the entry."""
     worker.exchange(*(put(n, payload=b"\xffno entry") for n in range(3)), want=3)
     worker.exchange(*(bury(n, f"unreadable {n}") for n in range(3)))
     assert dq.found("retry", "--match", "*://*")["dead"] == 0
@@ -189,7 +189,7 @@ def test_wrong_usage_changes_nothing(
 
 
 def test_the_retry_of_a_finished_run_prints_how_to_continue(dq: Any, live: LiveFrontier) -> None:
-    """It is open again, and keeps `seen`."""
+    """The run is open again, and still knows the fingerprints of the run."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     assert worker.exchange(fail(1)).status is Status.FINISHED
@@ -209,7 +209,7 @@ def test_the_retry_of_a_finished_run_prints_how_to_continue(dq: Any, live: LiveF
 def test_a_retry_that_moves_nothing_does_not_open_a_finished_run(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that is already gone opens no run, and the user is not asked to continue."""
+    """The request was deleted during the command: no run is opened, and no line says how to continue."""
 
     decode = records.failed
 

@@ -1,4 +1,4 @@
-"""`scrapy dq` on a crawl over several shards: each command covers all of them."""
+"""`scrapy dq` on a crawl with several shards: each command covers all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.redis_server import RedisServer
 
 @pytest.fixture
 def workers(live: LiveFrontier, server: RedisServer) -> Iterator[list[HandWorker]]:
-    """Yield one and the same worker in each shard."""
+    """Yield the parts of one worker, one in each shard."""
     with ExitStack() as stack:
         home = HandWorker(live, "worker", SPREAD)
         others = [stack.enter_context(closing(Other(server.url, home, shard))) for shard in range(1, SHARDS)]
@@ -50,7 +50,7 @@ def test_status_counts_all_shards(dq: Any, workers: list[HandWorker]) -> None:
 
 
 def test_a_shard_without_data_of_the_run_is_named(dq: Any, workers: list[HandWorker]) -> None:
-    """The shard answers: its data is lost, or was rolled back."""
+    """The shard answers, but its data was lost or rolled back."""
     fill(workers)
     dq.may_say = True
     workers[1].live.redis.hset(keys.meta(keys.Shard(dq.crawl, 1)), "epoch", "another")
@@ -61,7 +61,7 @@ def test_a_shard_without_data_of_the_run_is_named(dq: Any, workers: list[HandWor
 
 
 def test_an_audit_examines_the_shards_of_this_run(dq: Any, workers: list[HandWorker]) -> None:
-    """The finding also names the shard without data of this run."""
+    """The finding also names the shard that has no data of this run."""
     fill(workers)
     client = workers[0].live.redis
     client.hset(keys.meta(keys.Shard(dq.crawl, 1)), "epoch", "another")
@@ -74,7 +74,7 @@ def test_an_audit_examines_the_shards_of_this_run(dq: Any, workers: list[HandWor
 
 
 def test_a_long_watch_sees_all_shards_after_a_move(server: RedisServer, live: LiveFrontier) -> None:
-    """A page and `status --watch` look up the crawl only once."""
+    """A page and `status --watch` keep the crawl's number of shards, until it changes."""
     config = Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})
     with opened(config) as place, ExitStack() as stack:
         alone = HandWorker(live, "worker")
@@ -113,7 +113,7 @@ def test_a_limit_is_set_where_the_partition_lives(dq: Any, workers: list[HandWor
 def test_failures_are_listed_and_retried_in_all_shards_and_home_is_opened(
     dq: Any, workers: list[HandWorker]
 ) -> None:
-    """Home is opened even if the run was finished: otherwise the next run would clear the open shards."""
+    """Otherwise home would be finished, and the next run would clear the other, open shards."""
     fill(workers)
     for worker in workers:
         ends = Terms(finish_at=-1 if worker is workers[0] else -2)
@@ -144,13 +144,13 @@ def test_a_retry_in_a_shard_other_than_home_opens_home(dq: Any, workers: list[Ha
 
 
 def note(worker: HandWorker, kind: str, who: str, count: int, ago_s: float = 0.0, about: str = "") -> None:
-    """Append an event to the journal of a worker's shard."""
+    """Append an event to the journal of the worker's shard."""
     record = msgpack.packb([0, int((time.time() - ago_s) * 1000), kind, who, count, about])
     worker.live.redis.rpush(worker.live.key("journal"), record)
 
 
 def test_a_fact_noted_by_several_shards_is_one_event(dq: Any, workers: list[HandWorker]) -> None:
-    """Events of single shards are merged by time; a fact that several shards note is one event."""
+    """Events of all shards are sorted by time, and events of one fact are merged with their counts."""
     for shard, worker in enumerate(workers):
         worker.live.redis.delete(worker.live.key("journal"))
         note(worker, "joined", f"host-7-00000000000{shard}", 1, 400)
@@ -178,7 +178,7 @@ def test_a_fact_noted_by_several_shards_is_one_event(dq: Any, workers: list[Hand
 
 
 def test_an_event_noted_later_by_other_shards_is_not_shown_again() -> None:
-    """`events --follow` showed it when the first shard noted it."""
+    """`events --follow` printed the event when the first shard reported it."""
     first = Event(100.0, 0, "died", "host-7-00000000000a", 1, "", (1,))
     later = Event(99.0, 0, "died", "host-7-00000000000b", 3, "", (0, 1))
     assert is_known(later, {first})
@@ -188,7 +188,7 @@ def test_an_event_noted_later_by_other_shards_is_not_shown_again() -> None:
 
 
 def test_an_event_is_not_shown_again_when_a_shard_does_not_answer() -> None:
-    """It is known with a smaller count or other shards; a larger count is shown again."""
+    """A smaller count or fewer shards is the same event. A larger count is shown again."""
     known = Event(100.0, 0, "died", "host-7-00000000000a", 5, "", (0, 1))
     assert is_known(replace(known, count=2, shards=(0,)), {known})
     assert is_known(replace(known, shards=(0, 2)), {known})
@@ -204,7 +204,7 @@ def test_partitions_are_counted_in_all_shards_by_metrics(dq: Any, workers: list[
 def test_functions_for_programs_cover_all_shards_of_a_crawl(
     workers: list[HandWorker], live: LiveFrontier
 ) -> None:
-    """Each covers all shards."""
+    """`peek`, `limit`, `kept`, `retry`, `forget` and `shared_stats` cover all shards."""
     fill(workers)
     client, crawl, who = live.redis, live.crawl, workers[2]
     found = peek(client, crawl)
@@ -229,7 +229,7 @@ def test_functions_for_programs_cover_all_shards_of_a_crawl(
 def test_doctor_names_the_shards_whose_keys_a_user_may_not_use(
     dq_at: Any, workers: list[HandWorker], live: LiveFrontier, server: RedisServer
 ) -> None:
-    """The user has the rights for a crawl with one shard."""
+    """The user only has the rights for a crawl with one shard."""
     prefix = keys.prefix(live.crawl)
     live.redis.execute_command("ACL", "SETUSER", "poor", "on", ">pw", f"~{prefix}*", "+@all", "allchannels")
     dq = dq_at(f"redis://poor:pw@127.0.0.1:{server.port}")
@@ -240,7 +240,7 @@ def test_doctor_names_the_shards_whose_keys_a_user_may_not_use(
 
 
 def test_a_partition_with_kept_leases_is_known_by_its_host(dq: Any, workers: list[HandWorker]) -> None:
-    """It is the host, not the internal name that exempts these leases from limits."""
+    """The hint names the host, not the internal partition that exempts kept leases from limits."""
     worker = workers[0]
     host = next(host for host in HOSTS if not shard_of(host, b"", SHARDS))
     worker.exchange(put(1, partition=host), want=1, terms=Terms(finish_at=-1))
@@ -257,7 +257,7 @@ def metas(live: LiveFrontier) -> int:
 
 
 def test_clear_deletes_all_shards(dq: Any, workers: list[HandWorker], live: LiveFrontier) -> None:
-    """Dead workers do not prevent it; their heartbeats may differ between home and another shard."""
+    """Dead workers do not prevent it, even if their heartbeats differ between home and another shard."""
     fill(workers)
     live.redis.hincrby(f"{keys.prefix(workers[1].live.frontier.name)}beats", "worker", 7)
     assert metas(live) == SHARDS
@@ -271,7 +271,7 @@ def test_clear_deletes_all_shards(dq: Any, workers: list[HandWorker], live: Live
 def test_clear_deletes_the_other_shards_if_home_is_lost(
     dq: Any, workers: list[HandWorker], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command asks first; after an interruption, the user need not give the number of shards."""
+    """The command asks first. After a loss of home, the user need not know the number of shards."""
     fill(workers)
     stored.roll_back(live.redis, live.crawl, {})
     monkeypatch.setattr(sys, "stdin", io.StringIO())

@@ -1,4 +1,4 @@
-"""`scrapy dq` on a crawl with one silent shard: commands cover the other shards, and name the silent one."""
+"""`scrapy dq` with one silent shard: commands cover the other shards, and name the silent shard."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UNANSWERED = f"no answer from shard {SILENT}"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Yield a cluster whose replicas do not take over."""
+    """Yield a cluster in which no replica takes over."""
     with Cluster(password=PASSWORD, timeout_ms=600_000) as cluster:
         yield cluster
 
@@ -70,7 +70,7 @@ def dq(crawl: Spread, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> D
 
 
 def test_doctor_reports_a_late_failover(dq: Dq, crawl: Spread) -> None:
-    """A master that is cut off confirms writes for 600 s here; workers repeat only the last 10 s."""
+    """Here a cut-off master confirms writes for up to 600 s, but workers only repeat the last 10 s."""
     failover = lambda **more: [  # noqa: E731
         (each["level"], each["text"]) for each in dq.found("doctor", **more)["findings"]
         if each["what"] == "failover"
@@ -82,7 +82,7 @@ def test_doctor_reports_a_late_failover(dq: Dq, crawl: Spread) -> None:
 
 
 def test_entries_of_the_answering_shards_are_shown(dq: Dq, crawl: Spread) -> None:
-    """Each command that only reads shows it, within a bounded time."""
+    """Each command that only reads names the silent shard, and ends within a bounded time."""
     crawl.fail_all()
     elsewhere = len(HOSTS) - crawl.kept(SILENT)
     assert 0 < elsewhere < len(HOSTS)
@@ -104,7 +104,7 @@ def test_entries_of_the_answering_shards_are_shown(dq: Dq, crawl: Spread) -> Non
 
 
 def test_a_retry_moves_the_requests_of_other_shards_and_fails(dq: Dq, crawl: Spread) -> None:
-    """A second retry moves the rest."""
+    """The next retry moves the other requests."""
     crawl.fail_all()
     there = crawl.kept(SILENT)
     with crawl.silent():
@@ -123,7 +123,7 @@ def test_an_entry_that_is_not_found_may_be_in_the_silent_shard(dq: Dq, crawl: Sp
 
 
 def test_the_web_page_names_the_silent_shard(crawl: Spread, cluster: Cluster) -> None:
-    """It does so beside failures and events, and when a retry left requests there."""
+    """The page names it beside failures and events, and after a retry that left requests there."""
     crawl.fail_all()
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
     there = crawl.kept(SILENT)
@@ -191,7 +191,7 @@ def test_a_node_that_evicts_is_refused_and_watched(
 
 
 def test_health_checks_end_even_if_redis_py_loses_the_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Python 3.12, it forgets a cancel that comes together with an answer."""
+    """Before Python 3.12, redis-py ignores a cancellation that comes at the same time as an answer."""
     monkeypatch.setattr(progress_log.HealthMonitor, "_compare", Mock())
 
     async def look() -> None:
@@ -215,7 +215,7 @@ def test_health_checks_end_even_if_redis_py_loses_the_cancellation(monkeypatch: 
 def test_the_crawls_of_all_nodes_are_found(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metrics, the page and the hint find them. A crawl whose node does not answer hides no other."""
+    """Metrics, page and hint list all crawls. A crawl whose node does not answer hides no other crawl."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     names: dict[str, RedisServer] = {crawl.crawl: crawl.nodes[0]}
     for name in map("another {}".format, count()):
@@ -255,21 +255,23 @@ def test_the_crawls_of_all_nodes_are_found(
             names[hidden].suspend()
             try:
                 silent_at = time.monotonic()
-                wait_until(lambda: read(silent_at) >= {*names} - {hidden}, "newer figures of the others", 60)
+                wait_until(
+                    lambda: read(silent_at) >= {*names} - {hidden}, "the other crawls have newer figures", 60
+                )
                 with pytest.raises(FrontierUnavailable):
                     CrawlList(hidden).look(place)
                 wait_until(lambda: "does not answer" in error(), "the error", 60)
-                wait_until(lambda: missing() == {hidden}, "the crawls of the others", 60)
+                wait_until(lambda: missing() == {hidden}, "the other nodes' crawls are found", 60)
                 assert not search.complete
             finally:
                 names[hidden].resume()
-            wait_until(lambda: not missing() and search.complete, "the crawls of all", 60)
+            wait_until(lambda: not missing() and search.complete, "all crawls are found", 60)
 
 
 def test_status_of_all_crawls_names_the_crawl_that_does_not_answer(
     dq: Dq, crawl: Spread, cluster: Cluster
 ) -> None:
-    """It counts the others."""
+    """The status still counts the other crawls."""
     other = next(
         name for n in count() if cluster.owner(keys.meta(name := f"x {n}")) is crawl.nodes[SHARDS - 1]
     )
@@ -280,9 +282,9 @@ def test_status_of_all_crawls_names_the_crawl_that_does_not_answer(
         return [row["phase"] for row in dq.listed("status", **settings) if row["spider"]]
 
     # A busy node may not answer within the short time-out.
-    wait_until(lambda: phases() == ["open", "absent"], "both are known", 60)
+    wait_until(lambda: phases() == ["open", "absent"], "both crawls are known", 60)
     with crawl.silent(0):
-        wait_until(lambda: phases() == ["unknown", "absent"], "the other one is known", 60)
+        wait_until(lambda: phases() == ["unknown", "absent"], "the other crawl is known", 60)
         silent, *_ = dq.listed("status", **settings)
         assert "does not answer" in silent["why"]
         assert any(line.endswith(f"{hidden}: {hidden}") for line in dq.lines("status", **settings))
@@ -292,7 +294,7 @@ def test_status_of_all_crawls_names_the_crawl_that_does_not_answer(
 def test_no_single_node_prevents_the_page_and_the_metrics_of_all_crawls(
     dq: Dq, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Not even the node that would have a crawl without a name."""
+    """Even the node that would have the key of an unnamed crawl may be silent."""
     dq.crawl = ""
     config = project_config(Settings({"REDIS_URL": cluster.url, **QUICK}))
 
@@ -325,7 +327,7 @@ def test_an_audit_examines_the_other_shards(dq: Dq, crawl: Spread) -> None:
 
 
 def test_a_look_waits_for_few_timeouts_of_a_silent_node(crawl: Spread, cluster: Cluster) -> None:
-    """The number of its shards makes no difference."""
+    """The number of shards on the silent node makes no difference."""
     config = Config.read(
         {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "REDIS_PARAMS": {"socket_timeout": 1}}, {}
     )
@@ -357,7 +359,7 @@ def test_a_look_waits_for_few_timeouts_of_a_silent_node(crawl: Spread, cluster: 
         wait_until(lambda: found() == {*range(24)}, "all answer", 60)
         for _ in range(2):
             with crawl.silent():
-                wait_until(lambda: found() == {*range(24)} - there, "all others answer", 60)
+                wait_until(lambda: found() == {*range(24)} - there, "all other shards answer", 60)
             assert len(timeouts) < len(there)
 
 
@@ -370,7 +372,7 @@ def test_unreachable_nodes_in_the_url_hide_no_shard(dq: Dq, crawl: Spread, clust
 def test_a_crew_with_flush_on_start_deletes_all_shards(
     crawl: Spread, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """It leaves no connection to an event loop that has ended."""
+    """No connection of an event loop that has ended is left open."""
     crawl.fail_all()
     settings = {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "SCHEDULER_FLUSH_ON_START": True}
     config = Config.read({**settings, "DQ_SHARDS": SHARDS, "DQ_WORKER_TTL": 1}, {})
@@ -389,7 +391,7 @@ def test_without_home_a_command_raises_one_clear_error(dq: Dq, crawl: Spread, na
 def test_metrics_do_not_fall_when_a_shard_is_silent(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prometheus would take a count that falls and rises again for new failures."""
+    """Prometheus would take a count that falls and rises for new failures."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     crawl.fail_all()
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})
@@ -407,7 +409,7 @@ def test_metrics_do_not_fall_when_a_shard_is_silent(
 
 
 def test_doctor_examines_each_node_and_names_it(dq: Dq, crawl: Spread) -> None:
-    """A finding that all nodes share appears once."""
+    """A finding that is the same for all nodes appears once."""
     found = by_what(dq.found("doctor"))
     assert found["version"] == found["version"][:1]
     assert found["persistence"] == found["persistence"][:1]

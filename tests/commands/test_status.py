@@ -1,4 +1,4 @@
-"""`scrapy dq status`: its counts, its bounds, and its answer for a crawl that does not exist."""
+"""`scrapy dq status`: its counts, their bounds, and its answer for a crawl that does not exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.waiting import free_port
 
 
 def test_all_counts_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """Each kind of entry has its own name, for programs and for people."""
+    """Each kind of entry has its own count, for programs and for people."""
     worker.exchange(*puts(b"a.example", 7), put(90, due_in=900), put(91, reason="odd"), want=4)
     first, second, third, _ = sorted(int(entry) for entry in worker.held)
     worker.exchange(ack(first), fail(second), bury(third))
@@ -59,7 +59,7 @@ def test_all_counts_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker
 
 
 def test_a_redis_that_refuses_writes_is_shown(start_redis: StartRedis, dq_at: Callable[[str], Any]) -> None:
-    """A full Redis or a replica: INFO and the workers' reports show it."""
+    """INFO and the workers' reports show a full Redis; INFO also shows a replica."""
     server = start_redis()
     with closing(LiveFrontier(server.url, "crawl")) as live, server.client() as client:
         worker = HandWorker(live, "worker")
@@ -81,7 +81,7 @@ def test_a_redis_that_refuses_writes_is_shown(start_redis: StartRedis, dq_at: Ca
 
 
 def test_dead_workers_are_counted_as_dead(dq: Any, live: LiveFrontier) -> None:
-    """All forms of the status do, and show no wait. A worker that may be alive counts only in the total."""
+    """All forms of the status count dead workers separately, and ignore their waits."""
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
@@ -104,7 +104,7 @@ def test_dead_workers_are_counted_as_dead(dq: Any, live: LiveFrontier) -> None:
 def test_all_crawls_in_the_redis_are_listed_after_those_of_the_project(
     dq_at: Callable[[str], Any], start_redis: StartRedis
 ) -> None:
-    """The list has each crawl that the user may read, once, even if the project has no spider."""
+    """Each crawl that the user may read is listed once, even if the project has no spider."""
     server = start_redis()
     lives = [LiveFrontier(server.url, name) for name in ("alien", "ours", "secret", "zebra")]
     for live in lives:
@@ -137,7 +137,7 @@ def test_all_crawls_in_the_redis_are_listed_after_those_of_the_project(
 def test_all_reads_every_key_and_shows_when_crawls_finished(
     dq_at: Callable[[str], Any], start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --all, the search has a limit, and a message names this option."""
+    """Without --all, the search stops at a limit, and a message names this option."""
     monkeypatch.setattr(status, "MOST_CRAWLS", 1)
     server = start_redis()
     with ExitStack() as stack:
@@ -164,7 +164,7 @@ def test_all_reads_every_key_and_shows_when_crawls_finished(
 def test_pages_are_counted_over_an_interval(
     dq: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Done, failed and dead ones count; the remaining time is an estimate from them."""
+    """Done, failed and dead requests all count. The remaining time is an estimate from this rate."""
     worker.exchange(*puts(b"a", 100), want=30)
     held, sleep = sorted(int(entry) for entry in worker.held), time.sleep
 
@@ -183,7 +183,7 @@ def test_pages_are_counted_over_an_interval(
 def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """A partition counts with all its priorities; a list that is gone counts as empty."""
+    """A partition counts with all its priorities. A deleted list counts as empty."""
     worker.exchange(*[put(n, n % 3, partition=b"several") for n in range(30)])
     worker.exchange(*[put(100 + n, partition=b"p%d" % n) for n in range(20)], *puts(b"one", 25, 200))
     found = sizes(live.redis, live.crawl, 3)
@@ -196,7 +196,7 @@ def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
 def test_only_a_part_of_many_partitions_is_examined(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The output shows both numbers."""
+    """The output shows how many partitions were examined, and how many exist."""
     for begin in range(0, 3000, 1000):
         worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
     found = sizes(live.redis, live.crawl, 3, most=600, budget_s=9)
@@ -209,7 +209,7 @@ def test_only_a_part_of_many_partitions_is_examined(
 
 
 def test_the_slowest_partitions_are_found_by_delay_and_block(dq: Any, live: LiveFrontier) -> None:
-    """Their time: waiting requests times the delay, plus the rest of a block. Concurrency adds none."""
+    """A partition's time is the waiting requests times the delay, plus the rest of its block."""
     limits = {"slow.example": (10.0, 3), "none.example": (0.0, None), "narrow.example": (0.0, 1)}
     worker = HandWorker(live, "worker", limited(0.5, 0, **limits))
     for n, name in enumerate((*limits, "plain.example", "blocked.example")):
@@ -222,7 +222,7 @@ def test_the_slowest_partitions_are_found_by_delay_and_block(dq: Any, live: Live
     assert found[0]["takes_s"] == pytest.approx(found[0]["blocked_s"] + 6 * 0.5)
     told = ("waiting", "delay_s", "concurrency", "blocked_s", "takes_s")
     assert [[each[name] for name in told] for each in found[1:]] == [[2, 10, 3, 0, 20], [5, 0.5, 0, 0, 2.5]]
-    # Each appears once, although its limits also find it.
+    # Each partition appears once, although the search by limits also finds it.
     two = sizes(live.redis, live.crawl, 2).slowest
     assert [each.partition for each in two] == ["blocked.example", "slow.example"]
     text = dq.text("status", "--no-rate")
@@ -233,7 +233,7 @@ def test_the_slowest_partitions_are_found_by_delay_and_block(dq: Any, live: Live
 
 
 def test_partitions_that_are_largest_and_slowest_are_reported_once(dq: Any, live: LiveFrontier) -> None:
-    """This is so with one delay for all."""
+    """With the same delay for all partitions, the largest partition is also the slowest."""
     worker = HandWorker(live, "worker", limited(60.0))
     worker.exchange(*puts(b"a.example", 3), *puts(b"b.example", 2, 50))
     text = dq.text("status", "--no-rate")
@@ -259,7 +259,7 @@ def test_the_slowest_of_very_many_partitions_are_found(dq: Any, live: LiveFronti
 def test_the_time_left_is_not_less_than_the_slowest_partition_takes(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The speed of the others makes no difference."""
+    """The speed of the other partitions makes no difference."""
     worker = HandWorker(live, "worker", limited(slow=(100.0, None)))
     worker.exchange(*puts(b"slow", 5), *puts(b"quick", 50, 100))
     held = worker.take(30)
@@ -268,11 +268,11 @@ def test_the_time_left_is_not_less_than_the_slowest_partition_takes(
         worker.exchange(*map(ack, held))
 
     monkeypatch.setattr(time, "sleep", crawl_meanwhile)
-    assert dq.found("status")["left_s"] == 400  # one of five is in flight
+    assert dq.found("status")["left_s"] == 400  # one of the five requests is in flight
 
 
 def test_status_needs_no_placeholder_that_only_a_worker_has(dq: Any, worker: HandWorker) -> None:
-    """DQ_RUN_NAME may contain Scrapyd's job."""
+    """DQ_RUN_NAME may contain Scrapyd's job, which a command does not know."""
     assert "phase" in dq.found("status", "--no-rate", DQ_RUN_NAME="%(job)s")
 
 
@@ -282,13 +282,13 @@ BOUNDED = {
     "smembers", "hlen", "hget", "scard", "zcard", "hscan", "llen", "zrangebylex", "zrange", "zrevrange",
     "zmscore", "lindex", "lrange", "time", "script", "script|exists",
 }  # fmt: skip
-"""Commands that read no key as a whole, except the set of members, which has one element for each worker."""
+"""Commands that do not read a whole key, except the set of members, which is small."""
 
 
 def test_reading_commands_read_no_whole_key_and_change_nothing(
     dq_at: Callable[[str], Any], start_redis: StartRedis
 ) -> None:
-    """Redis's own command statistics show it."""
+    """The test reads Redis's own command statistics."""
     server = start_redis(appendonly=True)
     live = LiveFrontier(server.url, "crawl")
     worker = HandWorker(live, "worker", limited(own=(3.0, 1)))
@@ -306,7 +306,7 @@ def test_reading_commands_read_no_whole_key_and_change_nothing(
     called = {name.removeprefix("cmdstat_").lower() for name in live.redis.info("commandstats")}
     assert "hscan" in called
     assert called - {"config|resetstat", "config"} <= BOUNDED
-    dq.text("doctor")  # it tries each command that a script may call, on a key that does not exist
+    dq.text("doctor")  # doctor tries each command of the scripts, on a key that does not exist
     assert live.dump() == before
     live.close()
 
@@ -333,7 +333,7 @@ def test_a_user_with_the_rights_of_a_worker_can_run_reading_commands(
 def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Every command for one crawl reports it; the name may contain anything."""
+    """Every command for one crawl reports it, whatever characters the name has."""
     words = {"retry": ["--all"], "limit": ["--site", "a"], "clear": ["--all"]}
     for name in (*LOOKS[:-1], "pause", "drain", "resume", "stop", "complete", *words):
         with pytest.raises(NoSuchCrawl, match=f"did you mean --crawl '{live.crawl}'") as told:
@@ -344,7 +344,7 @@ def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
 
 
 def test_the_search_for_crawl_names_is_bounded(start_redis: StartRedis) -> None:
-    """The number of other programs' keys makes no difference."""
+    """The number of keys of other programs makes no difference."""
     with start_redis().client() as client:
         client.mset({f"other-{n}": "" for n in range(5000)})
         search = CrawlSearch()

@@ -1,4 +1,4 @@
-"""`scrapy dq pause`, `drain`, `resume`, `stop`: their output, and workers that obey within two seconds."""
+"""`scrapy dq pause`, `drain`, `resume`, `stop` and `complete`: their output, and workers that obey soon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_S = 2.0
 
 
 def test_the_output_counts_the_notified_workers(dq: Any, worker: HandWorker) -> None:
-    """The output has the number of workers and leases; --json shows the new state."""
+    """The output has the numbers of workers and leases. --json shows the new state."""
     worker.exchange(put(1), put(2), want=1)
     name = f"Crawl {dq.crawl!r}: "
     assert dq.text("pause") == f"{name}paused. 1 worker, 1 in flight.\n"
@@ -40,7 +40,7 @@ def test_the_output_counts_the_notified_workers(dq: Any, worker: HandWorker) -> 
 
 
 def test_a_command_stops_waiting_after_the_given_time(dq: Any, worker: HandWorker) -> None:
-    """After the given seconds, the command exits with 1 and counts the leases and workers that are left."""
+    """After the given time, the command exits with 1, and counts the remaining leases and workers."""
     worker.exchange(put(1), want=1)
     for word in ("pause", "drain", "stop"):
         began, clock = time.monotonic(), Stopwatch()
@@ -53,7 +53,7 @@ def test_a_command_stops_waiting_after_the_given_time(dq: Any, worker: HandWorke
 
 
 def test_complete_ends_a_run_without_its_incomplete_start(dq: Any, live: LiveFrontier) -> None:
-    """`complete`: the run is open only for a start() that broke off; then it ends without the rest."""
+    """A start() broke off, so the run stays open. `complete` lets the run end without its other requests."""
     lost = HandWorker(live, "lost", replace(IDENTITY, starts="args"))
     lost.exchange(seeding=1)
     lost.leave()
@@ -68,7 +68,7 @@ def test_complete_ends_a_run_without_its_incomplete_start(dq: Any, live: LiveFro
 
 
 def test_complete_ends_a_run_whose_start_always_raises(dq: Any, live: LiveFrontier) -> None:
-    """No worker could end it, because each runs start() first. The remaining requests are crawled first."""
+    """No worker could end the run, because each runs start() first. Waiting requests are crawled before."""
     workers = [HandWorker(live, name, replace(IDENTITY, starts="args")) for name in ("puts", "raises")]
     for worker, moves in zip(workers, ([put(1)], []), strict=True):
         worker.exchange(*moves, seeding=1)
@@ -84,12 +84,12 @@ def test_complete_ends_a_run_whose_start_always_raises(dq: Any, live: LiveFronti
     before = len(dq.listed("events"))
     for word in ("complete", "resume", "stop"):
         dq.text(word)
-    assert len(dq.listed("events")) == before  # they did nothing
+    assert len(dq.listed("events")) == before  # the commands had no effect
     assert not HandWorker(live, "next", replace(IDENTITY, starts="args")).joined.resumed
 
 
 def test_a_run_whose_keys_are_damaged_is_not_finished_by_hand(dq: Any, live: LiveFrontier) -> None:
-    """A worker has to look for the missing keys, and to report them."""
+    """A worker must first look for the missing keys and report them."""
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="args"))
     worker.exchange(put(1, admission=Admission.SEEN, token=b"fingerprint"), want=1, seeding=1)
     worker.exchange(ack(1), seeding=1)
@@ -100,14 +100,14 @@ def test_a_run_whose_keys_are_damaged_is_not_finished_by_hand(dq: Any, live: Liv
 
 
 def test_complete_reports_a_dead_worker_that_is_not_reclaimed_yet(dq: Any, live: LiveFrontier) -> None:
-    """Its start() counts as incomplete only after the worker is declared dead."""
+    """A start() counts as incomplete only after its worker has been reclaimed."""
     HandWorker(live, "killed", replace(IDENTITY, starts="args")).exchange(seeding=1)
     live.redis.hset(live.key("worker:killed"), "fenced", 1)
     assert "1 dead worker not reclaimed yet" in dq.text("complete")
 
 
 def test_a_finished_run_cannot_be_paused_or_drained(dq: Any, worker: HandWorker) -> None:
-    """The next run would not be on hold, so pause and drain fail; resume and stop have nothing to do."""
+    """A hold would not apply to the next run, so both fail. `resume` and `stop` have nothing to do."""
     worker.exchange()
     for word in ("pause", "drain"):
         with pytest.raises(CommandError, match="the run is finished: there is nothing to pause or drain"):
@@ -122,8 +122,8 @@ def test_a_finished_run_cannot_be_paused_or_drained(dq: Any, worker: HandWorker)
 def test_all_workers_of_a_crawl_obey_within_two_seconds(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
-    """Commands pause, resume, drain and stop them; each page is crawled once."""
-    # Enough pages, one by one, to last while commands start: 150 s.
+    """The test pauses, resumes, drains and stops two workers. Each page is crawled once."""
+    # These pages, one after another, last 150 s, while the commands start.
     site = start_site(pages=1000, latency_s=0.3)
     project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 1})
 
@@ -135,7 +135,7 @@ def test_all_workers_of_a_crawl_obey_within_two_seconds(
             return peek(client, project.name).census
 
     workers = project.start_workers(2)
-    wait_until(lambda: done() >= 20 and census().workers == 2, "both at work", 30)
+    wait_until(lambda: done() >= 20 and census().workers == 2, "both workers crawl", 30)
     # Each time includes the start of the command.
     began = Stopwatch()
     paused = run_dq(project, "pause", project.name, "--wait", "60")
@@ -148,7 +148,7 @@ def test_all_workers_of_a_crawl_obey_within_two_seconds(
     assert done() == before
     resumed = run_dq(project, "resume", project.name)
     assert resumed.returncode == 0
-    wait_until(lambda: done() >= before + 8, "the crawl goes on", 10)
+    wait_until(lambda: done() >= before + 8, "the crawl continues", 10)
     began = Stopwatch()
     drained = run_dq(project, "drain", project.name, "--wait", "60")
     assert began.seconds < SOON_S + START_S

@@ -1,4 +1,4 @@
-"""The next requests: the list has the order of the leases, and the command reads no more than it shows."""
+"""The next requests: the list has the order of the leases, and reads little more than it shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.redis_server import RedisServer
 def test_entries_are_listed_in_the_order_of_the_leases(
     server: RedisServer, crawl_name: str, order: Order, partitions: int
 ) -> None:
-    """The order is the same, with entries of several ranks, and some that came back."""
+    """Some entries have other ranks, and some were returned."""
     live = LiveFrontier(server.url, crawl_name, order)
     worker = HandWorker(live, "worker")
     worker.exchange(
@@ -35,7 +35,7 @@ def test_entries_are_listed_in_the_order_of_the_leases(
 
 
 def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWorker) -> None:
-    """It shows at most 4 MiB and one entry out of 12 MB, and does not read much more."""
+    """The list shows at most 4 MiB and one entry out of 12 MB, and reads few entries more."""
     for n in range(0, 20, 2):
         worker.exchange(
             put(n, payload=b"x" * 600_000), put(n + 1, payload=b"x" * 600_000, partition=b"p%d" % n)
@@ -46,14 +46,14 @@ def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWo
 
 
 def commands_of(live: LiveFrontier, count: int) -> tuple[int, int]:
-    """Return the number of shown entries and of Redis commands, if *count* entries are requested."""
+    """Return the numbers of shown entries and of Redis commands, for *count* requested entries."""
     live.redis.config_resetstat()
     shown_ = len(upcoming(live.redis, live.crawl, count))
     return shown_, sum(of["calls"] for of in live.redis.info("commandstats").values())
 
 
 def test_each_entry_is_read_once_for_any_number_of_entries(live: LiveFrontier, worker: HandWorker) -> None:
-    """One long partition among many short ones takes as many rounds as it has entries."""
+    """One long partition among many short ones needs as many rounds as it has entries."""
     worker.exchange(*[put(n, partition=b"long") for n in range(300)])
     worker.exchange(*[put(300 + n, partition=b"short %d" % n) for n in range(199)])
     shown_, commands = commands_of(live, 1000)

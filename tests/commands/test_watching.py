@@ -1,4 +1,4 @@
-"""`scrapy dq status --watch`: in a terminal, in a pipe, as JSON, during outages, and its end."""
+"""`scrapy dq status --watch` in a terminal, in a pipe and as JSON, during outages, and at its end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Meanwhile = Callable[..., None]
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """Return a function that sets the steps between the looks; after the last step comes Ctrl-C."""
+    """Return a function that sets the steps between the looks. After the last step, Ctrl-C is pressed."""
 
     def set_steps(*steps: Callable[[], Any]) -> None:
         left = list(steps)
@@ -57,7 +57,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
 def test_without_a_terminal_each_look_prints_a_line(
     dq: Any, worker: HandWorker, meanwhile: Meanwhile
 ) -> None:
-    """Ctrl-C ends it with exit status 0; a finished crawl is reported, and still watched."""
+    """Ctrl-C ends the watch with exit status 0. After the run has finished, the watch continues."""
     worker.exchange(*puts(b"a.example", 1200), want=700)
     held = sorted(int(entry) for entry in worker.held)
 
@@ -77,7 +77,7 @@ def test_without_a_terminal_each_look_prints_a_line(
 def test_with_json_each_look_prints_an_object(
     dq: Any, live: LiveFrontier, worker: HandWorker, meanwhile: Meanwhile
 ) -> None:
-    """It is the object of `status`; if the crawl is gone, it has an error."""
+    """Each object is like the output of `status --json`. If the crawl is gone, the object has an error."""
     worker.exchange(*puts(b"a.example", 5))
     meanwhile(lambda: live.roll_back({}))
     first, second = map(json.loads, dq.lines("status", "--watch", "--json"))
@@ -90,7 +90,7 @@ def test_with_json_each_look_prints_an_object(
 def test_the_watch_reports_an_outage_and_continues(
     dq_at: Callable[[str], Any], start_redis: StartRedis, meanwhile: Meanwhile
 ) -> None:
-    """The report has no password; afterwards the crawl is shown again."""
+    """The report has no password. After the outage, the counts are printed again."""
     server = start_redis(appendonly=True, password="s3cr3t-w0rd", args=["--appendfsync", "always"])
     with closing(LiveFrontier(server.url, "crawl")) as live:
         HandWorker(live, "worker").exchange(put(1))
@@ -101,7 +101,7 @@ def test_the_watch_reports_an_outage_and_continues(
 
 
 def test_a_mistyped_crawl_is_an_error_at_once(dq: Any, worker: HandWorker) -> None:
-    """The command does not wait for a mistyped name."""
+    """The command does not wait for a crawl of this name."""
     with pytest.raises(NoSuchCrawl, match="there is no crawl"):
         dq.text("status", "--watch", "--crawl", "another")
 
@@ -109,7 +109,7 @@ def test_a_mistyped_crawl_is_an_error_at_once(dq: Any, worker: HandWorker) -> No
 def test_the_rate_starts_again_with_the_next_run(
     dq: Any, live: LiveFrontier, worker: HandWorker, meanwhile: Meanwhile
 ) -> None:
-    """Its counts begin at 0."""
+    """The counts of the next run begin at 0."""
     worker.exchange(*puts(b"a", 10), want=10)
     worker.exchange(*map(ack, range(5)))
 
@@ -126,7 +126,7 @@ def test_the_rate_starts_again_with_the_next_run(
 def test_partitions_are_examined_less_often_if_that_takes_long(
     dq: Any, worker: HandWorker, meanwhile: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their share of the time is at most one fiftieth; a look that takes longer delays the next one."""
+    """Examining partitions takes at most a fiftieth of the time, so a slow look delays the next one."""
     from scrapy_dq.frontier.admin import backlog
 
     worker.exchange(put(1))
@@ -148,10 +148,10 @@ def test_partitions_are_examined_less_often_if_that_takes_long(
 def looked(
     monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int, dict[str, Any]]
 ) -> list[tuple[float | None, float | None, str]]:
-    """Return the rates of the crawl and its worker, and the worker's state, after each look.
+    """Return the rates of the crawl and of its worker, and the worker's state, after each look.
 
     Args:
-        looks: the time in seconds, the pages done, and the shards that are away.
+        looks: the time in seconds, the pages done, and the missing shards of each look.
     """
     place: Any = SimpleNamespace(crawl="crawl", target="redis")
     watcher, found = snapshot.Watcher(place), []
@@ -167,14 +167,14 @@ def looked(
 
 
 def test_a_rate_covers_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It covers five seconds, or the time since the last look if that was longer ago."""
+    """A rate covers five seconds, or the time since the previous look if that is longer."""
     often = [(at, done, {}) for at, done in enumerate((*range(0, 110, 10), 100, 100, 100))]
     assert looked(monkeypatch, *often)[-1] == (20 / 5, 20 / 5, "alive")
     assert looked(monkeypatch, *often, (100, 100, {}), (160, 700, {}))[-1] == (10, 10, "alive")
 
 
 def test_a_shard_that_misses_a_look_does_not_distort_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million pages that return to the counts were not crawled in a second."""
+    """A million pages that a shard reports again were not crawled within a second."""
     away, apart = {"unreachable": (1,)}, {"apart": (1,)}
     looks = ((2_000_000, {}), (1_000_000, away), (2_000_020, {}), (2_000_030, {}), (1_000_000, apart),
              (2_000_050, {}))  # fmt: skip
@@ -205,7 +205,7 @@ STATUS: dict[str, Any] = {
 
 
 def shown(columns: int, lines: int, missed: dict[str, Any] | None = None, **how: Any) -> str:
-    """Return the view in a terminal of this size."""
+    """Return the view in a terminal of *columns* and *lines*."""
     file = io.StringIO()
     console = Console(file=file, width=columns, height=lines, force_terminal=True, **how)
     console.print(view(STATUS, console, missed))
@@ -216,7 +216,7 @@ def shown(columns: int, lines: int, missed: dict[str, Any] | None = None, **how:
     ("columns", "lines", "largest"), [(120, 40, 10), (80, 24, 7), (60, 24, 5), (46, 30, 4), (40, 18, 0)]
 )
 def test_the_view_fits_into_the_terminal(columns: int, lines: int, largest: int) -> None:
-    """It shows all counts, and the partitions for which there is room, each with its name."""
+    """The view shows all counts, and as many partitions as there is room for, each with its name."""
     text = shown(columns, lines, color_system=None)
     rows = text.splitlines()
     assert max(map(len, rows)) <= columns
@@ -229,7 +229,7 @@ def test_the_view_fits_into_the_terminal(columns: int, lines: int, largest: int)
 
 
 def test_silent_shards_and_a_hold_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The view and the line show them."""
+    """Both the view and the line show silent shards and holds."""
     monkeypatch.setitem(STATUS, "unreachable_shards", [2, 1])
     monkeypatch.setitem(STATUS, "hold", "paused")
     view, line = shown(80, 24, color_system=None), one_line(STATUS)
@@ -240,7 +240,7 @@ def test_silent_shards_and_a_hold_are_shown(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_view_shows_its_age_during_an_outage() -> None:
-    """It shows its age if there is nothing newer."""
+    """If there is no newer status, the view shows the age of the last one."""
     text = shown(80, 24, STATUS | {"at": 112.0, "phase": "unknown", "error": "Redis is \x1b[31mloading"})
     assert "Redis is ?[31mloading. This status is 12 s old." in text
     assert "open" not in text
@@ -251,7 +251,7 @@ def test_the_view_shows_its_age_during_an_outage() -> None:
 def project(
     make_project: MakeProject, live: LiveFrontier, worker: HandWorker, server: RedisServer
 ) -> Project:
-    """Return a project with a crawl in its Redis."""
+    """Return a project whose Redis has a crawl."""
     worker.exchange(*puts(b"a.example", 7))
     return make_project(["http://127.0.0.1:9/"], redis_url=server.url)
 
@@ -274,7 +274,7 @@ def in_terminal(project: Project, live: LiveFrontier) -> Iterator[Callable[..., 
 def test_in_a_terminal_a_view_stays_in_place(
     in_terminal: Callable[..., Terminal], worker: HandWorker
 ) -> None:
-    """It follows the crawl; Ctrl-C ends it with exit status 0 and brings the cursor back."""
+    """The view follows the crawl. Ctrl-C ends it with exit status 0, and the cursor is visible again."""
     terminal = in_terminal()
     terminal.wait_for("pages/s")
     worker.exchange(want=2)
@@ -289,7 +289,7 @@ def test_in_a_terminal_a_view_stays_in_place(
 
 
 def test_a_dumb_terminal_gets_lines(in_terminal: Callable[..., Terminal]) -> None:
-    """SIGTERM ends it as Ctrl-C does."""
+    """SIGTERM ends the watch, as Ctrl-C does."""
     terminal = in_terminal(TERM="dumb")
     terminal.wait_for("0 of 7, 0 failed, 1 worker, 0.0/s")
     assert "\x1b" not in terminal.text
@@ -300,7 +300,7 @@ def test_a_dumb_terminal_gets_lines(in_terminal: Callable[..., Terminal]) -> Non
 def test_the_watch_ends_without_an_error_when_its_reader_has_gone(
     project: Project, live: LiveFrontier
 ) -> None:
-    """It prints no error, as behind `| head -1`."""
+    """The watch prints no error, for example behind `| head -1`."""
     command = project.command("dq", "status", "--crawl", live.crawl, "--watch", "--every", "0.1")
     process = subprocess.Popen(
         command, cwd=project.folder, env=project.environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""`scrapy dq web`: its view of crawls, failures, history and settings."""
+"""`scrapy dq web`: its views of crawls, failures, history and settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DATA = ("crawl", "failed", "dead")
 
 
 def test_the_files_of_the_page_are_small_and_have_no_inline_code(page: WebPage) -> None:
-    """They have at most 120 kB together, no inline script or style, and none from elsewhere."""
+    """Together they have at most 120 kB, and load no script or style that is inline or from elsewhere."""
     sizes = 0
     for path, kind in {"/": "text/html", "/app.js": "text/javascript", "/parts.js": "text/javascript",
                        "/app.css": "text/css", "/icon.svg": "image/svg+xml"}.items():  # fmt: skip
@@ -57,7 +57,7 @@ def test_the_files_of_the_page_are_small_and_have_no_inline_code(page: WebPage) 
 
 
 def test_all_crawls_are_found(page: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
-    """Each has its counts, beside the crawls of others."""
+    """The list also contains this test's crawl, with its counts."""
     worker.exchange(*puts(b"a.example", 5), want=1)
 
     def row() -> Any:
@@ -69,7 +69,7 @@ def test_all_crawls_are_found(page: WebPage, live: LiveFrontier, worker: HandWor
 
 
 def test_a_crawl_is_shown_live(page: WebPage, live: LiveFrontier) -> None:
-    """The page shows counts, rate, workers and partitions, in the words of the command line."""
+    """The page shows counts, rate, workers and partitions, in the command line's words."""
     worker = HandWorker(live, "worker", limited(0.0, 0, **{"slow.example": (60.0, None)}))
     worker.exchange(*puts(b"a.example", 30), *puts(b"slow.example", 4, 100))
     live.limit(b"slow.example", block_s=600)
@@ -95,7 +95,7 @@ def test_a_crawl_is_shown_live(page: WebPage, live: LiveFrontier) -> None:
 def test_failures_are_grouped_by_cause_and_host(
     page: WebPage, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Numbers and URLs in a reason make no difference; one record is shown in full, without its login."""
+    """Numbers and URLs in a reason make no difference. One record is shown in full, without its login."""
     reasons = {1: "Timeout after 30 s at http://a.example/1", 2: "Timeout after 31.5 s at http://a.example/2",
                3: "Timeout after 30 s at http://a.example/3", 4: "KeyError: 'x'",
                5: "died 3 times"}  # fmt: skip
@@ -128,7 +128,7 @@ def test_failures_are_grouped_by_cause_and_host(
 def test_hostile_values_are_short_and_printable(
     page: WebPage, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """1,000 failed requests in 1,000 partitions, with any URLs, reasons, hosts and names."""
+    """1,000 failed requests and 1,000 partitions have hostile URLs, reasons, hosts and names."""
     add_hostile(live, worker)
     worker.exchange(*[put(2000 + n, partition=b"p%d \xe2\x80\xae<b>" % n) for n in range(1000)])
     found = {kind: look(page, kind, live.crawl) for kind in DATA}
@@ -146,7 +146,7 @@ def test_hostile_values_are_short_and_printable(
 
 
 def test_a_long_value_is_cut_and_not_indented() -> None:
-    """A record of 200 kB took 3 s and 60 MB, because each line was indented by its depth."""
+    """Earlier, a record of 200 kB took 3 s and 60 MB, because its lines were indented by their depth."""
     value: Any = [1] * 100_000
     for _ in range(400):
         value = [value]
@@ -162,7 +162,7 @@ def test_a_long_value_is_cut_and_not_indented() -> None:
 
 
 def test_the_history_is_shown(page: WebPage, live: LiveFrontier) -> None:
-    """It has as many points as there is room for, and the newest events first."""
+    """The history has as many points as there is room for, and its newest events are first."""
     HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     add_samples(live, 800)
     found = look(page, "history", live.crawl)
@@ -180,7 +180,7 @@ def test_the_history_is_shown(page: WebPage, live: LiveFrontier) -> None:
 def test_a_list_reads_a_bounded_part(
     server: RedisServer, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records may have megabytes: the page groups the records that it read, and counts the others."""
+    """A record may have megabytes. The page groups the records that it reads, and counts all."""
     add_hostile(live, worker, 20)
     worker.exchange(*[put(n, reason="odd") for n in range(2, 22)])
     with opened(Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})) as place:
@@ -189,12 +189,12 @@ def test_a_list_reads_a_bounded_part(
         found = read_failures(place, "failed", 100)
         assert (len(found["rows"]), found["kept"]) == (4, 20)
         assert len(read_failures(place, "dead", 100)["rows"]) <= 20
-    assert len(kept(live.redis, live.crawl, "failed", 100, most_bytes=0)) <= 4  # only the first part
+    assert len(kept(live.redis, live.crawl, "failed", 100, most_bytes=0)) <= 4  # the first part only
     assert len(kept(live.redis, live.crawl, "dead", 100, most_bytes=0)) <= 20
 
 
 def test_too_many_crawls_at_once_are_refused(crawl_name: str) -> None:
-    """Otherwise a reader could ask for any number of crawls."""
+    """Otherwise a reader could make the server read any number of crawls."""
 
     async def ask() -> int:
         looks = Reads(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
@@ -211,7 +211,7 @@ def test_too_many_crawls_at_once_are_refused(crawl_name: str) -> None:
 
 
 def test_only_some_of_very_many_workers_are_shown(page: WebPage, live: LiveFrontier) -> None:
-    """Workers in trouble come first; all are counted."""
+    """All workers are counted, and workers in trouble are shown first."""
     for n in range(120):
         HandWorker(live, f"worker-{n:03}")
     live.redis.hset(live.key("worker:worker-110"), "fenced", 1)
@@ -224,7 +224,7 @@ def test_only_some_of_very_many_workers_are_shown(page: WebPage, live: LiveFront
 def test_a_crawl_that_does_not_exist_yet_is_shown_when_it_begins(
     page: WebPage, server: RedisServer, crawl_name: str
 ) -> None:
-    """Before that, the page reports that it does not exist."""
+    """Before a worker joins, the page reports that the crawl does not exist."""
     looks = page.looks("crawl", crawl_name)
     first = next(looks)
     assert (first["look"], first["found"]) == (None, False)
@@ -235,7 +235,7 @@ def test_a_crawl_that_does_not_exist_yet_is_shown_when_it_begins(
 
 
 def test_the_settings_in_force_are_shown_without_passwords(page: WebPage) -> None:
-    """Several settings may contain a password."""
+    """REDIS_URL and REDIS_PARAMS may contain passwords."""
     status, _, text = page.ask("/settings")
     found = {row["name"]: row for row in json.loads(text)["settings"]}
     assert status == 200
@@ -256,7 +256,7 @@ def test_the_settings_in_force_are_shown_without_passwords(page: WebPage) -> Non
 
 
 def test_reasons_that_differ_in_numbers_have_one_cause() -> None:
-    """A long or hostile reason costs time only in proportion to its length."""
+    """The time for a long or hostile reason is proportional to its length."""
     assert cause_of("HTTP 503 at https://a/b?c=1, try 2") == "HTTP 503 at <URL> try #"
     assert cause_of("bad status 404. Status 410") == "bad status 404. Status 410"
     assert cause_of("HTTP 5031, HTTP 500.5, status 459x, xHTTP 500") == "HTTP #, HTTP #, status 459x, xHTTP #"

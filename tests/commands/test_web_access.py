@@ -1,4 +1,4 @@
-"""Who may read and change through `scrapy dq web`: tokens, hosts, other sites, and invalid orders."""
+"""Who may read and change crawls with `scrapy dq web`: tokens, hosts, other sites, and invalid orders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.web_page import TOKEN, WebPage
 
 
 def orders(crawl: str) -> list[dict[str, Any]]:
-    """Return an order of each kind."""
+    """Return one order of each kind."""
     own = {"crawl": crawl}
     return [
         {"action": "pause"} | own, {"action": "resume"} | own,
@@ -30,7 +30,7 @@ def orders(crawl: str) -> list[dict[str, Any]]:
 
 
 def state(live: LiveFrontier) -> Any:
-    """Return everything that an order could change."""
+    """Return all stored state that an order could change."""
     client = live.redis
     kept = [client.hgetall(live.key(name)) for name in ("meta", "limits")]
     return (
@@ -42,7 +42,7 @@ def state(live: LiveFrontier) -> Any:
 
 
 def test_a_page_that_only_reads_refuses_orders(page: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
-    """Not even if everything else is right."""
+    """The page refuses orders without --allow-steering, even if they are valid."""
     before = state(live)
     for order in orders(live.crawl):
         status, said = page.do(order)
@@ -74,7 +74,7 @@ WRONG: dict[str, tuple[int, dict[str, str]]] = {
 def test_an_order_with_a_wrong_header_is_refused(
     steering: WebPage, live: LiveFrontier, worker: HandWorker, wrong: str
 ) -> None:
-    """Each request has one fault, and is refused before the order is read."""
+    """Each request has exactly one fault, and is refused before its order is read."""
     before = state(live)
     status, headers = WRONG[wrong]
     for order in orders(live.crawl):
@@ -83,7 +83,7 @@ def test_an_order_with_a_wrong_header_is_refused(
 
 
 def test_an_invalid_order_is_refused(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
-    """The answer has a text, and nothing is changed."""
+    """The answer says why, and nothing is changed."""
     own = {"crawl": live.crawl}
     before = state(live)
     for order in (
@@ -110,7 +110,7 @@ def test_an_invalid_order_is_refused(steering: WebPage, live: LiveFrontier, work
 
 
 def test_reading_also_needs_the_token(steering: WebPage, live: LiveFrontier) -> None:
-    """The page's files need none: they contain nothing of a crawl."""
+    """The files of the page need no token, because they contain no data of a crawl."""
     for path in ("/settings", f"/data?kind=crawl&crawl={live.crawl}"):
         status, headers, text = steering.ask(path, Authorization="")
         assert (status, headers["www-authenticate"]) == (401, "Bearer")
@@ -120,7 +120,7 @@ def test_reading_also_needs_the_token(steering: WebPage, live: LiveFrontier) -> 
 
 
 def test_other_sites_cannot_load_data(page: WebPage, live: LiveFrontier) -> None:
-    """Another site may link to the page; a rebound name reads nothing."""
+    """Another site may only link to the page. A page under a rebound host name gets no data."""
     for path in ("/data?kind=crawls", "/settings", "/app.js", "/"):
         assert page.ask(path, Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="empty")[0] == 403
         assert page.ask(path, Host="evil.example")[0] == 421
@@ -138,7 +138,7 @@ def test_other_sites_cannot_load_data(page: WebPage, live: LiveFrontier) -> None
 def test_steering_without_a_token_generates_one(
     server: RedisServer, tmp_path: Path, live: LiveFrontier
 ) -> None:
-    """The printed address has it behind #, which no browser sends and no server logs."""
+    """The printed address has the token behind #, which no browser sends and no server logs."""
     HandWorker(live, "worker")
     with WebPage(tmp_path, server.url, "--allow-steering") as page:
         _, _, fragment = page.address.partition("#token=")
@@ -152,7 +152,7 @@ def test_steering_without_a_token_generates_one(
 
 
 def test_hosts_and_tokens_are_checked() -> None:
-    """Allowed hosts are addresses, localhost and names from the user. An invalid token is refused."""
+    """Allowed hosts are addresses, localhost, and names that the user gave. Bad tokens are refused."""
     access = Access.of("", False, ["Crawls.example.", "box"])
     for host in ("LOCALHOST:6870", "127.0.0.1:1", "[::1]", "[fe80::1]:80", "crawls.example:443", "box"):
         assert access.knows(host)

@@ -1,4 +1,4 @@
-"""The page of `scrapy dq web` in Chromium: each view and action, live, hostile, by keyboard, on a phone."""
+"""The page of `scrapy dq web` in Chromium: its views and actions, hostile data, keyboard, and phone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is install
 
 
 class Live(LiveFrontier):
-    """Works in a thread, because the synchronous Playwright keeps a loop running in this one."""
+    """Runs its calls in a thread, because the synchronous Playwright runs a loop in this thread."""
 
     def run(self, work: Awaitable[Any]) -> Any:
         with ThreadPoolExecutor(1) as thread:
@@ -79,7 +79,7 @@ def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 class Browser:
-    """A tab; any complaint of a script or of the page's policy fails the test at its end."""
+    """A tab. An error of a script, or of the page's policy, fails the test at its end."""
 
     def __init__(self, chromium: Any, web: WebPage, **options: Any) -> None:
         self.web = web
@@ -88,7 +88,7 @@ class Browser:
         self.tab.set_default_timeout(PATIENCE_MS)
         self.complaints: list[str] = []
         self.is_cut_off = False
-        """The page's process has ended: the browser complains about each new request."""
+        """The process of the page has ended, so the browser reports each new request as an error."""
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.on("console", self._note)
         self.tab.on("dialog", lambda dialog: self.complaints.append(dialog.message))
@@ -98,7 +98,7 @@ class Browser:
             self.complaints.append(said.text)
 
     def open(self, where: str) -> Any:
-        """Open a page by the part of its address after #, and return the tab."""
+        """Open *where*, the part of the address after #, and return the tab."""
         token = f"token={self.web.token}&" if self.web.token else ""
         self.tab.goto("about:blank")
         self.tab.goto(f"{self.web.origin}/#{token}{where}")
@@ -138,7 +138,7 @@ def browse(chromium: Any, pages: dict[str, WebPage]) -> Iterator[Callable[..., B
 
 
 def crawl_with_failures(live: LiveFrontier, worker: HandWorker) -> None:
-    """Let two requests fail for one cause and one for another; one is a dead letter, others wait."""
+    """Let two requests fail for one cause and a third for another. A fourth is dead, and others wait."""
     worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(4)], want=4)
     reasons = ("Timeout after 1 s", "Timeout after 2 s", "KeyError: 'price'")
     worker.exchange(
@@ -163,7 +163,7 @@ def all_pages(live: LiveFrontier) -> dict[str, str]:
 
 @pytest.mark.parametrize("size", [(1280, 800), (360, 640)], ids=["desk", "telephone"])
 def test_every_page(browse: Any, live: LiveFrontier, worker: HandWorker, size: tuple[int, int]) -> None:
-    """Each has one heading and a title, and is as wide as the screen."""
+    """Each view has one heading and a title, and is not wider than the screen."""
     crawl_with_failures(live, worker)
     browser = browse(viewport={"width": size[0], "height": size[1]})
     for page, text in all_pages(live).items():
@@ -183,7 +183,7 @@ def test_every_page(browse: Any, live: LiveFrontier, worker: HandWorker, size: t
 
 
 def test_the_page_is_live_while_a_worker_crawls_and_is_killed(browse: Any, live: LiveFrontier) -> None:
-    """Counts change in place, and the focus stays. A dead worker is first among the workers."""
+    """Counts change in place, and the focus stays. A dead worker becomes the first in the list."""
     identity = "import json; from scrapy_dq.frontier.worker.identity import own_identity as own"
     code = f"{identity}; print(json.dumps(own()), flush=True); input()"
     with subprocess.Popen(
@@ -208,7 +208,7 @@ def test_the_page_is_live_while_a_worker_crawls_and_is_killed(browse: Any, live:
 
 
 def test_the_history_is_shown(browse: Any, live: LiveFrontier) -> None:
-    """Curves of the last hours or days with a mark for each event, and a list of the events."""
+    """The page has curves of hours or days, with a mark for each event, and a list of the events."""
     HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     add_samples(live, 200, round(time.time()) - 1900)
     browser = browse(viewport={"width": 360, "height": 640})
@@ -233,7 +233,7 @@ def test_an_outage_and_its_end_are_shown(
     start_proxy: StartProxy,
     tmp_path: Path,
 ) -> None:
-    """The data stays, with its age; after the outage it is live again."""
+    """The page keeps showing the data, with its age. After the outage, the data is live again."""
     proxy = start_proxy(start_redis().url)
     with (
         closing(Live(proxy.url, "first", Order.FIFO)) as live,
@@ -259,7 +259,7 @@ def test_an_outage_and_its_end_are_shown(
 
 
 def test_hostile_values_stay_text(browse: Any, server: RedisServer, live: LiveFrontier) -> None:
-    """1,000 hostile failed requests and a hostile crawl name: no script runs, and the page stays whole."""
+    """With 1,000 hostile failed requests and a hostile crawl name, no script runs, and the layout holds."""
     name = f'{live.crawl}"><img src=x onerror=alert(1)>\u202e/#%'
     with closing(Live(server.url, name, Order.FIFO)) as hostile:
         worker = HandWorker(hostile, "<b>worker</b>\u202e")
@@ -285,7 +285,7 @@ def test_hostile_values_stay_text(browse: Any, server: RedisServer, live: LiveFr
 
 
 def test_every_action(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """Each has a button; a harmful one asks first."""
+    """Each action has a button, and a harmful action asks first."""
     crawl_with_failures(live, worker)
     browser = browse("steers")
     tab = browser.open(where(live))
@@ -321,7 +321,7 @@ def test_every_action(browse: Any, live: LiveFrontier, worker: HandWorker) -> No
 
 
 def test_the_page_asks_for_the_token(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """The tab keeps it, but not in its address; a page that only reads has no buttons for actions."""
+    """The tab keeps the token, but not in its address. A page that only reads has no action buttons."""
     browser = browse("steers")
     tab = browser.tab
     tab.goto(f"{browser.web.origin}/#{where(live)}")
@@ -346,7 +346,7 @@ def test_the_page_asks_for_the_token(browse: Any, live: LiveFrontier, worker: Ha
 
 
 def test_the_page_can_be_used_by_keyboard(browse: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """The first link leads to the content; a new page focuses its heading; Escape cancels."""
+    """The first link leads to the content, a new view focuses its heading, and Escape closes a dialog."""
     worker.exchange(put(1))
     browser = browse("steers")
     tab = browser.open(where(live))
@@ -372,7 +372,7 @@ def test_the_page_can_be_used_by_keyboard(browse: Any, live: LiveFrontier, worke
 @pytest.mark.skipif(not AXE.exists(), reason="axe is not installed: make browser")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browse: Any, live: LiveFrontier, worker: HandWorker, scheme: str) -> None:
-    """It examines each page and a dialog."""
+    """axe examines each view and a dialog."""
     crawl_with_failures(live, worker)
     add_samples(live, 60, round(time.time()) - 600)
     browser = browse("steers", color_scheme=scheme, bypass_csp=True)

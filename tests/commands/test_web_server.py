@@ -1,4 +1,4 @@
-"""`scrapy dq web`: its start, outages, its end, and its use as an app inside another one."""
+"""`scrapy dq web`: its start, outages and end, and its app inside another app."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from support.web_page import TOKEN, WebPage, ask_app, refused
 def test_the_page_continues_through_an_outage(
     start_redis: StartRedis, start_proxy: StartProxy, tmp_path: Path
 ) -> None:
-    """The page shows the age of its data and the error; then it is live again."""
+    """During the outage, the page shows the error and the age of its data. Then the data is live again."""
     proxy = start_proxy(start_redis(password=PASSWORD).url)
     with closing(LiveFrontier(proxy.url, "first", Order.FIFO)) as live, WebPage(tmp_path, proxy.url) as page:
         worker = HandWorker(live, "worker")
@@ -59,7 +59,7 @@ def test_the_page_continues_through_an_outage(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_server_ends_while_pages_are_open(server: RedisServer, tmp_path: Path, number: int) -> None:
-    """They wait for the next look; the exit status is 0, and standard error is empty."""
+    """Open pages wait for the next look. The exit status is 0, and standard error is empty."""
     with WebPage(tmp_path, server.url) as page, closing(page.connection()) as waiting:
         page.data("crawls")
         waiting.request("GET", "/data?kind=crawl&crawl=none")
@@ -68,7 +68,7 @@ def test_the_server_ends_while_pages_are_open(server: RedisServer, tmp_path: Pat
 
 
 def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look may take long."""
+    """A look may take long, but an order is carried out during the look."""
     begun, may_end = threading.Event(), threading.Event()
 
     def look(looks: Reads, *asked: Any) -> tuple[Seen, bool]:
@@ -95,7 +95,7 @@ def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pyt
 
 
 def test_a_key_of_another_type_is_not_an_outage(start_redis: StartRedis) -> None:
-    """Neither is a key that this user may not read: all other looks go on without a pause."""
+    """A key that the user may not read is no outage either: other looks continue without a pause."""
     server = start_redis()
     with (
         closing(LiveFrontier(server.url, "first", Order.FIFO)) as first,
@@ -127,7 +127,7 @@ def test_a_key_of_another_type_is_not_an_outage(start_redis: StartRedis) -> None
 def test_an_error_at_the_start_is_printed_in_one_line(
     server: RedisServer, page: WebPage, tmp_path: Path
 ) -> None:
-    """The cases: no token for another address, a port in use, a short token, no token file, no Redis."""
+    """Faults are a public address without a token, a used port, a bad token or file, and no Redis."""
     short = tmp_path / "short"
     short.write_text("short\n")
     for words, status, said in (
@@ -150,7 +150,7 @@ def test_without_the_extra_a_line_names_the_packages_to_install(server: RedisSer
 
 
 def test_the_app_is_mounted_in_another_one(server: RedisServer, live: LiveFrontier) -> None:
-    """It works below a path; it begins to look at the first request, and needs no lifespan event."""
+    """The app works below a path. It starts to look at its first request, and needs no lifespan event."""
     HandWorker(live, "worker")
     mounted = app(Settings({"REDIS_URL": server.url}), token=TOKEN)
 
@@ -165,7 +165,7 @@ def test_the_app_is_mounted_in_another_one(server: RedisServer, live: LiveFronti
 
         async def ignore(message: dict[str, Any]) -> None: ...
 
-        # Otherwise the garbage collector would close its connections in some other test.
+        # Otherwise the garbage collector would close the app's connections during another test.
         await mounted({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, next_event, ignore)
         return answers
 

@@ -1,4 +1,4 @@
-"""Changes through the page of `scrapy dq web`: holds, limits, retries, and URLs to forget."""
+"""Changes through the page of `scrapy dq web`: holds, limits, retries, and forgotten URLs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.web_page import WebPage, look
 def test_a_crawl_is_paused_drained_resumed_stopped(
     steering: WebPage, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Orders work as the commands do; a useless one is refused with a text."""
+    """Orders have the effects of the commands. An order without an effect is refused with a reason."""
     worker.exchange(put(1))
     for action, hold in (("pause", "paused"), ("resume", ""), ("drain", "draining"), ("resume", "")):
         status, said = steering.do({"action": action, "crawl": live.crawl})
@@ -42,7 +42,7 @@ def test_a_crawl_is_paused_drained_resumed_stopped(
 
 
 def test_a_partition_is_limited(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
-    """The limits can also be taken back."""
+    """Zero removes a limit."""
     own = {"action": "limit", "crawl": live.crawl, "partition": "a.example"}
     worker.exchange(*puts(b"a.example", 3))
     status, said = steering.do(own | {"delay_s": 0.5, "concurrency": 2, "block_s": 60})
@@ -54,7 +54,7 @@ def test_a_partition_is_limited(steering: WebPage, live: LiveFrontier, worker: H
 
 
 def test_failures_are_retried(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
-    """One, a group, or all; the others stay."""
+    """An order retries one request, a group or all, and leaves the others."""
     worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(9)], want=9)
     held = {int(entry): entry for entry in worker.held}
     kinds = ["Timeout after 1 s"] * 3 + ["KeyError"] * 2
@@ -82,7 +82,7 @@ def test_failures_are_retried(steering: WebPage, live: LiveFrontier, worker: Han
 
 
 def test_requests_are_forgotten(steering: WebPage, live: LiveFrontier) -> None:
-    """The page uses this project's fingerprints; for a crawl with others, the user needs the spider."""
+    """The page uses this project's fingerprinter, and refuses a crawl with another one."""
     worker = HandWorker(live, "worker")
     token = RequestFingerprinter().fingerprint(Request("http://a.example/1"))
     worker.exchange(put(1, admission=Admission.SEEN, token=token))

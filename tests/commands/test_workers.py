@@ -1,4 +1,4 @@
-"""`scrapy dq workers`: the registered workers, and the details of each."""
+"""`scrapy dq workers`: the registered workers, and the details of each worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.place import place_of
 
 
 def test_workers_are_listed_with_their_process_and_state(dq: Any, live: LiveFrontier) -> None:
-    """This process, a process that is gone, a worker on another machine, and a fenced worker."""
+    """The workers are this process, an ended process, another machine's worker, and a fenced worker."""
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
@@ -55,7 +55,7 @@ def test_workers_are_listed_with_their_process_and_state(dq: Any, live: LiveFron
 def test_a_worker_that_beats_while_it_is_watched_is_alive(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only after 2.5 s does a missing beat count; then a worker whose process exists is stalled."""
+    """A missing beat counts only after 2.5 s. Then a worker whose process still runs is stalled."""
     for name in ("beats", "here", "elsewhere"):
         HandWorker(live, name)
     live.redis.hset(live.key("worker:here"), "identity", json.dumps(own_identity()))
@@ -76,7 +76,7 @@ def test_a_worker_that_beats_while_it_is_watched_is_alive(
 
 
 def test_a_worker_that_waits_for_the_turn_of_a_site_is_marked(dq: Any, live: LiveFrontier) -> None:
-    """It holds nothing, and all waiting sites rest; a worker with a request in progress does not wait."""
+    """A worker without a request waits if all sites with waiting requests rest."""
     first, second = (HandWorker(live, name, limited(60.0, 0)) for name in ("first", "second"))
     first.exchange(*puts(b"a.example", 3), want=1)
     (held,) = first.held
@@ -89,10 +89,10 @@ def test_a_worker_that_waits_for_the_turn_of_a_site_is_marked(dq: Any, live: Liv
     assert "2 workers wait " in dq.text("status", "--no-rate")
     text = " ".join(dq.text("workers", "--no-rate").split())
     assert len(re.findall(r"unknown, waits [\d.]+ s for the turn of a\.example|1 min 0 s", text)) == 2
-    with opened(Config(live.crawl, redis_url=dq.url)) as place:  # the page
+    with opened(Config(live.crawl, redis_url=dq.url)) as place:  # this is what the page shows
         found = Watcher(place).look(turn=True, partitions=True)
     assert "2 workers wait " in shown.crawl(found)["words"]["awaiting"][0]
-    monitor = Monitor(place_of(live.redis, dq.url, live.crawl))  # the view of `scrapy dq crawl`
+    monitor = Monitor(place_of(live.redis, dq.url, live.crawl))  # this is what `scrapy dq crawl` shows
     monitor.look()
     assert monitor.turn is not None
     assert monitor.turn.partition == b"a.example"
@@ -108,7 +108,7 @@ def test_a_worker_that_waits_for_the_turn_of_a_site_is_marked(dq: Any, live: Liv
 def test_the_time_of_joining_is_reported_by_the_clock_of_redis(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """--no-rate needs only one look; a missing field stays unknown."""
+    """--no-rate needs only one look. A missing field stays unknown."""
     monkeypatch.setattr(time, "sleep", pytest.fail)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     HandWorker(live, "odd")
@@ -123,7 +123,7 @@ def test_the_time_of_joining_is_reported_by_the_clock_of_redis(
 
 
 def test_no_number_is_cut(dq: Any, live: LiveFrontier) -> None:
-    """A long host name continues on the next line."""
+    """A long host name continues on the next line instead."""
     worker = HandWorker(live, "far-7-0123456789ab")
     identity = {"host": "ip-10-0-112-134.eu-central-1.compute.internal.example", "pid": 4_194_304}
     live.redis.hset(live.key(f"worker:{worker.worker_id}"), "identity", json.dumps(identity))

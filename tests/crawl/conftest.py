@@ -1,4 +1,4 @@
-"""Fixtures for tests of whole crawls: a Redis for one test, a site and a project that crawls it."""
+"""Fixtures for tests of whole crawls: a Redis for each test, a site, and a project that crawls it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.tree_site import TreeSite
 
 
 class Planted(NamedTuple):
-    """The parts of a crawl test."""
+    """A Redis, a site, and a project that crawls the site."""
 
     redis: RedisServer
     site: TreeSite
@@ -28,7 +28,7 @@ Plant = Callable[..., Planted]
 def plant(start_redis: StartRedis, start_site: StartSite, make_project: MakeProject) -> Plant:
     """Return a function that starts a Redis and a site, and makes a project that crawls the site.
 
-    The spider starts at *targets* instead of the root. Further arguments are the tree's.
+    The spider starts at *targets* instead of the root. Further arguments are options of the site.
     """
 
     def make(

@@ -37,7 +37,7 @@ SETTINGS = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3, "ITEM_PIPELINES": {"scrapy_dq.Red
 
 
 class Place(NamedTuple):
-    """A Redis: the URL for REDIS_URL, and a plain client for the node that has a key."""
+    """A Redis: the value of REDIS_URL, and a function that returns a plain client for the node with a key."""
 
     url: str
     client: Callable[[str], redis.Redis]
@@ -64,7 +64,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_fed_crawl_stores_its_items(place: Place, make_project: MakeProject, start_site: StartSite) -> None:
-    """Two workers crawl the URLs of a start key and store their items."""
+    """Two workers crawl the URL of a start key, and store their items."""
     site = start_site(pages=60)
     project = make_project([], redis_url=place.url, spider=FED_BY_SLOT, settings=SETTINGS)
     name = project.name
@@ -140,7 +140,7 @@ def test_every_command_finds_the_crawl(place: Place, make_project: MakeProject) 
 
 
 def test_the_web_page_finds_and_changes_the_crawl(place: Place, crawl_name: str, tmp_path: Path) -> None:
-    """The web page finds, shows and changes the crawl, serves its metrics and ends. It shows no password."""
+    """The page finds, shows and changes the crawl, and serves its metrics. It shows no password."""
     pytest.importorskip("starlette", reason="the extra `web` is not installed")
     with Queue(crawl_name, url=place.url) as queue:
         queue.put_all(range(4))
@@ -149,7 +149,7 @@ def test_the_web_page_finds_and_changes_the_crawl(place: Place, crawl_name: str,
             assert (look["waiting"], look["hold"], look["redis"]) == (4, "", page.redis)
             assert page.do({"action": "pause", "crawl": crawl_name})[0] == 200
             wait_until(
-                lambda: page.data("crawl", crawl_name)["look"]["hold"] == "paused", "the next look shows it"
+                lambda: page.data("crawl", crawl_name)["look"]["hold"] == "paused", "the page shows the pause"
             )
             wait_until(
                 lambda: crawl_name in [row["crawl"] for row in page.data("crawls")["look"]["crawls"]],
@@ -163,7 +163,7 @@ def test_the_web_page_finds_and_changes_the_crawl(place: Place, crawl_name: str,
 
 
 def test_two_programs_share_a_queue(place: Place, crawl_name: str) -> None:
-    """Two programs share a queue."""
+    """Both programs get items in the order of the puts."""
     with Queue(crawl_name, url=place.url) as first, Queue(crawl_name, url=place.url) as second:
         first.put_all(range(4))
         assert [queue.get(timeout=60) for queue in (first, second, first, second)] == [0, 1, 2, 3]
@@ -174,14 +174,14 @@ def test_two_programs_share_a_queue(place: Place, crawl_name: str) -> None:
 
 
 class Named:
-    """The part of a spider that scrapy-redis's queue reads."""
+    """The part of a spider that scrapy-redis's queue needs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: MakeProject) -> None:
-    """The slots of its queue, its dupefilter and the new crawl may all be different."""
+    """In a cluster, the queue, the dupefilter and the new crawl may be in three slots."""
     project = make_project([], redis_url=place.url)
     name, queue, seen = project.name, f"{project.name}:requests", f"{project.name}:dupefilter"
     with place.client(queue) as of_queue, place.client(seen) as of_seen:
@@ -199,7 +199,7 @@ def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: MakeProj
 
 @pytest.mark.parametrize("place", ["cluster"], indirect=True)
 def test_a_start_key_in_another_slot_is_refused(place: Place, make_project: MakeProject) -> None:
-    """No script could take from such a key. The error proposes a name in the right slot."""
+    """No script could take payloads from such a key. The error suggests a name in the right slot."""
     source = FED_BY_SLOT.replace("{%(name)s}:start_urls", "%(name)s:start_urls:elsewhere")
     worker = make_project([], redis_url=place.url, spider=source, settings=SETTINGS).run_worker()
     assert worker.close_reason != "finished"

@@ -1,4 +1,4 @@
-"""A crawl that scrapy-redis or Scrapy itself began is adopted and ends complete."""
+"""A crawl that scrapy-redis or Scrapy has begun is adopted and completed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """A crawl is interrupted, adopted and finished by two workers. It crawls each page once.
+    """A crawl is interrupted, adopted and completed by two workers. Each page is crawled once.
 
-    The start page is an exception: scrapy-redis records no request with dont_filter, so nothing shows
+    The start page is an exception: scrapy-redis does not record requests with dont_filter, so nothing shows
     that this request was done.
     """
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
@@ -57,7 +57,7 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """A crawl of Scrapy's own scheduler is adopted as well, but not while it runs."""
+    """A crawl of Scrapy's own scheduler is also adopted, but not while it runs."""
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
     redis = start_redis(appendonly=True)
     given = {"CONCURRENT_REQUESTS_PER_DOMAIN": 4, "SCHEDULER_DISK_QUEUE": f"scrapy.squeues.{queue}"}
@@ -69,8 +69,8 @@ def test_a_crawl_of_a_jobdir_is_adopted_and_ends_complete(
     before = project.count("done")
 
     again = project.start_worker(settings=alone)
-    wait_until(lambda: len(project.count("done")) > len(before) + 20, "more pages", 30)
-    again.suspend()  # so that it cannot finish before the command looks
+    wait_until(lambda: len(project.count("done")) > len(before) + 20, "more pages are done", 30)
+    again.suspend()  # so that it cannot finish before the command runs
     refused = run_dq(project, "adopt", project.name, "--jobdir", str(jobdir))
     assert refused.returncode != 0
     assert f"process {again.pid} uses" in refused.stderr

@@ -1,4 +1,4 @@
-"""scrapy_dq runs in a container as an unprivileged user, with a disk that this user cannot write to."""
+"""scrapy_dq runs in a container as an unprivileged user who cannot write to the project's disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = 10
 
 
 class Scene:
-    """A site and a project that crawls it, in a container."""
+    """A site, a project that crawls it, and a container for the project."""
 
     def __init__(self, project: Project, site: TreeSite, container: Container) -> None:
         self.project = project
@@ -51,7 +51,7 @@ def scene(
 
 
 def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
-    """A REDIS_URL is enough for both."""
+    """With a REDIS_URL, a worker and the commands work without a folder that they can write to."""
     name, run = scene.project.name, scene.container.run
     crawled = run("crawl", name)
     assert "Spider closed (finished)" in crawled.stderr, crawled.stderr
@@ -66,7 +66,7 @@ def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
 
 
 def test_a_crew_without_a_folder_logs_to_standard_error(scene: Scene) -> None:
-    """One line gives the reason."""
+    """Each crew prints one line with the reason."""
     for _ in range(2):
         crew = scene.container.run("dq", "crawl", scene.project.name, "-w", "2", "--json")
         assert crew.returncode == 0, crew.stderr
@@ -93,7 +93,7 @@ def test_a_crew_with_a_feed_needs_a_folder_for_its_items(scene: Scene) -> None:
 
 
 def test_without_redis_one_line_names_the_folder_that_is_needed(scene: Scene) -> None:
-    """The line also names the setting for another folder. A crawl with that setting works."""
+    """The line also names the setting for another folder. With that setting, the crawl works."""
     name, run = scene.project.name, scene.container.run
     folder = scene.project.folder / ".scrapy"
     for words in (["crawl", name], ["dq", "status", name], ["dq", "crawl", name]):

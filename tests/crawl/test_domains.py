@@ -1,4 +1,4 @@
-"""Several workers crawl many sites: the sites see the right turns, delays, limits and Retry-After."""
+"""Several workers crawl many sites, which see fair turns, delays, limits and pauses after Retry-After."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from support.project import Project
 from support.redis_server import RedisServer
 
 TICK_S = 0.002
-"""Allowed difference between the clocks that measure a delay and the arrivals."""
+"""The allowed difference between the clocks that measure a delay and an arrival."""
 QUICK = {"CONCURRENT_REQUESTS": 16, "CONCURRENT_REQUESTS_PER_DOMAIN": 8}
 StartDomains = Callable[..., DomainSite]
 
 
 @pytest.fixture
 def start_domains() -> Iterator[StartDomains]:
-    """Yield a function that starts a site of many domains and stops it at the end of the test."""
+    """Yield a function that starts a site of many domains, and stops it at the end of the test."""
     with ExitStack() as sites:
         yield lambda **domains: sites.enter_context(DomainSite(**domains))
 
@@ -35,7 +35,7 @@ def by_host(log: list[Asked]) -> dict[str, list[Asked]]:
 
 
 def crawl(project: Project, workers: int, timeout_s: float = 90.0) -> None:
-    """Let that many workers crawl to the end."""
+    """Let *workers* crawl to the end."""
     project.start_workers(workers)
     assert project.wait(timeout_s) == ["finished"] * workers
 
@@ -51,7 +51,7 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     start_domains: StartDomains,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No two requests to a domain come within half a second, from any worker. No domain is forgotten."""
+    """At least 0.5 s pass between two requests to a domain, from any workers. No domain is left out."""
     site = start_domains(count=20, pages=12)
     settings = {**QUICK, "DQ_DOMAIN_DELAY": 0.5}
     project = make_project(site.start_urls, redis_url=redis_server.url, settings=settings)
@@ -63,7 +63,7 @@ def test_all_workers_together_keep_the_delay_of_a_domain(
     gaps = sorted(b.at_s - a.at_s for asked in by_host(log).values() for a, b in pairwise(asked))
     with capsys.disabled():
         print(f"\n{len(gaps)} gaps: {gaps[0]:.4f} to {gaps[-1]:.3f} s, median {gaps[len(gaps) // 2]:.4f} s")
-    # A busy machine decides how much longer the gaps are. test_politeness.py checks the upper bounds.
+    # A busy machine can make the gaps longer. test_politeness.py checks the upper bounds.
     assert gaps[0] >= 0.5 - TICK_S
     assert sum(worker.stats.get("dq/acked", 0) > 0 for worker in project.workers) >= 2
 
@@ -78,7 +78,7 @@ def test_a_domain_never_gets_more_simultaneous_requests_than_its_limit(
     workers: int,
     limit: str,
 ) -> None:
-    """This holds for four workers with 16 slots each, and where Scrapy's downloader lets a burst through."""
+    """Four workers have 16 slots each. A single worker must not let a burst through Scrapy's downloader."""
     site = start_domains(count=5, pages=40, latency_s=0.1)
     project = make_project(site.start_urls, redis_url=redis_server.url, settings=QUICK | {limit: 2})
 
@@ -92,12 +92,12 @@ def test_a_domain_never_gets_more_simultaneous_requests_than_its_limit(
 def test_a_site_that_becomes_silent_delays_no_other_site(
     redis_server: RedisServer, make_project: MakeProject, start_domains: StartDomains
 ) -> None:
-    """Its leases in the buffer, taken while it was fast, leave room for requests to other sites."""
+    """The silent site's leases in the buffer leave room for other sites, although it was fast before."""
     site = start_domains(
         count=1, pages=2_000, latency_s=0.2, slow_count=1, slow_pages=2_000, slow_s=600, slow_after=500
     )
     (fast,), (other,) = site.domains.slow_hosts, site.domains.quick_hosts
     settings = {"CONCURRENT_REQUESTS": 2, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
     make_project(site.start_urls, redis_url=redis_server.url, settings=settings).start_worker()
-    site.wait_for(501, fast, timeout_s=60)  # the site does not answer the last one
+    site.wait_for(501, fast, timeout_s=60)  # the site does not answer the last request
     site.wait_for(site.counts()[other] + 20, other, timeout_s=60)

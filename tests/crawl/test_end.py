@@ -17,9 +17,9 @@ from support.waiting import Stopwatch, wait_until
 from support.worker import Worker
 
 LATEST_S = 5.0
-"""The last worker ends at most this long after the last ack."""
+"""Maximum time between the last ack and the end of the last worker."""
 
-# For each page, `over` records the moment at which its callback ended.
+# `over` records the time at which the callback of a page ended.
 TIMED = """
     def over(self):
         # CLOCK_MONOTONIC is the same in all processes of a machine.
@@ -80,14 +80,14 @@ IDLE = spider_of(
 
 
 def let_go(project: Project) -> None:
-    """Wait until all workers have joined the crawl; then end their `until_told`."""
+    """Wait until all workers have joined the crawl, and then end `until_told` in their spiders."""
     for worker in project.workers:
         worker.wait_for_log("] INFO: Crawl '")
     (project.folder / "go").touch()
 
 
 def end_of(project: Project, workers: Sequence[Worker], timeout_s: float = 40.0) -> list[float]:
-    """Wait until all *workers* end; return when each ended, on the clock of `over`, minus stalls."""
+    """Wait until all *workers* end, and return their end times by the clock of `over`, minus stalls."""
     clock = Stopwatch()
     ended: dict[int, float] = {}
 
@@ -108,7 +108,7 @@ def assert_all_left_just_after_the_last_page(project: Project, ended: Sequence[f
 
 
 def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(plant: Plant) -> None:
-    """A worker joins while another one has fetched the only page for 3 s. It stays and gets its share."""
+    """The only known page takes 6 s. A worker that joins after 3 s stays, and gets a part of the links."""
     _, site, project = plant(
         targets=["/p/0?s=6"], spider=spider_of(TIMED), pages=80, fan_out=79, latency_s=0.3
     )
@@ -131,7 +131,7 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
     "stagger_s", [0.3, *(pytest.param(tenths / 10, marks=pytest.mark.soak) for tenths in range(10))]
 )
 def test_no_worker_leaves_while_another_yields_start_requests(stagger_s: float, plant: Plant) -> None:
-    """Four workers start in turn. Those with fewer start requests wait for one whose start() pauses."""
+    """Four workers start one after another. Three have fewer start requests, and wait for the first."""
     _, _, project = plant(spider=SLOW_START, pages=1)
     workers = [project.start_worker(args={"seeds": "4"})]
     wait_until(lambda: project.count("done"), "the first start request is done")
@@ -149,7 +149,7 @@ def test_no_worker_leaves_while_another_yields_start_requests(stagger_s: float, 
 
 
 def test_no_worker_leaves_while_a_callback_may_still_find_links(plant: Plant) -> None:
-    """Each page yields its links at the end of a long callback; nothing else waits or is downloaded."""
+    """Each page yields its links at the end of a long callback, while nothing waits or is downloaded."""
     _, site, project = plant(spider=LATE_LINKS, pages=3, fan_out=1)
     workers = [project.start_worker()]
     wait_until(lambda: project.count("start"), "the first callback runs")
@@ -166,7 +166,7 @@ def test_no_worker_leaves_while_a_callback_may_still_find_links(plant: Plant) ->
 def test_a_request_of_a_spider_idle_handler_opens_the_run_again(plant: Plant) -> None:
     """Each worker adds a request when it learns that the run is finished. All are crawled once.
 
-    A worker that has already closed need not come back: the worker that adds a request stays for it.
+    A worker may have closed before. The worker that adds a request stays for it.
     """
     redis, _, project = plant(targets=["/p/0?s=0.5"], spider=IDLE, pages=1)
     workers = project.start_workers(2)

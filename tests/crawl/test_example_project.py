@@ -1,4 +1,4 @@
-"""The example project's spider that visits its pages again. (`make demo` runs the other spider.)"""
+"""The example project's spider that visits pages again. (`make demo` runs the other spider.)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def test_products_that_are_sold_are_visited_again(
     tmp_path: Path, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """The visits continue until the spider has to close."""
+    """The spider visits products until it is stopped."""
     project = shutil.copytree(ROOT / "example_project", tmp_path / "shop")
     environ = {**os.environ, "PYTHONPATH": str(project), "PYTHONUNBUFFERED": "1"}
     python, visits = [sys.executable, "-m"], tmp_path / "visits.jsonl"
@@ -29,7 +29,7 @@ def test_products_that_are_sold_are_visited_again(
         project, tmp_path / "site.log", environ,
     )  # fmt: skip
     try:
-        url = wait_until(lambda: re.search(r"http://\S+", site.text), "the shop says where it is", 30)[0]
+        url = wait_until(lambda: re.search(r"http://\S+", site.text), "the shop prints its address", 30)[0]
         settings = {
             "REDIS_URL": redis_server.url,
             "DQ_CRAWL": crawl_name,

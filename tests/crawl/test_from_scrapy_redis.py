@@ -1,4 +1,4 @@
-"""A project of scrapy-redis runs on scrapy_dq with other import paths."""
+"""A project for scrapy-redis runs with scrapy_dq after a change of its import paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Crawl = Callable[[str], Worker]
 
 @pytest.fixture
 def redis(start_redis: StartRedis) -> RedisServer:
-    """Return a server for this module alone: the names of its spiders and keys are fixed."""
+    """Return a server for one test, because the names of the project's keys are fixed."""
     return start_redis(appendonly=True)
 
 
@@ -35,13 +35,13 @@ def site(start_site: StartSite) -> TreeSite:
 def project(
     request: pytest.FixtureRequest, tmp_path: Path, redis: RedisServer, site: TreeSite
 ) -> ScrapyRedisProject:
-    """Return the same project for both schedulers: one expectation must hold for both."""
+    """Return the same project for both packages: each test must pass with both."""
     return ScrapyRedisProject(tmp_path, request.param, redis.url, site.start_url)
 
 
 @pytest.fixture
 def run(project: ScrapyRedisProject) -> Iterator[Crawl]:
-    """Yield a function that starts a spider and kills it at the end of the test."""
+    """Yield a function that starts a spider. At the end of the test, running spiders are killed."""
     with ExitStack() as started:
 
         def start(spider: str) -> Worker:
@@ -55,14 +55,14 @@ def run(project: ScrapyRedisProject) -> Iterator[Crawl]:
 def test_a_consumer_takes_the_items_of_a_crawl_spider(
     project: ScrapyRedisProject, run: Crawl, site: TreeSite
 ) -> None:
-    """Every page's item is in Redis with the pipelines' additions, and `process_items.py` takes it."""
+    """Each page's item is in Redis with additions of the pipelines, and `process_items.py` takes it."""
     worker = run("tree")
     consumer = project.process_items("tree:items", PAGES - 1)
     assert worker.wait(60) == 0
     assert worker.close_reason == "finished"
     assert consumer.wait(30) == 0
     lines = consumer.text.splitlines()
-    # No page links to the start page.
+    # No page links to the start page, so no item of it exists.
     assert {line.split()[0] for line in lines} == {site.url(path) for path in site.paths - {"/p/0"}}
     assert len(lines) == PAGES - 1
 
@@ -71,7 +71,7 @@ def test_a_consumer_takes_the_items_of_a_crawl_spider(
 def test_a_fed_spider_crawls_its_urls_and_closes_when_idle(
     run: Crawl, redis: RedisServer, site: TreeSite, spider: str
 ) -> None:
-    """URLs in `redis_key` are crawled, and the spider closes after MAX_IDLE_TIME_BEFORE_CLOSE."""
+    """URLs in the start key are crawled. After MAX_IDLE_TIME_BEFORE_CLOSE, the spider closes."""
     with redis.client() as client:
         client.rpush(
             f"{spider}:start_urls", site.start_url, f'{{"url": "{site.url("/p/7")}", "meta": {{"a": 1}}}}'
@@ -88,7 +88,7 @@ def test_a_fed_spider_crawls_its_urls_and_closes_when_idle(
 def test_scrapy_dq_finishes_a_run_with_the_settings_of_scrapy_redis(
     tmp_path: Path, redis: RedisServer, site: TreeSite
 ) -> None:
-    """scrapy_dq finishes the run. It understands the settings and logs no warning."""
+    """scrapy_dq understands the settings, and logs no warning."""
     project = ScrapyRedisProject(tmp_path, "scrapy_dq", redis.url, site.start_url)
     worker = project.crawl("tree")
     worker.wait(60)

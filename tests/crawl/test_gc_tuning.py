@@ -39,15 +39,15 @@ def test_objects_from_before_the_crawl_are_not_collected(
     make_project: MakeProject,
     tuned: bool,
 ) -> None:
-    """With DQ_TUNE_GC = False, it is collected. Python's thresholds stay the same in both cases."""
+    """With DQ_TUNE_GC = False, they are collected. Python's thresholds are the same in both cases."""
     site, settings = start_site(pages=1), {"DQ_TUNE_GC": tuned}
     project = make_project([site.start_url], redis_url=start_redis().url, settings=settings, spider=TELLS)
-    # With another environment, this process is not a fork of one that has frozen its objects.
+    # With another environment, the worker is no fork of a process that has frozen its objects.
     worker = project.run_to_end(environ={"PYTHONUNBUFFERED": "1"})
     assert f"The collector: {gc.get_threshold()}, {tuned}" in worker.text
 
 
 @pytest.mark.unit
 def test_the_last_crawl_of_a_process_leaves_the_collector_as_it_was() -> None:
-    """Otherwise, reference cycles of an earlier crawl would stay in memory."""
+    """Otherwise reference cycles of an earlier crawl would stay in memory."""
     subprocess.run([sys.executable, "-c", TWO_CRAWLS], check=True, timeout=60)

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.2.1 is an
 
 StartSite = Callable[..., OddSite]
 TICK_S = 0.002
-"""Allowed difference between the clocks that measure a delay and the arrivals."""
+"""The allowed difference between the clocks that measure a delay and an arrival."""
 
-# This handler gives no sign except its answer. It holds back every other request before sending it.
+# This handler reports nothing before its answer. It holds back every other request before it is sent.
 SILENT = spider_of(
     """
 
@@ -56,7 +56,7 @@ if scrapy.version_info < (2, 14):
 
 @pytest.fixture
 def start_odd() -> Iterator[StartSite]:
-    """Yield a function with OddSite's arguments that starts a site and stops it after the test."""
+    """Yield a function that starts an OddSite, and stops it after the test."""
     with ExitStack() as sites:
         yield lambda *args, **options: sites.enter_context(OddSite(*args, **options))
 
@@ -80,7 +80,7 @@ def test_a_slow_connection_does_not_shorten_the_delay(
     certificate: ssl.SSLContext,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One request arrives half a second late. The next one still keeps the full delay."""
+    """One request arrives half a second late. The next request still keeps the full delay."""
     site = start_odd(6, tls=certificate, slow_s=0.5)
     if proxy:
         monkeypatch.setenv("https_proxy", f"http://{site.address}")
@@ -101,7 +101,7 @@ def test_a_slow_answer_does_not_delay_the_next_request(
     start_odd: StartSite,
     certificate: ssl.SSLContext,
 ) -> None:
-    """Each new connection reports that its request is sent, so the worker need not wait for an answer."""
+    """Each new connection reports when its request is sent, so the worker need not wait for the answer."""
     site = start_odd(6, tls=certificate if tls else None, latency_s=2.0)
     settings = {"DQ_DOMAIN_DELAY": 0.1}
     project = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
@@ -116,7 +116,7 @@ def test_a_slow_answer_does_not_delay_the_next_request(
 def test_reused_connections_keep_the_delay_and_the_rate(
     redis_server: RedisServer, make_project: MakeProject
 ) -> None:
-    """Slow answers cost no rate where a connection is used for several requests."""
+    """Connections are used for several requests. A slow answer does not delay the next request."""
     with DomainSite(count=1, pages=20, latency_s=1.0) as site:
         settings = {"DQ_DOMAIN_DELAY": 0.1, "CONCURRENT_REQUESTS_PER_DOMAIN": 4}
         project = make_project(site.start_urls, redis_url=redis_server.url, settings=settings)
@@ -129,7 +129,7 @@ def test_reused_connections_keep_the_delay_and_the_rate(
 def test_a_broken_connection_is_not_retried_at_once(
     redis_server: RedisServer, make_project: MakeProject, start_odd: StartSite
 ) -> None:
-    """Twisted would repeat the request at once, without a lease. Scrapy's RetryMiddleware keeps the delay."""
+    """Twisted would repeat the request without a lease. Scrapy's RetryMiddleware keeps the delay."""
     site = start_odd(5, breaks=True)
     settings = {"DQ_DOMAIN_DELAY": 0.5, "RETRY_TIMES": 10}
     project = make_project([site.start_url], redis_url=redis_server.url, settings=settings)
@@ -144,7 +144,7 @@ def test_a_broken_connection_is_not_retried_at_once(
 def test_with_a_silent_download_handler_the_delay_counts_from_the_answer(
     redis_server: RedisServer, make_project: MakeProject, start_odd: StartSite
 ) -> None:
-    """The worker cannot know when these requests were sent, only that it was before their answers."""
+    """The worker only knows that these requests were sent before their answers."""
     site = start_odd(6)
     settings: dict[str, Any] = {
         "DQ_DOMAIN_DELAY": 1.0,

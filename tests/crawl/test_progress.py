@@ -12,7 +12,7 @@ def test_the_progress_of_all_workers_is_logged(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """Every LOGSTATS_INTERVAL, each worker logs the counts of all workers. They grow to the whole crawl's."""
+    """Every LOGSTATS_INTERVAL, each worker logs the counts of the whole crawl, which never fall."""
     site = start_site(pages=120, latency_s=0.1)
     project = make_project(
         [site.start_url],

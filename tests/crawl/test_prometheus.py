@@ -36,7 +36,7 @@ def dashboard() -> Any:
 
 
 def expressions() -> Iterator[str]:
-    """Yield each expression of the dashboard and its variables."""
+    """Yield each expression in the panels and variables of the dashboard."""
     found = dashboard()
     for panel in found["panels"]:
         yield from (target["expr"] for target in panel["targets"])
@@ -56,7 +56,7 @@ def exposition() -> Samples:
 
 
 def test_alerts_and_dashboard_name_metrics_and_labels_that_exist(exposition: Samples) -> None:
-    """The documentation names each metric and alert."""
+    """The documentation also names each metric and each alert."""
     labels: dict[str, set[str]] = {}
     for name, of in exposition.series:
         labels.setdefault(name, {"job", "instance"}).update(label for label, _ in of)
@@ -80,7 +80,7 @@ def test_alerts_and_dashboard_name_metrics_and_labels_that_exist(exposition: Sam
 
 
 def test_grafana_can_read_the_dashboard() -> None:
-    """Panels do not overlap, each uses the chosen data source, and ids are unique."""
+    """Panels do not overlap, each uses the chosen data source, and their ids are unique."""
     found = dashboard()
     variables = {each["name"]: each for each in found["templating"]["list"]}
     assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
@@ -111,7 +111,7 @@ def promtool(*words: str, given: str | None = None) -> subprocess.CompletedProce
 
 @needs_prometheus
 def test_promtool_accepts_the_rules_the_metrics_and_the_dashboard(exposition: Samples) -> None:
-    """It accepts the configuration, rules, tests of the rules, metrics and the dashboard's expressions."""
+    """promtool checks the configuration, the rules and the metrics, and runs the tests of the rules."""
     for words in (
         ("check", "config", "prometheus.yml"), ("check", "rules", "rules.yml"),
         ("test", "rules", "rules_test.yml"),

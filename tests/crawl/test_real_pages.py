@@ -85,20 +85,20 @@ SPIDER = spider_of(
 
 @pytest.fixture(scope="module")
 def start_url() -> Iterator[str]:
-    """Serve the folder PAGES and yield the URL of its first page."""
+    """Serve the folder PAGES, and yield the URL of its first page."""
     if not (PAGES / "index.html").is_file():
         pytest.skip(f"no pages in {PAGES}: install python3.11-doc, or name a folder in DQ_TEST_PAGES")
     command = [sys.executable, "-c", SERVER, str(PAGES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout
         os.set_blocking(server.stdout.fileno(), False)
-        port = int(wait_until(server.stdout.readline, "the server says its port"))
+        port = int(wait_until(server.stdout.readline, "the server prints its port"))
         yield f"http://127.0.0.1:{port}/index.html"
         server.kill()
 
 
 def report(crawl: str, project: Project, began: float, held: int = 0) -> set[str]:
-    """Print a crawl's figures and return the processed pages with their statuses."""
+    """Print the figures of a crawl, and return the processed pages with their statuses."""
     seconds = time.monotonic() - began
     done = project.count("done")
     repeats = sum(done.values()) - len(done)
@@ -115,7 +115,7 @@ def report(crawl: str, project: Project, began: float, held: int = 0) -> set[str
 def test_many_workers_process_the_pages_that_plain_scrapy_does(
     start_url: str, start_redis: StartRedis, make_project: MakeProject
 ) -> None:
-    """One worker, and three workers with a kill halfway, process the same URLs as Scrapy's scheduler."""
+    """One worker, and three workers with a kill midway, process the same URLs as Scrapy's scheduler."""
     redis = start_redis(appendonly=True)
     plain = make_project([start_url], spider=SPIDER, settings=PLAIN)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Runs of a crawl: when a new run begins, which state the last one leaves, and which state crawls share."""
+"""Runs of a crawl: when a new run begins, what a finished run leaves, and what crawls share."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NEW_LINK = spider_of("""
 
 
 def key_names(redis: RedisServer, crawl: str) -> set[str]:
-    """Return the crawl's Redis keys, without the prefix and the history."""
+    """Return the names of the crawl's Redis keys, without their prefix, and without its history."""
     with connect_url(redis.url) as client:
         found = {key.decode().rpartition("}:")[2] for key in stored.crawl_keys(client, crawl)}
     return found - set(stored.HISTORY)
 
 
 def test_a_crawl_after_a_finished_one_is_a_new_run(plant: Plant) -> None:
-    """It crawls everything again. A finished run leaves only its tombstone in Redis."""
+    """The new run crawls all pages again. A finished run leaves only its tombstone in Redis."""
     redis, site, project = plant(pages=20)
 
     project.run_to_end()
@@ -69,7 +69,7 @@ STARTING = spider_of("""
 
 
 def test_a_run_reports_that_all_its_start_requests_were_already_seen(plant: Plant) -> None:
-    """They are filtered, like SitemapSpider's start requests, and the second run crawls nothing."""
+    """The start requests are filtered, like SitemapSpider's, so the second run crawls nothing."""
     spider = STARTING.replace("yield request", "yield request.replace(dont_filter=False)")
     _, site, project = plant(spider=spider, settings={"SCHEDULER_PERSIST": True}, pages=5)
     first, second = project.run_worker(), project.run_worker()
@@ -97,7 +97,7 @@ def test_persist_keeps_seen_for_the_next_run(plant: Plant) -> None:
 def test_a_named_run_is_crawled_once(plant: Plant) -> None:
     """A worker that starts after the end of its DQ_RUN_NAME closes. Another name starts a new run.
 
-    The late worker calls neither start() nor spider_idle handlers: nothing could use a request from them.
+    The late worker calls neither start() nor spider_idle handlers, because their requests would be dropped.
     """
     settings = {"FEEDS": {"items.json": {"format": "json", "overwrite": True}}}
     redis, site, project = plant(spider=STARTING, settings=settings, pages=20)
@@ -123,7 +123,7 @@ def test_a_named_run_is_crawled_once(plant: Plant) -> None:
 
 @pytest.fixture
 def embedded_folder() -> Iterator[list[Path]]:
-    """Yield a list; the fixture kills an embedded Redis whose folder a test appends to this list."""
+    """Yield a list. After the test, the embedded Redis of each folder in the list is killed."""
     folders: list[Path] = []
     yield folders
     for folder in folders:
@@ -136,9 +136,9 @@ def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
     make_project: MakeProject,
     embedded_folder: list[Path],
 ) -> None:
-    """Without a REDIS_URL, workers share a server of the project. The last worker stops it.
+    """Without a REDIS_URL, workers share a server of the project. The last worker stops the server.
 
-    The next crawl starts the server again and finds the stored requests.
+    After a kill of all workers, the server still has the crawl, and the next worker continues it.
     """
     site = start_site(pages=120, latency_s=0.15)
     project = make_project([site.start_url], settings={"DQ_RUN_NAME": "once"})
@@ -161,7 +161,7 @@ def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
     assert sum(done.values()) - len(done) <= held
     assert not RedisDirectory(folder).server_lives()
     with suppress(psutil.NoSuchProcess):
-        # Its parent is gone. It stays a zombie if process 1 does not reap it.
+        # The server's parent is gone. The server stays a zombie if process 1 does not reap it.
         assert psutil.Process(server).status() == psutil.STATUS_ZOMBIE
     others = stat.S_IRWXG | stat.S_IRWXO
     for path in (folder, *folder.rglob("*")):

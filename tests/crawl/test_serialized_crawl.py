@@ -18,14 +18,14 @@ from support.waiting import wait_until
     ids=["json", "pickle"],
 )
 def test_a_crawl_with_its_own_serializer_is_complete(settings: dict[str, Any], plant: Plant) -> None:
-    """Redis stores the requests in that format, and each page is crawled once."""
+    """Redis stores the requests in the serializer's format, and each page is crawled once."""
     settings |= {"DQ_PARTITION_BY": "none", "DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4}
     redis, site, project = plant(settings=settings, pages=60, latency_s=0.02)
     worker = project.start_worker()
     with redis.client() as client:
         backlog = f"dq:{{{project.name}}}:backlog:0:"
-        element = wait_until(lambda: client.lindex(backlog, 0), "something waits", 20)
-    assert element[20] == SERIALIZED  # after its sequence and its id
+        element = wait_until(lambda: client.lindex(backlog, 0), "a request waits", 20)
+    assert element[20] == SERIALIZED  # the format byte follows the sequence number and the id
     assert worker.wait(60) == 0
     assert worker.close_reason == "finished"
     assert set(project.count("done").values()) == {1}
@@ -37,7 +37,7 @@ def test_a_crawl_with_its_own_serializer_is_complete(settings: dict[str, Any], p
 def test_pickle_that_is_not_trusted_stops_the_crawl_before_it_begins(
     start_redis: StartRedis, make_project: MakeProject
 ) -> None:
-    """One ERROR line names the solution. The worker does not touch Redis."""
+    """One ERROR line names the solution, and the worker sends nothing to Redis."""
     redis = start_redis()
     project = make_project(["http://127.0.0.1:9/"], redis_url=redis.url)
     worker = project.run_worker(settings={"SCHEDULER_SERIALIZER": "scrapy_redis.picklecompat"})

@@ -63,7 +63,7 @@ INTERRUPTED = spider_of("""
 
 
 def crawl(project: Project, workers: int) -> list[Worker]:
-    """Run *workers* to the end, all beginning with start() at the same moment; return them."""
+    """Run *workers* to the end and return them. Their start() begin at the same moment."""
     started = project.start_workers(workers)
     for worker in started:
         worker.wait_for_log("] INFO: Crawl '")
@@ -73,9 +73,9 @@ def crawl(project: Project, workers: int) -> list[Worker]:
 
 
 def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(plant: Plant) -> None:
-    """The retry and the redirect of a start request copy its meta, but are no start requests themselves."""
-    # Two retries, so that the second can come from another worker than the first; and several workers get
-    # many requests to one landing page. With dont_filter=True plain Scrapy crawls them all, and so do they.
+    """The retry and the redirect of a start request copy its meta, but are no start requests."""
+    # There are two retries, so that the second may come from another worker. Many requests lead to one
+    # landing page: with dont_filter=True, plain Scrapy crawls all of them, and so do several workers.
     flaky = [f"/p/0?flaky=2&n={number}" for number in range(12)]
     moved = [f"/moved?to=/landing%3Fs%3D0&s=0.3&n={number}" for number in range(12)]
     _, site, project = plant(targets=flaky + moved, spider=GATHERED, pages=20)
@@ -102,10 +102,10 @@ def test_a_start_request_that_is_retried_or_redirected_is_crawled_once(plant: Pl
 def test_start_requests_are_run_once_per_run(
     settings: dict[str, Any], workers: int, times: int, plant: Plant
 ) -> None:
-    """The run crawls each of 50 start requests once, equal ones too, however many workers there are.
+    """Each of 50 start requests is crawled once, even equal ones, by any number of workers.
 
-    This also holds without the middleware that marks them, and with a scheduler class that copies them.
-    With DQ_SEED_ONCE = False, each worker's start requests are crawled.
+    This is also true without the middleware that marks start requests, and with a scheduler class that copies
+    them. With DQ_SEED_ONCE = False, each worker's start requests are crawled.
     """
     targets = [f"/seed?s=0&n={number}" for number in range(44)] + ["/same?s=0"] * 6
     _, site, project = plant(targets=targets, spider=GATHERED + COPIES, settings=settings, pages=1)
@@ -124,10 +124,9 @@ def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """A start request with dont_filter=True is not in `seen`: a link to its page is crawled once.
+    """A start request with dont_filter=True is not in `seen`, so one link to its page is crawled.
 
-    A start request with dont_filter=False is also crawled once per run, and a link to its page is a
-    duplicate.
+    A start request with dont_filter=False is also crawled once per run, but links to its page are duplicates.
     """
     redis = start_redis(appendonly=True)
     site = start_site(pages=20)
@@ -144,7 +143,7 @@ def test_links_back_to_start_pages_are_followed_as_by_plain_scrapy(
 
 
 def test_items_of_start_are_emitted_once_per_worker(plant: Plant) -> None:
-    """Only requests are admitted once per run. The pipelines of each worker get the items of start()."""
+    """Only requests are admitted once per run. Each worker's pipelines get the items of its start()."""
     _, site, project = plant(spider=ITEM_FIRST, pages=5)
 
     crawl(project, 2)
@@ -153,15 +152,15 @@ def test_items_of_start_are_emitted_once_per_worker(plant: Plant) -> None:
 
 
 def test_a_start_that_raises_leaves_the_run_open(plant: Plant) -> None:
-    """Workers crawl the requests before the error and close with `start_error`. The next does the rest."""
+    """Workers crawl the requests from before the error, and close with `start_error`. The next crawls all."""
     targets = [f"/seed?s=0&n={number}" for number in range(10)]
     redis, _, project = plant(targets=targets, spider=INTERRUPTED, pages=1)
 
-    # Each worker waits for the other one's work, and both waits end.
+    # Each worker waits until the other has no work, and both waits must end.
     workers = project.start_workers(2, environ={"FAIL_AFTER": "5"})
     assert project.wait() == ["start_error", "start_error"]
     assert all("the same command runs start() again" in worker.text for worker in workers)
-    assert all(worker.text.count("] ERROR: ") == 1 for worker in workers)  # Scrapy's, with the traceback
+    assert all(worker.text.count("] ERROR: ") == 1 for worker in workers)  # Scrapy's line, with the traceback
     assert project.count("done") == dict.fromkeys(targets[:5], 1)
     with connect_url(redis.url) as client:
         overview = peek(client, project.name)

@@ -1,4 +1,4 @@
-"""A stopped crawl resumes: nothing is lost, and only unfinished pages are crawled again."""
+"""A stopped crawl is resumed. Nothing is lost, and only unfinished pages are crawled again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def repeats(project: Project) -> int:
 
 
 def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
-    """One worker gets SIGTERM, one Ctrl-C. They finish the pages at work and leave the rest."""
+    """One worker gets SIGTERM and one Ctrl-C. They finish their pages, and leave the others waiting."""
     redis, site, project = plant(spider=GATHERED, pages=150, latency_s=0.2)
     workers = project.start_workers(2)
     let_go(project)
@@ -63,7 +63,7 @@ def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
     assert (stopped.phase, stopped.members, stopped.census.in_flight) == ("open", [], 0)
     assert stopped.census.waiting > 0
     assert stopped.census.done == len(project.count("done"))
-    left = f"{stopped.census.waiting} waiting, 0 in flight"  # the last worker to leave logs this
+    left = f"{stopped.census.waiting} waiting, 0 in flight"  # the last worker that leaves logs this
     told = "this worker stops (shutdown) before the run has finished: "
     assert all(told in worker.text for worker in workers)
     assert any(told + left in worker.text for worker in workers)
@@ -73,26 +73,28 @@ def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
 
 
 def test_a_page_that_arrives_after_the_grace_is_left_to_the_next_worker(plant: Plant) -> None:
-    """A callback at work ends. A page that arrives after the grace is neither parsed nor retried here."""
+    """Callbacks in progress end. Pages that arrive after the grace are neither parsed nor retried."""
     targets = ["/work?s=0", "/late?s=3", "/down?s=3&status=503"]
     redis, site, project = plant(targets=targets, spider=WORKS, settings={"DQ_SHUTDOWN_GRACE": 1}, pages=1)
     worker = project.start_worker()
-    wait_until(lambda: site.hits().total() == 3 and project.count("start"), "all are asked for, one parsed")
+    wait_until(
+        lambda: site.hits().total() == 3 and project.count("start"), "all pages are requested, one is parsed"
+    )
     worker.terminate()
     worker.wait(40)
     assert worker.close_reason == "shutdown"
     assert project.count("done") == {"/work?s=0": 1}
     assert "2 downloads are given up" in worker.text
     assert not re.search("ERROR|Traceback|Unhandled|Error while", worker.text)
-    assert overview_of(redis, project).census.waiting == 3  # including the page of the callback
+    assert overview_of(redis, project).census.waiting == 3  # including the page whose callback ended
     project.run_to_end(settings={"RETRY_ENABLED": False, "HTTPERROR_ALLOW_ALL": True})
     assert project.count("done") == {"/work?s=0": 2, "/late?s=3": 1, "/down?s=3&status=503": 1}
 
 
 def test_a_close_without_redis_ends_and_loses_nothing(plant: Plant) -> None:
-    """If Redis does not answer, a stop takes slightly longer than DQ_SHUTDOWN_GRACE and logs one ERROR.
+    """Without an answer from Redis, a stop takes little longer than DQ_SHUTDOWN_GRACE, with one ERROR.
 
-    The grace begins with the signal, not with the end of the pages at work.
+    The grace begins with the signal, not with the end of the pages in progress.
     """
     grace_s, timeout_s = 2, 0.5
     params = {"socket_timeout": timeout_s}
@@ -106,7 +108,7 @@ def test_a_close_without_redis_ends_and_loses_nothing(plant: Plant) -> None:
         stopped_at, clock = time.monotonic(), Stopwatch()
         worker.terminate()
         worker.wait()
-        # The limit covers the grace and a last try, which may have to connect first.
+        # The limit includes the grace and one last try, which may have to connect first.
         assert clock.seconds < grace_s + 2 * timeout_s + 1.5
         assert time.monotonic() - stopped_at > grace_s - 0.5
     finally:

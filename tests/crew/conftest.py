@@ -16,7 +16,7 @@ from support.tree_site import TreeSite
 
 
 class Scene:
-    """A site, a project that crawls it, and the crews that a test has started there."""
+    """A site, a project that crawls it, and the crews that a test has started for it."""
 
     def __init__(self, site: TreeSite, project: Project, stack: ExitStack) -> None:
         self.site = site
@@ -26,7 +26,7 @@ class Scene:
         self._crews = 0
 
     def crew(self, *words: str) -> CrewProcess:
-        """Start `scrapy dq crawl SPIDER *words`."""
+        """Start `scrapy dq crawl SPIDER` with more *words*."""
         self._crews += 1
         crew = CrewProcess(self.project, *words, number=self._crews)
         self._stack.callback(crew.close)
@@ -41,7 +41,7 @@ SetScene = Callable[..., Scene]
 
 @pytest.fixture
 def scene(redis_server: RedisServer, start_site: StartSite, make_project: MakeProject) -> Iterator[SetScene]:
-    """Yield a function that sets the scene; it takes Tree's arguments, project settings and a spider."""
+    """Yield a function that makes a Scene, given project settings, a spider, and options of the site."""
     with ExitStack() as stack:
 
         def make(project: dict[str, Any] | None = None, spider: str = SPIDER, **tree: Any) -> Scene:

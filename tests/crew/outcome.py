@@ -1,4 +1,4 @@
-"""Count the leases, journals and feed items that tests of crews compare."""
+"""Functions that count the leases, journals and feed items that tests of crews compare."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from support.waiting import wait_until
 
 
 def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
-    """Return the number of leases of a process, or of all processes without *pid*."""
+    """Return the number of leases of the process *pid*, or of all processes."""
     with connect_url(redis.url) as client:
         members = peek(client, scene.project.name).members
     return sum(member.in_flight for member in members if pid in (None, member.identity["pid"]))
 
 
 def repeats(scene: Scene) -> int:
-    """Assert that the feed has an item of each page; return how many items it repeats."""
+    """Assert that the feed has an item of each page. Return how many further items it has."""
     found = paths_of(scene.feed)
     assert set(found) == scene.site.paths
     return found.total() - len(found)
 
 
 def journals(scene: Scene, kind: str = "journal") -> list[Path]:
-    """Return the journals whose items may be in no feed, or with *kind* "exported" all other journals."""
+    """Return the journals whose items may be in no feed, or with *kind* "exported" the other journals."""
     return sorted(scene.project.folder.glob(f".scrapy/dq/items/*/*.{kind}"))
 
 
 def assert_tidy(scene: Scene) -> None:
-    """Assert that no unfinished file lies beside the feed, and that no item is only in a journal."""
+    """Assert that no unfinished file is beside the feed, and that all items of journals are in feeds."""
     assert not list(scene.feed.parent.glob(".*.new"))
     assert not journals(scene)
 
 
 def start_and_wait(scene: Scene, *words: str, part: float = 0.2) -> CrewProcess:
-    """Start a crew of two, and wait until a part of the site is done."""
+    """Start a crew of two, and wait until *part* of the site is done."""
     crew = scene.crew("-w", "2", "-o", "items.jsonl", *words)
     goal = scene.done() + part * len(scene.site.paths)
     wait_until(lambda: scene.done() >= goal or not crew.running, f"{goal} pages are done", 30)

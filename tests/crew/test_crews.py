@@ -1,4 +1,4 @@
-"""`scrapy dq crawl` with real workers: one feed, the workers' settings, late workers, the exit status."""
+"""`scrapy dq crawl` with real workers: a shared feed, their settings, late workers, the exit status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAILS = spider_of("""
         yield from super().parse(response)
 """)
 LATE = spider_of("", before="time.sleep(2 * ('\"number\": %d' in os.environ.get('SCRAPY_DQ_CREW', '')))\n")
-"""A spider; the worker with that number starts two seconds late."""
+"""A spider whose worker with the given number starts two seconds late."""
 OWN_EXTENSIONS = spider_of("""
     class Own:
         pass
@@ -50,7 +50,7 @@ TELLS_COLLECTOR = spider_of("""
 
 
 def test_two_workers_crawl_a_site_and_write_one_feed(scene: SetScene) -> None:
-    """The feed has each page's item once, and the output is readable in a pipe."""
+    """The feed has the item of each page once, and the output can be read in a pipe."""
     here = scene(pages=60, latency_s=0.05)
     crew = here.crew("-w", "2", "-o", "items.jsonl", "-o", "items.csv", "-O", "items.json")
     assert crew.wait() == 1
@@ -79,13 +79,13 @@ def test_two_workers_crawl_a_site_and_write_one_feed(scene: SetScene) -> None:
     table = [line for line in crew.out.splitlines() if not line.startswith("Crawl")]
     assert max(map(len, table)) <= LONGEST_LINE
     assert re.search(r"^ +all .* 60 +60 ", crew.out, re.MULTILINE)
-    assert "requests done: " not in crew.out  # robots.txt does not count as a page
+    assert "requests done: " not in crew.out  # requests for robots.txt are done, but are no pages
 
 
 def test_a_spider_with_its_own_extensions_runs_in_a_crew(
     scene: SetScene,
 ) -> None:
-    """A spider's own EXTENSIONS do not remove the extension that makes a process a crew's worker."""
+    """A spider's EXTENSIONS do not remove the extension that makes a process a worker of the crew."""
     here = scene(pages=5, spider=OWN_EXTENSIONS)
     crew = here.crew("-w", "1", "-o", "items.jsonl", "--log-dir", "logs")
     assert crew.wait() == 0
@@ -100,7 +100,7 @@ def test_a_spider_with_its_own_extensions_runs_in_a_crew(
 
 @pytest.mark.parametrize("tuned", [True, False])
 def test_workers_collect_garbage_rarely(scene: SetScene, tuned: bool) -> None:
-    """With DQ_TUNE_GC = False, they keep Python's thresholds."""
+    """With DQ_TUNE_GC = False, workers keep Python's thresholds."""
     here = scene(pages=1, spider=TELLS_COLLECTOR)
     crew = here.crew("-w", "1", "--log-dir", "logs", "-s", f"DQ_TUNE_GC={tuned}")
     assert crew.wait() == 0
@@ -112,7 +112,7 @@ def test_workers_collect_garbage_rarely(scene: SetScene, tuned: bool) -> None:
 @pytest.mark.skipif(not hasattr(default_settings, "REMOTE_CONTROL_ENABLED"), reason="Scrapy before 2.19")
 @pytest.mark.parametrize("asked", [False, True])
 def test_the_remote_control_of_scrapy_is_off_in_workers_by_default(scene: SetScene, asked: bool) -> None:
-    """Scrapy's RemoteControl, which is on by default, is off in a crew's workers."""
+    """Scrapy enables its RemoteControl by default, but a crew's workers do not."""
     here = scene(pages=1)
     if asked:
         with (here.project.folder / "tree_project" / "settings.py").open("a") as file:
@@ -126,7 +126,7 @@ def test_the_remote_control_of_scrapy_is_off_in_workers_by_default(scene: SetSce
 
 
 def test_items_of_a_retry_after_the_end_are_appended_to_the_feed(scene: SetScene) -> None:
-    """When `scrapy dq retry` opens a finished run again, its feed continues, even with -O."""
+    """`scrapy dq retry` opens the finished run again, so its feed is continued, even with -O."""
     here = scene(pages=13, spider=FAILS)
     words = ("-w", "1", "-O", "items.jsonl")
     first = here.crew(*words, "-a", "a=b", "-s", "DQ_MAX_ATTEMPTS=9")
@@ -154,7 +154,7 @@ def test_items_of_a_retry_after_the_end_are_appended_to_the_feed(scene: SetScene
     "where", ["| head -c 1", "2>&1 | head -n 1", "> /dev/full", "2> /dev/full", ">&- 2>&-"]
 )
 def test_a_complete_crawl_exits_with_0_even_if_its_reader_has_gone(scene: SetScene, where: str) -> None:
-    """The reader of a pipe is gone or a disk is full. The feed is complete, so the exit status is 0."""
+    """The reader of a pipe is gone, or a disk is full. The feed is complete, so the exit status is 0."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
     environ = here.project.environ()
@@ -170,7 +170,7 @@ def test_a_complete_crawl_exits_with_0_even_if_its_reader_has_gone(scene: SetSce
 
 
 def test_a_crew_works_with_closed_standard_streams(scene: SetScene) -> None:
-    """The workers' pipes do not take the numbers of closed streams. JSON output has no other text in it."""
+    """The workers' pipes do not get the numbers of closed streams. --json prints only JSON."""
     here = scene(pages=3)
     command = shlex.join([*here.project.command("dq", "crawl", here.project.name), "-w", "1"])
     for where in ("<&- >&- 2>&-", "--json <&- 2>&-"):
@@ -183,7 +183,7 @@ def test_a_crew_works_with_closed_standard_streams(scene: SetScene) -> None:
 
 
 def test_a_late_worker_begins_no_new_run(scene: SetScene, redis_server: RedisServer) -> None:
-    """It finds the crew's run finished and closes. So does a late crew, and its -O keeps the feed."""
+    """The late worker finds the run finished, and closes. So does a late crew, whose -O keeps the feed."""
     here = scene(pages=3, spider=LATE % 2)
     crew = here.crew("-w", "2", "-o", "items.jsonl")
     assert crew.wait() == 0
@@ -198,7 +198,7 @@ def test_a_late_worker_begins_no_new_run(scene: SetScene, redis_server: RedisSer
 
 
 def test_csv_has_the_columns_of_all_items(scene: SetScene) -> None:
-    """No worker's first item has all columns, and one worker adds some late."""
+    """No worker's first item has all columns, and a worker may find new ones late."""
     spider = spider_of("""
     def parse(self, response):
         for found in super().parse(response):
@@ -216,7 +216,7 @@ def test_csv_has_the_columns_of_all_items(scene: SetScene) -> None:
 
 
 def test_a_feed_that_cannot_be_stored_is_a_failure(scene: SetScene) -> None:
-    """Each worker stores its own feed on another machine. The output does not show the login."""
+    """The crew's exit status is 1. The output does not show the login."""
     here = scene(pages=3)
     crew = here.crew("-w", "1", "-o", f"ftp://me:s3kr@127.0.0.1:{free_port()}/%(dq_worker)s.jl")
     assert crew.wait() == 1
@@ -229,10 +229,10 @@ def test_a_feed_that_cannot_be_stored_is_a_failure(scene: SetScene) -> None:
 def test_a_stop_also_applies_to_a_worker_that_has_just_died(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """A worker that died before `scrapy dq stop` is not restarted. A worker that joins later closes."""
+    """A worker that died before `scrapy dq stop` is not restarted, and a worker that joins later closes."""
     here = scene(pages=400, latency_s=0.1, project={"CONCURRENT_REQUESTS": 1}, spider=LATE % 3)
     crew = here.crew("-w", "3", "-o", "items.jsonl")
-    wait_until(lambda: here.done() >= 4, "some pages are done", 20)
+    wait_until(lambda: here.done() >= 4, "four pages are done", 20)
     with connect_url(redis_server.url) as client, crew.frozen():  # the crew sees the death after the stop
         os.kill(crew.pids[1], signal.SIGKILL)
         steer(client, here.project.name, Command.STOP)

@@ -1,4 +1,4 @@
-"""A crew explains errors, holds, waits and differing counts, both while it runs and at its end."""
+"""A crew explains errors, holds, waits and differences between counts, in its view and at its end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_the_crew_explains_why_pages_and_finished_requests_differ(scene: SetScen
 def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """A warning and the last line report it, and the status is 3. The same command then begins its run."""
+    """A warning and the last line report this, and the exit status is 3. The next command begins its run."""
     here = scene(pages=30, latency_s=0.1)
     (killed,) = here.project.start_workers(1, settings={"DQ_RUN_NAME": "night-6"})
-    wait_until(lambda: here.done() > 3, "night-6 is under way")
+    wait_until(lambda: here.done() > 3, "night-6 has begun")
     killed.kill()
     here.site.set_latency(0.0)
     crew = here.crew("-w", "1", "-s", "DQ_RUN_NAME=night-7", "--logfile", "crawl.log")
@@ -49,7 +49,7 @@ def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
 
 
 def test_the_crew_shows_the_errors_of_its_workers_and_their_log_files(scene: SetScene) -> None:
-    """The crew prints the first line of each error with the worker's number. Each worker has its own log."""
+    """The crew prints the first line of each error with the worker's number. Each worker has a log."""
     spider = spider_of("""
     def parse(self, response):
         yield from super().parse(response)
@@ -70,7 +70,7 @@ def test_the_crew_shows_the_errors_of_its_workers_and_their_log_files(scene: Set
 
 
 def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: SetScene) -> None:
-    """It cannot be stored. If a later request cannot be stored, only its worker's log has a warning."""
+    """Each worker crawls a start request that cannot be stored. Other local requests are only in logs."""
     spider = spider_of("""
     async def start(self):
         self.record("joined", "/")
@@ -93,7 +93,7 @@ def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: SetScene) 
 
 
 def test_a_crew_shows_that_the_crawl_is_on_hold(scene: SetScene, redis_server: RedisServer) -> None:
-    """The crew shows the counts. At its end, it prints the command that continues the crawl."""
+    """The crew shows the hold. At its end, it prints the command that ends the hold."""
     here = scene(pages=40, latency_s=0.1)
     name = here.project.name
     crew = here.crew("-w", "1")
@@ -114,12 +114,12 @@ def test_a_crew_shows_that_the_crawl_is_on_hold(scene: SetScene, redis_server: R
 
 
 def test_a_crew_shows_why_its_workers_wait(scene: SetScene, redis_server: RedisServer) -> None:
-    """If Redis is full, it still answers the crew, but nothing moves. With memory, the crawl continues."""
+    """A full Redis still answers the crew, but accepts no work. With more memory, the crawl continues."""
     here = scene(pages=200, latency_s=0.1)
     with redis_server.client() as client:
         crew = here.crew("-w", "2")
         try:
-            wait_until(lambda: here.done() > 5, "it crawls", 60)
+            wait_until(lambda: here.done() > 5, "the crew crawls", 60)
             client.config_set("maxmemory", 1)
             why = re.compile(" waits?: Redis's memory is full: raise its maxmemory")
             wait_until(lambda: why.search(crew.err), "the crew says why its workers wait", 60)
@@ -142,7 +142,7 @@ FAILING = spider_of("""
 
 
 def test_an_incomplete_start_and_repeated_errors_are_explained(scene: SetScene) -> None:
-    """The crew names the commands that run start() again or end the run. It shows a repeated error once."""
+    """The crew names the commands that run start() again or end the run. A repeated error is shown once."""
     here = scene(pages=10, spider=FAILING)
     crew = here.crew("-w", "1")
     assert crew.wait() == 1

@@ -1,4 +1,4 @@
-"""A worker of a crew or its parent is killed: work continues, and every item is in the feed."""
+"""A worker of a crew or its parent is killed. The work continues, and every item is in the feed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import Stopwatch, wait_until
 
 
 def test_a_killed_worker_is_replaced(scene: SetScene) -> None:
-    """No item is missing. Its unfinished pages are crawled twice, but have their items once."""
+    """No item is missing. Pages in progress are crawled twice, but each has its items once."""
     here = scene(pages=80, latency_s=0.2)
     crew = start_and_wait(here)
     os.kill(crew.pids[0], signal.SIGKILL)
@@ -32,7 +32,7 @@ def test_a_killed_worker_is_replaced(scene: SetScene) -> None:
 def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """The workers notice the death and stop within the grace. The next crew exports their items as well."""
+    """The workers notice the death, and stop within the grace. The next crew also exports their items."""
     here = scene(pages=80, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -54,7 +54,7 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
 def test_scrapy_crawl_after_a_killed_parent_reports_its_items_and_loses_none(
     scene: SetScene, addon: bool
 ) -> None:
-    """`scrapy crawl` continues as with -o. A later crew exports the rest and keeps the feed, even with -O."""
+    """`scrapy crawl` continues as with -o. The next crew exports the other items, even with -O."""
     here = scene({"ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}, pages=60, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -74,7 +74,7 @@ def test_scrapy_crawl_after_a_killed_parent_reports_its_items_and_loses_none(
 
 
 def test_the_items_of_a_killed_crew_are_in_the_feeds_of_the_next(scene: SetScene) -> None:
-    """The names of feeds may differ. Each feed gets all items of the run, and keeps the time in its name."""
+    """The next crew may name other feeds. Each has all items of the run, and keeps the time in its name."""
     here = scene(pages=60, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -96,7 +96,7 @@ def test_the_items_of_a_killed_crew_are_in_the_feeds_of_the_next(scene: SetScene
 
 @pytest.mark.parametrize("flag", ["-o", "-O"])
 def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_written(scene: SetScene, flag: str) -> None:
-    """It is written before a new run begins: this command crawls nothing, and the next one crawls again."""
+    """The feed is written before a new run begins. This command crawls nothing; the next one begins a run."""
     here = scene(pages=5)
     assert here.crew("-w", "1", flag, "items.jsonl").wait() == 0
     for path in journals(here, "exported"):
@@ -118,14 +118,14 @@ def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_written(scene: Se
 
 
 def test_restarts_have_a_limit(scene: SetScene) -> None:
-    """At the limit the crew continues with its live workers. Without any, it prints this and exits with 1."""
+    """At the limit, the crew continues with its live workers. Without any worker, it ends with status 1."""
     here = scene(pages=100, latency_s=0.3)
     crew = start_and_wait(here, "--restarts", "0")
     first, second = crew.pids
     os.kill(first, signal.SIGKILL)
     crew.wait_for("worker 1 is not restarted: 0 restarts are the limit (--restarts)")
     done = here.done()
-    wait_until(lambda: here.done() > done + 4, "the other goes on", 10)
+    wait_until(lambda: here.done() > done + 4, "the other worker crawls", 10)
     os.kill(second, signal.SIGKILL)
     assert crew.wait(10) == 1
     assert "No worker is left, and the run is not finished." in crew.err

@@ -1,4 +1,4 @@
-"""A crew stops after one Ctrl-C, after two, or with workers that hang; a later crew continues."""
+"""A crew stops after one Ctrl-C, after two, or with a hanging worker. A later crew continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import wait_until
 def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """The exit status is 1. The feed has all finished pages, even with -O, and no page is crawled twice."""
+    """The exit status is 1. Even with -O, the feed has the items of all done pages. None is crawled twice."""
     here = scene(pages=60, latency_s=0.3)
     here.feed.write_text("of an earlier crawl\n")
     crew = here.crew("-w", "2", "-O", "items.jsonl")
@@ -43,11 +43,11 @@ def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
 
 
 def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(scene: SetScene, redis_server: RedisServer) -> None:
-    """The crew does not wait for slow pages. The next crew crawls them."""
+    """The crew does not wait for slow pages. The next crew crawls these pages."""
     here = scene(pages=60, latency_s=0.2)
     crew = start_and_wait(here)
     here.site.set_latency(300)
-    wait_until(lambda: held_by(redis_server, here) >= 4, "slow pages are at work")
+    wait_until(lambda: held_by(redis_server, here) >= 4, "slow pages are in progress")
     crew.interrupt()
     crew.wait_for("Stopping: the workers finish")
     crew.interrupt()
@@ -61,7 +61,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(scene: SetScene, redis_
 
 
 def test_a_worker_that_does_not_stop_is_killed(scene: SetScene) -> None:
-    """A worker may hang in a callback even after the second Ctrl-C and the grace."""
+    """A worker may hang even after the second Ctrl-C and the grace."""
     here = scene(pages=60, latency_s=0.2, project={"DQ_SHUTDOWN_GRACE": 0})
     crew = start_and_wait(here)
     os.kill(crew.pids[0], signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""`scrapy dq crawl` and Scrapy alone export the same items, whichever process is killed."""
+"""`scrapy dq crawl` exports the same items as Scrapy alone, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def journals(here: Scene) -> list[Path]:
 
 
 def written(here: Scene, names: set[str]) -> dict[str, bytes]:
-    """Return the new files of the project's folder and remove them."""
+    """Return the new files in the project's folder, and remove them."""
     found = {}
     for path in here.project.folder.iterdir():
         if path.is_file() and path.name not in names and not re.match(r"crew-|worker-|record", path.name):
@@ -142,13 +142,13 @@ def written(here: Scene, names: set[str]) -> dict[str, bytes]:
 
 
 def test_all_kinds_of_feeds_equal_the_feeds_of_plain_scrapy(scene: SetScene) -> None:
-    """They are equal byte by byte, with formats, encodings, batches, filters, own classes or no items."""
+    """Feeds with formats, encodings, batches, filters, own classes or no items are equal byte by byte."""
     here = scene(KINDS_SETTINGS, pages=1, spider=MANY_KINDS)
     (here.project.folder / "tree_project" / "kinds.py").write_text(KINDS)
     names = {path.name for path in here.project.folder.iterdir()}
     here.project.run_worker(settings=PLAIN | {"DQ_ENABLED": "False"})
     alone = written(here, names)
-    assert len(alone) == len(FEEDS) - 1 + 15 + 1  # the batches and the extension's file
+    assert len(alone) == len(FEEDS) - 1 + 15 + 1  # plus the batches and the file of the extension
     crew = here.crew("-w", "1")
     assert crew.wait() == 0, crew.err + crew.out
     assert "all.json: 100 items\n" in crew.out
@@ -162,7 +162,7 @@ def test_all_kinds_of_feeds_equal_the_feeds_of_plain_scrapy(scene: SetScene) -> 
 
 
 def items_of(name: str, data: bytes) -> Iterator[str]:
-    """Yield each item of a feed, without the text around the whole list."""
+    """Yield each item of a feed, without the text around the items."""
     if name.endswith(".gz"):
         data = gzip.decompress(data)
     if name.endswith(".json"):
@@ -178,7 +178,7 @@ def items_of(name: str, data: bytes) -> Iterator[str]:
 
 
 def test_feeds_of_several_workers_have_the_items_of_plain_scrapy(scene: SetScene) -> None:
-    """Every kind of feed has each item as often. All batches except the last are full."""
+    """Each kind of feed has the same items as with Scrapy alone. All batches except the last are full."""
     here = scene(KINDS_SETTINGS, pages=12, spider=MANY_KINDS)
     (here.project.folder / "tree_project" / "kinds.py").write_text(KINDS)
     names = {path.name for path in here.project.folder.iterdir()}
@@ -194,7 +194,7 @@ def test_feeds_of_several_workers_have_the_items_of_plain_scrapy(scene: SetScene
             if name != "told":
                 counts[re.sub(r"batch-\d+", "batch", name)].update(items_of(name, data))
     for counts in found:
-        # The order of all items decides which items this feed has.
+        # The order of all items decides which items this feed contains.
         counts["second.jsonl"] = Counter({"": counts["second.jsonl"].total()})
     assert found[0] == found[1]
     sizes = [data.count(b"\n") for name, data in together.items() if name.startswith("batch-")]
@@ -219,15 +219,15 @@ class Waits(ItemFilter):
 
 
 def test_the_next_command_completes_a_killed_export(scene: SetScene) -> None:
-    """A command is refused while the export process outlives its parent. Later each item is there once."""
+    """Commands are refused while the export outlives its parent. Later, each item is in the feed once."""
     feeds = {"items.jsonl": {"format": "jsonlines", "item_filter": "tree_project.waits.Waits"}}
     here = scene({"FEEDS": feeds}, pages=10)
     (here.project.folder / "tree_project" / "waits.py").write_text(WAITS)
     wait, exporting = here.project.folder / "wait", here.project.folder / "exporting"
     wait.touch()
     crew = here.crew("-w", "2")
-    wait_until(exporting.exists, "it exports", 30)
-    wait_until(lambda: bool(exporting.read_text()), "it exports")
+    wait_until(exporting.exists, "the export begins", 30)
+    wait_until(lambda: bool(exporting.read_text()), "the process id is written")
     crew.kill()
     refused = here.crew("-w", "2")
     assert refused.wait() == 1
@@ -235,7 +235,7 @@ def test_the_next_command_completes_a_killed_export(scene: SetScene) -> None:
     os.kill(int(exporting.read_text()), signal.SIGKILL)
     assert not here.feed.exists()
     following = here.crew("-w", "2")
-    wait_until(lambda: "now, and nothing is crawled" in following.err, "it exports")
+    wait_until(lambda: "now, and nothing is crawled" in following.err, "the export begins again")
     following.interrupt()
     assert following.wait() == 1
     assert f"{here.feed} is not written: interrupted. Its items stay in " in following.out
@@ -276,7 +276,7 @@ def test_an_exporter_that_fails_at_its_end_has_not_written_the_feed(scene: SetSc
 
 
 def test_a_storage_that_is_down_gets_its_items_later(scene: SetScene) -> None:
-    """The output shows no login. The crew sends nothing to the storage before the run is finished."""
+    """The output shows no login. Nothing is sent to the storage before the run is finished."""
     here = scene(pages=30, latency_s=0.1)
     remote = f"ftp://me:s3kr@127.0.0.1:{free_port()}/all.jl"
     first = here.crew("-w", "1", "-o", remote, "-o", "items.jsonl", "-s", "CLOSESPIDER_PAGECOUNT=9")
@@ -317,13 +317,13 @@ MANY_ITEMS = spider_of("""
 
 
 def test_an_export_that_is_interrupted_leaves_no_file_behind(scene: SetScene) -> None:
-    """The export process removes its unfinished file. The next command writes the feed."""
+    """The export process removes its unfinished file, and the next command writes the feed."""
     feeds = {"items.jsonl": {"format": "jsonlines", "item_filter": "tree_project.slow.Slow"}}
     here = scene({"FEEDS": feeds}, pages=1, spider=MANY_ITEMS)
     (here.project.folder / "tree_project" / "slow.py").write_text(SLOW)
     building = here.feed.with_name(".items.jsonl.new")
     crew = here.crew("-w", "1")
-    wait_until(lambda: building.exists() or not crew.running, "it exports", 30)
+    wait_until(lambda: building.exists() or not crew.running, "the export begins", 30)
     crew.interrupt()
     assert crew.wait() == 1
     assert f"{here.feed} is not written: interrupted. Its items stay in " in crew.out
@@ -337,7 +337,7 @@ def test_an_export_that_is_interrupted_leaves_no_file_behind(scene: SetScene) ->
 def test_items_left_by_an_earlier_run_are_appended_but_never_replace_a_feed(
     scene: SetScene, flag: str
 ) -> None:
-    """The earlier crew was killed, and other workers have since begun and finished the next run."""
+    """The earlier crew was killed, and then other workers began and finished the next run."""
     here = scene(pages=3)
     assert here.crew("-w", "1", "-o", "first.jsonl").wait() == 0
     for path in (here.project.folder / ".scrapy" / "dq" / "items").glob("*/*.exported"):
@@ -358,7 +358,7 @@ LONG_ITEMS = spider_of("""
 
 
 def test_items_that_find_no_room_on_the_disk_come_back_by_a_retry(scene: SetScene, tmp_path: Path) -> None:
-    """First the disk of the journals is full, then the disk of the feed. Nothing is lost."""
+    """First the disk with the journals is full, then the disk with the feed. No item is lost."""
     with suppress(PermissionError), small_disk(tmp_path / "disk") as disk:
         here = scene(pages=30, spider=LONG_ITEMS, project={"DQ_DATA_DIR": str(disk.folder / "data")})
         disk.fill()

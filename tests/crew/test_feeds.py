@@ -1,4 +1,4 @@
-"""The workers' feed storage writes whole items, whatever the disk does."""
+"""The workers' feed storage writes whole items, even if the disk is full or fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.waiting import LONGEST_S, wait_until
 
 @contextmanager
 def room_for(size: int) -> Iterator[None]:
-    """Let files grow to *size* bytes and no further, as if the disk were full."""
+    """Let files grow to at most *size* bytes, as if the disk were full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -38,7 +38,7 @@ def room_for(size: int) -> Iterator[None]:
 
 
 def test_an_item_that_finds_no_room_leaves_no_partial_line(tmp_path: Path) -> None:
-    """The error is logged. Half an item would spoil the items written later, when there is room again."""
+    """The write raises. A part of an item would spoil the items that are written after it."""
     feed = tmp_path / "feed.jsonl"
     file: Any = UnbufferedFileFeedStorage(str(feed)).open(Spider("any"))
     exporter = JsonLinesItemExporter(file)
@@ -51,7 +51,7 @@ def test_an_item_that_finds_no_room_leaves_no_partial_line(tmp_path: Path) -> No
 
 
 def test_a_feed_can_be_written_to_a_pipe(tmp_path: Path) -> None:
-    """The storage cannot cut a pipe back to its last whole item."""
+    """A pipe cannot be cut back to its last whole item, but writing still works."""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     file: Any = UnbufferedFileFeedStorage(str(tmp_path / "pipe")).open(Spider("any"))
@@ -62,7 +62,7 @@ def test_a_feed_can_be_written_to_a_pipe(tmp_path: Path) -> None:
 
 
 def test_items_are_on_the_disk_within_about_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread other than the loop's calls fsync once a second and at the end."""
+    """A thread other than the loop's calls fsync, at most once a second, and at the end."""
     synced: list[tuple[int, int, float]] = []
     real = os.fsync
     path = tmp_path / "feed.jsonl"
@@ -70,7 +70,7 @@ def test_items_are_on_the_disk_within_about_a_second(tmp_path: Path, monkeypatch
     def fsync(descriptor: int) -> None:
         found = os.fstat(descriptor)
         real(descriptor)
-        if os.path.samestat(found, path.stat()):  # other tests' files may also be synced here
+        if os.path.samestat(found, path.stat()):  # another test's file may also be synced now
             synced.append((threading.get_ident(), found.st_size, time.monotonic()))
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -81,25 +81,25 @@ def test_items_are_on_the_disk_within_about_a_second(tmp_path: Path, monkeypatch
         exporter.export_item({"text": "often"})
         time.sleep(0.001)
         assert time.monotonic() < began + 30
-    wait_until(lambda: synced[-1][1] == path.stat().st_size, "the rest is synced")
+    wait_until(lambda: synced[-1][1] == path.stat().st_size, "all items are synced")
     for before, after in pairwise([began, *(at for *_, at in synced)]):
         assert after - before >= 0.9
     quiet = len(synced)
     time.sleep(2.2)
-    # One more fsync is allowed: a write can come between an fsync and the note that it was needed.
-    assert len(synced) <= quiet + 1, "nothing was written"
+    # One more fsync is allowed, because an item may be written between an fsync and the next check.
+    assert len(synced) <= quiet + 1, "no fsync is needed if nothing was written"
     exporter.export_item({"text": "last"})
     file.close()
     wait_until(lambda: "scrapy-dq-feed" not in {t.name for t in threading.enumerate()}, "the thread ends")
-    assert synced[-1][1] == path.stat().st_size, "the last one is synced"
-    assert len(synced) <= quiet + 2, "once"
+    assert synced[-1][1] == path.stat().st_size, "the last item must be synced"
+    assert len(synced) <= quiet + 2, "one fsync at the end is enough"
     assert threading.get_ident() not in {thread for thread, *_ in synced}
 
 
 def test_a_disk_that_fails_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The storage continues to write items. No thread ends with a traceback."""
+    """The storage continues to write items, and no thread ends with a traceback."""
 
     def fsync(descriptor: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -108,12 +108,12 @@ def test_a_disk_that_fails_is_reported(
     file: Any = UnbufferedFileFeedStorage(str(tmp_path / "feed.jsonl")).open(Spider("any"))
     file.write(b"an item\n")
     file.close()
-    wait_until(lambda: "feed.jsonl is not synced to the disk: [Errno 5]" in caplog.text, "a word")
+    wait_until(lambda: "feed.jsonl is not synced to the disk: [Errno 5]" in caplog.text, "a warning")
 
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Path) -> None:
-    """This includes a process that does not close its feed. A feed that cannot be synced is no error."""
+    """Even a process that does not close its feed syncs it. A feed that cannot be synced is no error."""
     program = (
         "import os, sys; from scrapy import Spider\n"
         "from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage\n"

@@ -1,4 +1,4 @@
-"""Three workers write feeds of all kinds and one worker is killed: every feed has each item once."""
+"""Three workers write feeds of all kinds, and one worker is killed. Every feed has each item once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def lines(path: Path) -> list[str]:
 
 
 def test_feeds_of_all_kinds_are_complete_when_a_worker_was_killed(scene: SetScene) -> None:
-    """csv.gz, XML, JSON, batches of 100 and a storage of the project each have every page once."""
+    """Feeds are csv.gz, XML, JSON, batches of 100 items, and a storage of the project."""
     own = {"FEEDS": FEEDS, "FEED_STORAGES": {"own": "tree_project.own.Storage"}}
     here = scene(own, pages=PAGES, latency_s=0.05)
     folder = here.project.folder

@@ -1,4 +1,4 @@
-"""Ctrl-C at the beginning, at the end and in a terminal prints one line and a table, never a traceback."""
+"""Ctrl-C at the start, at the end and in a terminal: the output is short, without a traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERRUPT = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
 
 
 def test_ctrl_c_while_the_spider_is_loaded_prints_one_line(scene: SetScene) -> None:
-    """The crawl has not begun at this time."""
+    """Ctrl-C comes before the crawl has begun."""
     here = scene(pages=3)
     (here.project.folder / "tree_project" / "spiders" / "spider.py").write_text(INTERRUPT)
     crew = here.crew("-w", "1")
@@ -27,7 +27,7 @@ def test_ctrl_c_while_the_spider_is_loaded_prints_one_line(scene: SetScene) -> N
 
 
 def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
-    """This holds even after Python has replaced Python handlers: it destroys modules later."""
+    """Python replaces Python handlers, and destroys modules afterwards. No signal has an effect then."""
     program = (
         "import os, signal\nfrom scrapy_dq.crew.supervisor import SIGNALS, StopSignals\n\n\n"
         "class Last:\n    def __del__(self, signals=SIGNALS, kill=os.kill, pid=os.getpid(), say=os.write):\n"
@@ -39,7 +39,7 @@ def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
 
 
 def test_ctrl_c_during_the_final_report_changes_nothing(scene: SetScene) -> None:
-    """The crew still prints the table and keeps the crawl's exit status. A second Ctrl-C ends a hung crew."""
+    """The crew prints its table and keeps the exit status. A second Ctrl-C ends a crew that hangs."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
     for signals, status in ((1, 0), (2, -signal.SIGINT)):
@@ -56,11 +56,11 @@ def test_ctrl_c_during_the_final_report_changes_nothing(scene: SetScene) -> None
         )  # fmt: skip
         os.close(theirs)
         try:
-            wait_until(here.feed.exists, "the feed is joined", 20)
+            wait_until(here.feed.exists, "the feed is written", 20)
             for _ in range(signals):
-                wait_until(lambda: hangs(crew), "it hangs at its first line: nobody reads", 20)  # noqa: B023
+                wait_until(lambda: hangs(crew), "the crew waits for a reader of its output", 20)  # noqa: B023
                 crew.send_signal(signal.SIGINT)
-            wait_until(lambda: hangs(crew) or crew.poll() is not None, "it has the last one")  # noqa: B023
+            wait_until(lambda: hangs(crew) or crew.poll() is not None, "the last signal has arrived")  # noqa: B023
             shown = b""
             while found := os.read(ours, 65536):
                 shown += found
@@ -77,7 +77,7 @@ def test_ctrl_c_during_the_final_report_changes_nothing(scene: SetScene) -> None
 
 
 def hangs(crew: subprocess.Popen[str]) -> bool:
-    """Tell whether the crew waits for a reader of its output, with no pending signal."""
+    """Return whether the crew waits for a reader of its output, without a pending signal."""
     try:
         process = Path("/proc", str(crew.pid))
         pending = re.findall(r"^(?:Sig|Shd)Pnd:\t(\w+)$", (process / "status").read_text(), re.M)
@@ -87,7 +87,7 @@ def hangs(crew: subprocess.Popen[str]) -> bool:
 
 
 def test_ctrl_c_in_the_live_view_prints_how_to_continue(scene: SetScene) -> None:
-    """Ctrl-C stops the workers. The crew names the command that continues."""
+    """Ctrl-C stops the workers, and the crew prints the command that continues the crawl."""
     here = scene(pages=60, latency_s=0.3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1"]
     terminal = Terminal(command, cwd=here.project.folder, env=here.project.environ())

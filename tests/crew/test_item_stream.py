@@ -1,4 +1,4 @@
-"""DQ_ITEMS = "redis": one host collects the items of workers anywhere in journals, each item once."""
+"""With DQ_ITEMS = "redis", one host collects the items of all workers in journals, each item once."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ STREAM: dict[str, Any] = {"ADDONS": {"scrapy_dq.Addon": 500}, "DQ_ITEMS": "redis
 
 
 def test_all_workers_share_a_feed(scene: SetScene, redis_server: RedisServer) -> None:
-    """The workers run plain `scrapy crawl`, and one is killed. The feed has each item once."""
+    """The workers run `scrapy crawl`, and one is killed. The feed has each item once."""
     here = scene(STREAM | {"FEEDS": {"all.jsonl": {"format": "jsonlines"}}}, pages=120, latency_s=0.05)
     first, second = here.project.start_worker(), here.project.start_worker()
-    wait_until(lambda: here.done() >= 40, "both work")
+    wait_until(lambda: here.done() >= 40, "both workers crawl")
     first.kill()
     third = here.project.start_worker()
     for worker in (second, third):
@@ -47,7 +47,7 @@ def test_all_workers_share_a_feed(scene: SetScene, redis_server: RedisServer) ->
 
 
 class Sender:
-    """A worker that sends items to a crawl's stream."""
+    """A worker that sends items to the stream of a crawl."""
 
     def __init__(self, client: Any, crawl: str) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class Sender:
         self.journal = name_of(RUN, 1, 0, uuid4().hex)
 
     def send(self, *numbers: int) -> None:
-        """Send one item for each number; the number is also in its message."""
+        """Send one item for each of *numbers*. The number is also the number of the message."""
         for number in numbers:
             records = self._packer.item(b"entry%d" % number, {"n": number})
             text = b"%s\0%s" % (self.journal.encode(), message(number, records))
@@ -64,14 +64,14 @@ class Sender:
 
 
 def collected(folder: Path) -> Counter[int]:
-    """Return how often the journals have each item, by its number."""
+    """Return how often the journals have each item, by the item's number."""
     journals = sorted(folder.glob("*.journal"))
     found = exported(journals, not_exported(journals, lambda size: None))
     return Counter(record.item(codec())["n"] for _, record in found)
 
 
 class Killed(Exception):
-    """Raised instead of sending SIGKILL."""
+    """Stands for the SIGKILL of a process."""
 
 
 class Dies:
@@ -91,7 +91,7 @@ class Dies:
 def test_a_collector_that_is_killed_collects_nothing_twice(
     redis_server: RedisServer, crawl_name: str, tmp_path: Path, torn: int
 ) -> None:
-    """It also collects items once that a worker sent twice. The end of a journal may be torn."""
+    """The collector also takes an item once that a worker sent twice. A journal may have a torn end."""
     with connect_url(redis_server.url) as client:
         sender = Sender(client, crawl_name)
         sender.send(1, 2, 3, 3, 2)
@@ -99,7 +99,7 @@ def test_a_collector_that_is_killed_collects_nothing_twice(
             Collector(Dies(client), crawl_name, tmp_path).collect(lambda count: None)
         path = tmp_path / sender.journal
         path.write_bytes(path.read_bytes()[: path.stat().st_size - torn])
-        sender.send(6, 4, 5, 6)  # the order after a roll-back of Redis
+        sender.send(6, 4, 5, 6)  # their order after a roll-back of Redis
         for _ in range(2):
             collector = Collector(client, crawl_name, tmp_path)
             collector.collect(lambda count: None)
@@ -111,7 +111,7 @@ def test_a_collector_that_is_killed_collects_nothing_twice(
 def test_messages_that_no_worker_sent_are_dropped(
     redis_server: RedisServer, crawl_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The collector writes no file elsewhere, and it unpickles and imports nothing."""
+    """The collector writes no file elsewhere, unpickles nothing, and imports nothing."""
     with connect_url(redis_server.url) as client:
         sender = Sender(client, crawl_name)
         sender.send(1)

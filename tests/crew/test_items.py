@@ -1,4 +1,4 @@
-"""`scrapy dq items` counts, exports again and follows the items in the journals."""
+"""`scrapy dq items` counts the items in the journals, exports them again, and follows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.waiting import patience
 
 
 def test_items_are_counted_and_exported_again(scene: SetScene) -> None:
-    """The counts are by worker. Any feed works, with or without a format, and -O overwrites it."""
+    """Items are counted by worker. Any feed can be exported again, and -O overwrites it."""
     here = scene(pages=40)
     name, folder = here.project.name, here.project.folder
     assert here.crew("-w", "2", "-o", "items.jsonl").wait() == 0
@@ -27,7 +27,7 @@ def test_items_are_counted_and_exported_again(scene: SetScene) -> None:
     found = json.loads(told.stdout)
     assert (found["crawl"], found["run"], found["items"]) == (name, 0, 40)
     assert found["in_no_feed"] == found["of_earlier_runs_in_no_feed"] == 0
-    # On a busy machine, one worker may crawl all pages before the other one has started.
+    # On a busy machine, one worker may crawl all pages before the other has started.
     assert {worker["worker"] for worker in found["workers"]} <= {1, 2}
     assert sum(worker["items"] for worker in found["workers"]) == 40
     shown = run_dq(here.project, "items", name).stdout.splitlines()
@@ -46,7 +46,7 @@ def test_items_are_counted_and_exported_again(scene: SetScene) -> None:
 
 
 def test_items_left_by_a_killed_crew_are_exported(scene: SetScene) -> None:
-    """`scrapy dq items` exports without a crawl. The crawl then continues; its feed has each item once."""
+    """`scrapy dq items` exports without a crawl. Later, the crawl continues, with each item once."""
     here = scene(pages=60, latency_s=0.1)
     crew = start_and_wait(here)
     crew.kill()
@@ -64,7 +64,7 @@ def test_items_left_by_a_killed_crew_are_exported(scene: SetScene) -> None:
 
 
 def test_items_are_printed_as_they_arrive(scene: SetScene) -> None:
-    """It prints items of workers that start later, but no items that were there before."""
+    """--follow prints the items of later workers, but no items from before."""
     here = scene(pages=30, latency_s=0.05)
     follower = subprocess.Popen(
         here.project.command("dq", "items", here.project.name, "--follow"),

@@ -1,4 +1,4 @@
-"""A worker's journal has only whole records, and one export of several journals has each item once."""
+"""A worker's journal has only whole records. An export of several journals has each item once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def items_in(folder: Path) -> list[Any]:
 
 
 def test_items_come_back_as_they_were(tmp_path: Path) -> None:
-    """Items that the codec refuses are stored as pickles. Without items there is no file."""
+    """Items that the codec refuses are stored as pickles. Without items, there is no file."""
     journal = journal_in(tmp_path)
     journal.ended([b"entry"], [])
     assert not list(tmp_path.iterdir())
@@ -70,7 +70,7 @@ def test_an_item_that_cannot_be_stored_is_named(tmp_path: Path) -> None:
 
 
 def test_an_item_that_finds_no_room_leaves_no_partial_record(tmp_path: Path) -> None:
-    """The journal raises. Half an item would hide the items written later, when there is room again."""
+    """The write raises. A part of an item would hide the items that are written after it."""
     journal = journal_in(tmp_path)
     journal.add(b"first", {"text": "first"})
     (path,) = tmp_path.iterdir()
@@ -82,7 +82,7 @@ def test_an_item_that_finds_no_room_leaves_no_partial_record(tmp_path: Path) -> 
 
 
 def test_a_truncated_journal_is_read_up_to_its_last_whole_record(tmp_path: Path) -> None:
-    """After a kill, or a power loss that leaves zeros, all whole records before the end are read."""
+    """After a kill, or a power loss that leaves zeros, all whole records at the beginning are read."""
     journal = journal_in(tmp_path)
     sizes = []
     for n in range(3):
@@ -107,7 +107,7 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_request_that_was_not_acked_has_its_items_once(tmp_path: Path) -> None:
-    """The items come from the worker that acked it, or else from the attempt with most items, in order."""
+    """Items come from the worker that acked their request, or else from the attempt with the most items."""
     first, second = journal_in(tmp_path, 1), journal_in(tmp_path, 2)
     first.add(b"", {"of": "start()"})
     first.add(b"acked elsewhere", {"n": 0})
@@ -131,7 +131,7 @@ def test_a_request_that_was_not_acked_has_its_items_once(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seed", range(20))
 def test_kills_lose_and_double_no_acked_item(tmp_path: Path, seed: int) -> None:
-    """Workers take pages, write one to three items for each, ack, and die at any point."""
+    """Workers take pages, write one to three items for each page, ack the page, and die at any point."""
     chance = random.Random(seed)
     pages = {b"page%d" % n: chance.randint(1, 3) for n in range(60)}
     waiting, acked, process = list(pages), set(), 0
@@ -146,14 +146,14 @@ def test_kills_lose_and_double_no_acked_item(tmp_path: Path, seed: int) -> None:
             for n in range(written):
                 journal.add(page, {"page": page, "n": n})
             if written < pages[page] or chance.random() < 0.1:
-                waiting.append(page)  # the worker was killed here, or the page failed
+                waiting.append(page)  # the worker is killed here, or the page fails
                 if chance.random() < 0.5:
                     break
                 journal.ended([], [page])
                 continue
             acked.add(page)
             if chance.random() < 0.1:
-                break  # killed between the ack and its note
+                break  # the worker is killed between the ack and the record about the ack
             journal.ended([page], [])
         journal.close()
     found = Counter((item["page"], item["n"]) for item in items_in(tmp_path))

@@ -1,4 +1,4 @@
-"""Messages between a crew's parent and its workers, and the start and end of a worker."""
+"""Messages between a crew's parent and its workers, and the start and end of a worker process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.waiting import wait_until
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[int, int]]:
-    """Yield the worker's ends of its two pipes."""
+    """Yield the descriptors that a worker has of its two pipes."""
     (lifeline, life), (ours, theirs) = os.pipe(), os.pipe()
     yield lifeline, theirs
     for descriptor in (lifeline, life, ours, theirs):
@@ -44,7 +44,7 @@ def pipes() -> Iterator[tuple[int, int]]:
 def test_the_handshake_is_taken_once_and_its_pipes_are_not_inherited(
     pipes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker's embedded Redis outlives the worker, so it must not hold the parent's pipes."""
+    """The embedded Redis that a worker starts can outlive it, so it must not hold the parent's pipes."""
     text = json.dumps(Handshake(3, *pipes, "/folder", ["items.csv"]))
     for descriptor in pipes:
         os.set_inheritable(descriptor, True)
@@ -58,13 +58,13 @@ def test_the_handshake_is_taken_once_and_its_pipes_are_not_inherited(
 
 
 def test_a_crawl_that_no_crew_has_started_has_no_agent() -> None:
-    """`scrapy crawl` by hand has none. If a worker runs several crawls, the first is the crew's."""
+    """`scrapy crawl` by hand has no agent, nor has a second crawl in the process of a crew's worker."""
     with pytest.raises(NotConfigured):
         WorkerAgent.from_crawler(Crawler(Spider))
 
 
 def test_a_parent_that_does_not_read_delays_no_worker() -> None:
-    """A report that finds no room is dropped. Each report that was sent arrives whole."""
+    """A report without room in the pipe is dropped. Every report that is sent arrives whole."""
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     reader = Reader(ours)
@@ -92,7 +92,7 @@ def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: t
 
 
 class ViewOfOne:
-    """A view that fails when it shows something."""
+    """A view that raises when it is to show a running worker."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -133,7 +133,7 @@ def test_a_worker_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
 
 
 class ViewOfAdvance:
-    """A view that makes the run advance until the worker has started *times* times."""
+    """A view that lets the run advance until the worker has started *times* times."""
 
     def __init__(self, times: int) -> None:
         self.said: list[str] = []
@@ -155,7 +155,7 @@ class ViewOfAdvance:
 def test_restarts_are_counted_while_nothing_gets_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, advances: int
 ) -> None:
-    """A crawl of weeks may lose a worker now and then. A worker that dies of each page is given up."""
+    """A crawl of weeks may lose a worker at times. A worker that dies without progress is given up."""
     monkeypatch.setattr("scrapy_dq.crew.worker_process.FIRST_PAUSE_S", 0.0)
     view = ViewOfAdvance(advances)
     seen = SimpleNamespace(epoch="epoch", run=0, phase="open", stops=0, census=view.census)
@@ -170,7 +170,7 @@ def test_restarts_are_counted_while_nothing_gets_done(
 
 
 def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker's log has all of them."""
+    """The worker's log has all errors."""
     monkeypatch.setattr(worker_agent, "time", SimpleNamespace(monotonic=lambda: 100.0))
     ours, theirs = os.pipe()
     relay, reader = Relay(theirs), Reader(ours)
@@ -182,7 +182,7 @@ def test_a_flood_of_errors_is_not_relayed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_error_of_the_longest_text_is_relayed() -> None:
-    """Its characters may be of any size: a report is bounded in bytes."""
+    """A character may take several bytes, and the size of a report is limited in bytes."""
     ours, theirs = os.pipe()
     relay, reader = Relay(theirs), Reader(ours)
     error, longest = ValueError("\U0001f600" * 1000), "\U0001f600" * LONGEST_ERROR + "..."
@@ -197,7 +197,7 @@ def test_an_error_of_the_longest_text_is_relayed() -> None:
 
 
 def test_the_command_line_goes_to_each_worker() -> None:
-    """A worker gets the options that `scrapy crawl` knows. The crew's own settings come last and win."""
+    """A worker gets the options that `scrapy crawl` knows. The crew's own settings are last, so they win."""
     options = argparse.Namespace(
         spider="books", workers=2, spargs=["a=1 2"], set=["X=1", "REDIS_URL=redis://:pw@there/0"],
         crawl="50%", output=["items.csv"], overwrite_output=None, loglevel="INFO", nolog=True,
@@ -215,7 +215,7 @@ def test_the_command_line_goes_to_each_worker() -> None:
 
 
 def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> None:
-    """The folder may be /tmp, where another user has put modules. `scrapy crawl` imports none from there."""
+    """/tmp may be the current folder, where other users can put modules. `scrapy crawl` ignores these."""
     for name in ("queuelib", "json", "scrapy_dq"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('code of another user')")
     options = argparse.Namespace(
@@ -234,7 +234,7 @@ def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> Non
 
 
 def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
-    """Each crawl has its own folder for them, whatever its name. A LOG_FILE gets each worker's number."""
+    """Each crawl has its own folder of logs, whatever its name is. LOG_FILE gets each worker's number."""
     for text in ("first", "second"):
         for log in log_paths(2, tmp_path, None, "../50%", tmp_path):
             log.write_text(text)
@@ -243,12 +243,12 @@ def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
         "worker-1.log", "worker-1.log.1", "worker-2.log", "worker-2.log.1"
     ]  # fmt: skip
     assert (folder / "worker-1.log.1").read_text() == "first"
-    assert folder.stat().st_mode & 0o777 == 0o700  # no other user may read URLs and callbacks' messages
+    assert folder.stat().st_mode & 0o777 == 0o700  # no other user may read URLs and messages of callbacks
     assert log_paths(1, tmp_path, str(tmp_path / "x.log"), "c", tmp_path) == [tmp_path / "x-1.log"]
 
 
 def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) -> None:
-    """Another user's link in such a folder could lead to any of our files."""
+    """In such a folder, another user's link could lead to any file of the current user."""
     (tmp_path / "books").mkdir()
     (tmp_path / "books").chmod(0o777)
     (tmp_path / "shop").symlink_to(tmp_path)
@@ -259,7 +259,7 @@ def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) 
 
 
 def test_the_folders_above_the_logs_are_private_under_any_umask(tmp_path: Path) -> None:
-    """A user who can write to one of them could replace the logs. A link of our own does no harm."""
+    """A user who could write to one of them could replace the logs. The user's own link does no harm."""
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o700)
     (tmp_path / "moved").symlink_to(disk)
@@ -278,7 +278,7 @@ def test_the_folders_above_the_logs_are_private_under_any_umask(tmp_path: Path) 
 
 
 def test_a_lock_file_of_the_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> None:
-    """Any user who can read the file can lock it. A file of a former version may be readable."""
+    """A user who can read the file can lock it. A former version may have made it readable."""
     assert log_paths(1, tmp_path, None, "shop", tmp_path)
     assert (tmp_path / "shop" / "in-use.lock").stat().st_mode & 0o777 == 0o600
     lock = tmp_path / "books" / "in-use.lock"
@@ -299,7 +299,7 @@ def test_a_lock_file_of_the_logs_that_is_locked_as_a_whole_is_named(tmp_path: Pa
 
 
 def test_two_crews_of_one_crawl_have_separate_logs(tmp_path: Path) -> None:
-    """Their numbers follow the numbers that another crew uses now. When that crew ends, these are free."""
+    """The later crew takes numbers that the first crew does not use. They are free when a crew ends."""
     first = log_paths(2, tmp_path, None, "books", tmp_path)
     first[0].write_text("of the first")
     code = (
@@ -319,13 +319,13 @@ def test_two_crews_of_one_crawl_have_separate_logs(tmp_path: Path) -> None:
 
 
 def test_the_exit_status_of_a_worker_is_reported_in_words() -> None:
-    """The report has the name of the signal, if it has one."""
+    """The text has the name of the signal, if the signal has a name."""
     ends = [how_it_ended(status) for status in (1, -9, -250)]
     assert ends == ["exit status 1", "killed by SIGKILL", "killed by signal 250"]
 
 
 def test_repeated_hang_ups_do_not_count_as_a_second_signal() -> None:
-    """Its shell and the kernel may both send SIGHUP, and SIGTERM may come first. Each Ctrl-C counts."""
+    """The shell and the kernel may both send SIGHUP, or SIGTERM may come first. Each Ctrl-C counts."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         stops = StopSignals()

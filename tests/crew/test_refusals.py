@@ -1,4 +1,4 @@
-"""`scrapy dq crawl` refuses bad settings, feeds and spiders in one line, before any worker starts."""
+"""`scrapy dq crawl` refuses bad settings, feeds and spiders in one line, before a worker starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PASSWORD = "s3cr3t-w0rd"
 
 
 def test_feeds_that_several_workers_cannot_write_are_refused(scene: SetScene) -> None:
-    """The line names the solution. Wrong settings, spiders and places are also refused. Nothing begins."""
+    """The line names a solution. Bad settings, spiders and options are also refused. Nothing is crawled."""
     here = scene(pages=3)
     name = here.project.name
     (here.project.folder / "folder.jsonl").mkdir()
@@ -53,7 +53,7 @@ def test_feeds_that_several_workers_cannot_write_are_refused(scene: SetScene) ->
 
 
 def test_the_crew_shows_why_a_crawl_cannot_begin(scene: SetScene) -> None:
-    """The crew shows the end of the worker's log and does not try the worker again."""
+    """The crew shows the end of the worker's log, and does not start the worker again."""
     here = scene(pages=3, project={"SPIDER_MIDDLEWARES": {"tree_project.missing.Middleware": 1}})
     crew = here.crew("-w", "2")
     assert crew.wait(20) == 1
@@ -64,7 +64,7 @@ def test_the_crew_shows_why_a_crawl_cannot_begin(scene: SetScene) -> None:
 
 
 def test_flush_on_start_deletes_the_crawl_once_for_all_workers(scene: SetScene) -> None:
-    """With SCHEDULER_FLUSH_ON_START, the crew deletes the crawl before the first worker starts."""
+    """The crew deletes the crawl before its first worker starts. The workers do not delete it again."""
     here = scene(pages=20, project={"CLOSESPIDER_PAGECOUNT": 5})
     assert here.crew("-w", "1").wait() == 1
     done = here.done()
@@ -75,7 +75,7 @@ def test_flush_on_start_deletes_the_crawl_once_for_all_workers(scene: SetScene) 
 
 
 def test_two_crews_of_one_crawl_do_not_write_feeds_at_once(scene: SetScene) -> None:
-    """The second crew is refused as long as the first one runs."""
+    """The second crew is refused while the first crew runs."""
     here = scene(pages=30, latency_s=0.5)
     first = here.crew("-w", "1", "-o", "items.jsonl")
     first.wait_for("worker 1 started")

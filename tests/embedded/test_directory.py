@@ -1,4 +1,4 @@
-"""The directory of an embedded Redis: its owner, its name, and its loss."""
+"""The directory of an embedded Redis: its owner, its path, and its loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.embedded_place import Place, every_kind, kill
 
 @every_kind
 def test_the_server_is_private_and_configured_to_lose_nothing(place: Place) -> None:
-    """Folders, socket and files are private under any umask; no TCP, an AOF, no RDB, no eviction."""
+    """Files are private under any umask. The server has an AOF, and no TCP port, snapshots or eviction."""
     before = os.umask(0)
     try:
         user = place.user()
@@ -41,7 +41,7 @@ def test_the_server_is_private_and_configured_to_lose_nothing(place: Place) -> N
 
 
 def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
-    """A user with that right could have put another server behind the socket."""
+    """Another user could have put a server behind the socket."""
     directory = tmp_path / "dq"
     directory.mkdir()
     directory.chmod(0o770)
@@ -52,7 +52,7 @@ def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path) -> None
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root refuses it as well: it would work with files of the other user."""
+    """Even root refuses a directory of another user, who could change the files in it."""
     directory = tmp_path / "dq"
     RedisDirectory(directory).prepare()
     monkeypatch.setattr(os, "getuid", lambda: directory.stat().st_uid + 1)
@@ -62,7 +62,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it has to be short")
 def test_a_socket_with_a_long_path_is_reached_by_a_short_one(place: Place) -> None:
-    """The path of a socket must be short."""
+    """The path of a socket has a small maximum length."""
     place.directory = place.home / ("long" * 50) / "dq"
     user = place.user()
     assert len(os.fsencode(user.acquire())) <= 103
@@ -76,7 +76,7 @@ def test_a_socket_with_a_long_path_is_reached_by_a_short_one(place: Place) -> No
 
 
 def test_a_deleted_directory_is_not_mistaken_for_the_new_one(place: Place) -> None:
-    """A user of the deleted one neither stops the server of the new one nor starts a second one there."""
+    """A user of the deleted directory must not stop the new server, or start a second one beside it."""
     old, new = place.user(), place.user()
     old.acquire()
     shutil.rmtree(place.directory)
@@ -89,7 +89,7 @@ def test_a_deleted_directory_is_not_mistaken_for_the_new_one(place: Place) -> No
     old.ensure()
     assert old.pid == new.pid
     new.release()
-    assert redis.Redis(unix_socket_path=str(path)).ping(), "old has become a user of the new one"
+    assert redis.Redis(unix_socket_path=str(path)).ping(), "old uses this server"
     old.release()
     assert not path.exists()
 
@@ -97,7 +97,7 @@ def test_a_deleted_directory_is_not_mistaken_for_the_new_one(place: Place) -> No
 def test_a_directory_that_cannot_be_used_is_an_error_with_its_path(
     place: Place,
 ) -> None:
-    """The error names the directory and the way out: for a file in its place, no permission, no flock."""
+    """The error names the directory and the solutions. Here a file is in the place of the directory."""
     place.directory.parent.mkdir(parents=True)
     place.directory.touch()
     with pytest.raises(EmbeddedError, match=f"needs the folder {place.directory}: .*DQ_DATA_DIR.*REDIS_URL"):

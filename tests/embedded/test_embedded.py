@@ -1,4 +1,4 @@
-"""Processes that share an embedded Redis: the first one starts it, the last one stops it."""
+"""Processes share an embedded Redis: the first process starts the server, and the last one stops it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.embedded_place import Place, every_kind, kill, lives, run_python
 
 @every_kind
 def test_users_share_one_server_and_the_last_one_stops_it(place: Place) -> None:
-    """The first acquire starts it, the last release stops it, and the data are there the next time."""
+    """The first acquire() starts the server, the last release() stops it, and the data is still there."""
     first, second = place.user(), place.user()
     path = first.acquire()
     assert (second.acquire(), second.acquire()) == (path, path)
@@ -34,7 +34,7 @@ def test_users_share_one_server_and_the_last_one_stops_it(place: Place) -> None:
 
 
 def test_six_processes_that_start_at_once_get_one_server(place: Place) -> None:
-    """Processes start one after another; only the last one to leave stops the server."""
+    """The processes start at the same moment. Only the last process that leaves stops the server."""
     go = place.home / "go"
     users = [place.process(go) for _ in range(6)]
     for user in users:
@@ -52,7 +52,7 @@ def test_six_processes_that_start_at_once_get_one_server(place: Place) -> None:
 
 @every_kind
 def test_a_release_never_stops_the_server_of_a_process_that_acquires(place: Place) -> None:
-    """In any order of starts and stops, a process that has acquired gets answers, and no write is lost."""
+    """In any order of starts and stops, a process that has acquired gets answers. No write is lost."""
 
     def work(user: EmbeddedRedis) -> None:
         for _ in range(8):
@@ -63,13 +63,13 @@ def test_a_release_never_stops_the_server_of_a_process_that_acquires(place: Plac
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, [place.user() for _ in range(6)]))
     assert place.client(place.user()).get("uses") == b"48"
-    assert place.log().count("is starting") > 1, "the test has tested nothing"
+    assert place.log().count("is starting") > 1, "the server was never stopped, so the test has shown nothing"
 
 
 def test_a_process_that_acquires_as_another_has_released_is_not_refused(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last process to leave holds users.lock exclusively, but only while it holds start.lock."""
+    """The last process that leaves holds users.lock exclusively, but only while it holds start.lock."""
     leaving, coming = place.user(), place.user()
     start_lock, acquired = leaving._directory.start_lock, []
     leaving.acquire()
@@ -88,7 +88,7 @@ def test_a_process_that_acquires_as_another_has_released_is_not_refused(
 
 @every_kind
 def test_the_server_is_not_a_child_of_its_starter(place: Place) -> None:
-    """It inherits only the lock that shows that it lives; alive or dead, it is not our child."""
+    """The server inherits only the lock that shows that it lives. It is never a child of this process."""
     user = place.acquired()
     held = {Path(file.path).name for file in psutil.Process(user.pid).open_files()}
     assert "server.lock" in held
@@ -99,7 +99,7 @@ def test_the_server_is_not_a_child_of_its_starter(place: Place) -> None:
 
 
 def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
-    """A pool's child inherits the object; its release does not end the parent's use."""
+    """A forked child inherits the object. A release in the child does not end the parent's use."""
     script = """
         import os, redis
         parent, other = user(), user()
@@ -117,7 +117,7 @@ def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
 
 
 def test_a_child_forked_while_a_lock_is_held_delays_nothing(place: Place) -> None:
-    """The child has copies of the descriptors; a lock that the parent releases is free nevertheless."""
+    """The child has copies of the descriptors, but a lock that the parent releases is free nevertheless."""
     script = """
         import fcntl, os, signal, time
         users = [user(start_timeout_s=2) for _ in range(2)]
@@ -145,7 +145,7 @@ def test_a_child_forked_while_a_lock_is_held_delays_nothing(place: Place) -> Non
 def test_without_posix_locks_the_module_imports_and_acquire_explains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Windows, a project that names a Redis can still import the package."""
+    """On Windows, a project with a REDIS_URL can still import the package."""
     (tmp_path / "fcntl.py").write_text("raise ImportError")
     monkeypatch.syspath_prepend(tmp_path)
     script = """

@@ -1,4 +1,4 @@
-"""An embedded Redis, or a process that uses it, is killed, stuck, interrupted or silent."""
+"""An embedded Redis, or a process that uses it, is killed, stuck, interrupted or suspended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.waiting import Stopwatch, patience, wait_until
 
 
 def test_a_server_outlives_the_kill_of_all_its_users(place: Place) -> None:
-    """After kill -9 of every user, the next one finds server and data; its release stops the server."""
+    """After kill -9 of all users, the next user finds the server and its data, and can stop it."""
     users = [place.process(), place.process()]
     pid, path = users[0].server()
     users[1].server()
@@ -35,7 +35,7 @@ def test_a_server_outlives_the_kill_of_all_its_users(place: Place) -> None:
 
 
 def test_ctrl_c_in_the_terminal_does_not_end_the_server(place: Place) -> None:
-    """SIGINT and SIGHUP go to the worker's process group and session; the server is in neither."""
+    """SIGINT and SIGHUP go to the worker's process group and session. The server is in neither of them."""
     user = place.process()
     pid, path = user.server()
     user.signal_group(signal.SIGINT)
@@ -45,7 +45,7 @@ def test_ctrl_c_in_the_terminal_does_not_end_the_server(place: Place) -> None:
 
 @every_kind
 def test_ensure_starts_a_killed_server_again_with_its_data(place: Place) -> None:
-    """A user that lost its server gets it back; another user joins the new one."""
+    """The first user starts a new server with the data of the killed one. The other user joins the server."""
     users = [place.user(), place.user()]
     place.client(users[0]).set("page", "1")
     users[1].acquire()
@@ -63,19 +63,21 @@ def test_ensure_starts_a_killed_server_again_with_its_data(place: Place) -> None
 def test_a_server_that_dies_while_it_loads_is_started_again_by_a_process_that_joined(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process that did not start the server tries again, and does not take its end for a broken AOF."""
+    """A process that joined starts the server again. It does not take the end for a broken AOF."""
     caplog.set_level(logging.INFO)
     place.fill(15_000)
     place.load_slowly(10)
     starter, joiner = place.user(), place.user()
     with ThreadPoolExecutor() as pool:
         started = pool.submit(starter.acquire)
-        wait_until(lambda: place.log().count("Server initialized") == 2, "the load")
+        wait_until(lambda: place.log().count("Server initialized") == 2, "the server begins to load")
         joined = pool.submit(joiner.acquire)
-        wait_until(lambda: caplog.text.count("loading the stored crawls") == 2, "two who wait for it")
+        wait_until(
+            lambda: caplog.text.count("loading the stored crawls") == 2, "both processes wait for the server"
+        )
         kill(int((place.directory / "redis.pid").read_text()))
         joined.result(20)
-        # The starter may have reported the end before the joiner started the server again.
+        # The starter may have reported the end before the joiner has started the server again.
         assert started.exception(20) is None or "ended as it" in str(started.exception())
     assert place.client(joiner).dbsize() == 15_000
 
@@ -84,7 +86,7 @@ def test_a_server_that_dies_while_it_loads_is_started_again_by_a_process_that_jo
 def test_an_interrupted_acquire_leaves_no_server_running(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After Ctrl-C at the start, no use is registered, and the unused server is stopped again."""
+    """After Ctrl-C during acquire(), no user is registered, so the new server is stopped."""
     caplog.set_level(logging.INFO)
     user = place.user()
 
@@ -103,7 +105,7 @@ def test_an_interrupted_acquire_leaves_no_server_running(
 
 @every_kind
 def test_a_server_with_a_stuck_script_can_be_joined_and_stopped(place: Place) -> None:
-    """A Redis that answers BUSY is alive: users join it, and the last one can stop it."""
+    """A Redis that answers BUSY is alive, so users join it, and the last user can stop it."""
     first, second = place.user(), place.user()
     client = place.client(first)
     client.config_set("lua-time-limit", 20)
@@ -119,7 +121,7 @@ def test_a_server_with_a_stuck_script_can_be_joined_and_stopped(place: Place) ->
                 return "BUSY" in str(error)
 
         try:
-            wait_until(is_busy, "BUSY")
+            wait_until(is_busy, "the server answers BUSY")
             second.acquire()
             first.release()
             second.release()
@@ -128,12 +130,12 @@ def test_a_server_with_a_stuck_script_can_be_joined_and_stopped(place: Place) ->
             wait_until(lambda: not lives(pid), "the server's end")
         finally:
             if lives(pid):
-                kill(pid)  # otherwise the pool waits for the script without an end
+                kill(pid)  # otherwise the pool would wait for the endless script
 
 
 @every_kind
 def test_acquire_replaces_a_killed_server(place: Place) -> None:
-    """The socket and the pid file of a killed server do no harm, even if its pid is used again."""
+    """The killed server's socket and pid file do no harm, even if another process has the same pid."""
     place.client(place.user()).set("page", "1")
     (left,) = place._users
     kill(left.pid)
@@ -147,7 +149,7 @@ def test_acquire_replaces_a_killed_server(place: Place) -> None:
 
 @every_kind
 def test_a_server_that_does_not_answer_is_not_replaced(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suspended server, or one without its socket, still writes: two servers would ruin the AOF."""
+    """A second server would ruin the AOF, because a suspended or unreachable server may write again."""
     monkeypatch.setattr(embedded, "REPLY_TIMEOUT_S", 0.1)
     first, second = place.user(), place.user(start_timeout_s=0.2)
     path = first.acquire()
@@ -157,7 +159,7 @@ def test_a_server_that_does_not_answer_is_not_replaced(place: Place, monkeypatch
     path.rename(place.home / "away")
     with pytest.raises(EmbeddedError, match="lives, but gave no answer"):
         second.acquire()
-    assert begin.seconds < 3, "the client repeats what failed"
+    assert begin.seconds < 3, "the client must not repeat failed commands"
     (place.home / "away").rename(path)
     second.acquire()
     assert second.pid == first.pid
@@ -166,7 +168,7 @@ def test_a_server_that_does_not_answer_is_not_replaced(place: Place, monkeypatch
 def test_a_server_that_does_not_stop_is_left_running_and_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A suspended server reads no command. The next process joins it."""
+    """A suspended server reads no command, so it is left to the next process, and a warning names its pid."""
     monkeypatch.setattr(embedded, "REPLY_TIMEOUT_S", 0.1)
     monkeypatch.setattr(embedded, "STOP_TIMEOUT_S", 0.3)
     user = place.acquired()

@@ -1,4 +1,4 @@
-"""No code change alters the bytes of an export, or the keys that an import stores."""
+"""The bytes of an export, and the data that an import stores, stay the same in all versions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDS = [b"entry-%06d" % n for n in range(20)]
 HOST = b"a.example"
 DUE = 1_700_000_000_000
 RANKS = {order: [0] if order in (Order.FIFO, Order.LIFO) else [-8, 1, 2] for order in Order}
-"""Priority 2; start requests, oldest first; and the newest."""
+"""Ranks of priority 2, and of start requests with the oldest or the newest first."""
 
 
 def eight(number: int) -> bytes:
@@ -35,7 +35,7 @@ def eight(number: int) -> bytes:
 
 
 class Bytes:
-    """The stored forms of an order, spelled out."""
+    """The stored forms in an order, built without scrapy_dq's code."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -68,7 +68,7 @@ class Bytes:
 
 
 def expected(rank: int, order: Order) -> list[str]:
-    """Return the lines of an export, spelled out: base64 of ids and payloads."""
+    """Return the lines of an export, with ids and payloads in base64, built without scrapy_dq's code."""
     ids = ["ZW50cnktMDAwMDAw", *(f"ZW50cnktMDAwMD{pair}" for pair in ("Ax", "Ay", "Az", "A0", "A1", "A2"))]
     ids += [f"ZW50cnktMDAwMD{pair}" for pair in ("A3", "A4", "A5", "Ew", "Ex", "Ey")]
     payloads = [f"cGF5bG9hZC{end}" for end in ("Aw", "Ax", "Ay", "Az", "A0", "A1", "A2", "A3", "A4", "A5")]
@@ -108,7 +108,7 @@ def crawls(redis_server: RedisServer, crawl_name: str) -> Iterator[Any]:
 
 
 def written(crawl: Crawl, order: Order) -> dict[str, Any]:
-    """Write each stored form into a crawl; return the values that an import of it has to store, by key."""
+    """Write each stored form into a crawl. Return the values that an import must store, by key."""
     raw, ranks, prefix, redis = Bytes(order), RANKS[order], keys.prefix(crawl.name), crawl.redis
     rank = ranks[-1]
     crawl.join(1)
@@ -159,7 +159,7 @@ def found_in(crawl: Crawl, names: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("order", list(Order))
 def test_each_stored_form_is_exported_and_imported_unchanged(crawls: Any, order: Order) -> None:
-    """An export has the same bytes as ever, and an import of it stores the same data in Redis."""
+    """The lines equal the expected lines, and an import of them stores the same data in Redis."""
     old, new = crawls(order, "old"), crawls(order, "new")
     stored = written(old, order)
 

@@ -1,4 +1,4 @@
-"""Files of exports: a whole one is read; a cut or edited one, or another file, is refused."""
+"""Files of exports: a whole file is read. A truncated, edited or other file is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parts_of(file: ExportFile) -> list[Part]:
 
 @pytest.mark.parametrize("name", ["books.jsonl", "books.jsonl.zst"])
 def test_a_written_file_can_be_read(tmp_path: Path, name: str) -> None:
-    """The file is compressed if its name ends in .zst."""
+    """A file whose name ends in .zst is compressed."""
     path = written(tmp_path / name)
     file = ExportFile(str(path))
     assert file.header == HEADER
@@ -61,7 +61,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
-    """Even if a line is missing, is there twice, or follows the last one."""
+    """Lines are missing, repeated, exchanged, changed, or added at the end."""
     path = written(tmp_path / "books.jsonl")
     header, seen, waits, dead, end = path.read_bytes().splitlines(keepends=True)
     for lines in (
@@ -112,7 +112,7 @@ def test_a_file_that_changes_after_it_was_checked_is_reported(tmp_path: Path) ->
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
-    """It can be read only once."""
+    """An import reads its file twice, but a pipe can only be read once."""
     os.mkfifo(tmp_path / "x")
     with pytest.raises(BadExport, match="it is no file, and an import reads it twice"):
         ExportFile(str(tmp_path / "x"))

@@ -1,4 +1,4 @@
-"""Lines of an export: a written line can be read again, and any other line is refused."""
+"""The lines of an export file: a line that was written can be read again; other lines are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIELDS = {
 
 
 def entries(kind: str, *fields: str) -> st.SearchStrategy[Entry]:
-    """Return entries with only these fields."""
+    """Return a strategy of entries of *kind* that have only these fields."""
     return st.fixed_dictionaries({name: FIELDS[name] for name in fields}).map(lambda of: Entry(kind, **of))
 
 
@@ -70,6 +70,7 @@ def of(seen: Seen) -> Header:
 
 @given(st.data(), st.sampled_from(parts.KINDS), st.sampled_from(list(Seen)), st.integers(0, 2))
 def test_a_part_is_read_as_it_was_written(data: st.DataObject, kind: str, seen: Seen, shard: int) -> None:
+    """Reading a line gives the part that was written, for each kind of part and of `seen`."""
     items = data.draw(st.lists(SEEN[seen] if kind == parts.SEEN else ITEMS[kind], min_size=1, max_size=5))
     if kind == WAITING:
         items = [each._replace(partition=items[0].partition) for each in items]
@@ -80,10 +81,12 @@ def test_a_part_is_read_as_it_was_written(data: st.DataObject, kind: str, seen: 
 
 
 def test_a_header_is_read_as_it_was_written() -> None:
+    """Reading the first line gives the header that was written."""
     assert header_of(json.loads(header_line(HEADER, "1.2"))) == HEADER
 
 
 def test_a_file_of_a_later_format_is_refused_with_its_version() -> None:
+    """The error names the version that wrote the file, and the formats."""
     line = json.loads(header_line(HEADER, "9.9")) | {"scrapy_dq_export": 2}
     with pytest.raises(BadLine, match=r"written by scrapy_dq '9.9', in format '2': this version reads"):
         header_of(line)
@@ -93,6 +96,7 @@ def test_a_file_of_a_later_format_is_refused_with_its_version() -> None:
     "change", [{"order": "random"}, {"seen": 1}, {"kept": []}, {"kept": {"starts": "?"}}]
 )
 def test_a_header_that_was_edited_is_refused(change: dict[str, Any]) -> None:
+    """Each value of the first line is checked, because a user could have edited the file."""
     with pytest.raises(BadLine, match="its first line was edited"):
         header_of(json.loads(header_line(HEADER, "1")) | change)
 
@@ -110,5 +114,6 @@ WAITS = [0, 1, "AAAAAAAAAAAAAAAA", "cGF5"]
     ],
 )  # fmt: skip
 def test_a_line_that_is_not_a_part_of_a_crawl_is_refused(line: Any) -> None:
+    """A line with an unknown name, or with items of another shape, raises BadLine and nothing else."""
     with pytest.raises(BadLine, match="it is no part of a crawl"):
         part_of(line, HEADER)

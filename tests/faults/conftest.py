@@ -1,4 +1,4 @@
-"""Fixtures of the fault tests, and the table of figures at the end of their run."""
+"""Fixtures of the fault tests. tests/conftest.py prints their figures after a test run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from support.redis_server import RedisServer
 from support.sentinels import Sentinels
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4")
-"""Each host is its own partition. Linux has all addresses of 127.0.0.0/8."""
+"""Each host is a partition. On Linux, all addresses of 127.0.0.0/8 are this machine."""
 
 
 @pytest.fixture
 def fault_redis(start_redis: StartRedis) -> RedisServer:
-    """Return a Redis with an AOF, everysec, for this test alone."""
+    """Return a Redis for this test alone, with an AOF and appendfsync everysec."""
     return start_redis(appendonly=True)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Yield three masters with a replica each, for the tests of a file."""
+    """Yield three masters with one replica each, for all tests of a file."""
     with Cluster(password="pass") as made:
         yield made
 
@@ -45,12 +45,13 @@ def fault_crawl(
     make_project: MakeProject,
     figures: Figures,
 ) -> MakeCrawl:
-    """Return a function that makes a tree site and a project for it.
+    """Return a function that makes a tree site, and a project that crawls it.
 
-    Its arguments: the Redis (by default `fault_redis`; None: embedded), `proxied` (put a proxy in between),
-    `through` (another URL of that Redis), `site` (a dict for Tree) and Project's arguments. Unless *site*
-    says otherwise, the pages have four hosts and take 30 ms each. No request is blamed for several deaths:
-    workers that are killed at random may meet the same suspect more than three times.
+    Its arguments are the Redis (by default `fault_redis`; None: embedded), `proxied` (put a proxy in
+    between), `through` (another URL of that Redis), `site` (a dict for Tree) and Project's arguments. By
+    default, the pages have four hosts and take 30 ms each.
+
+    DQ_MAX_ATTEMPTS is 100: workers that are killed at random may meet the same suspect more than three times.
     """
 
     def make(
@@ -77,9 +78,9 @@ def fault_crawl(
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Figures:
-    """Return a function that records a test's figures; the run ends with a table of all figures.
+    """Return a function that records figures of a test, for the table after the test run.
 
-    Its arguments: the Verdict, or None, and further figures as `name=value`.
+    Its arguments are the Verdict, or None, and further figures as `name=value`.
     """
 
     def note(verdict: Verdict | None = None, **more: Any) -> None:
@@ -87,7 +88,7 @@ def figures(request: pytest.FixtureRequest) -> Figures:
         if verdict is not None:
             shown = {"pages": verdict.pages, "lost": len(verdict.lost), "repeats": verdict.repeats}
         line = ", ".join(f"{k}={v}" for k, v in (shown | more).items())
-        # The figures travel with the report, because another process prints the table.
+        # The figures are a part of the report, because another process prints the table.
         request.node.user_properties.append((FIGURES, f"{request.node.name}: {line}"))
 
     return note

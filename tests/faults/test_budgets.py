@@ -1,4 +1,4 @@
-"""Kills and roll-backs: budgets are kept, and no request above a budget is lost."""
+"""Despite kills and roll-backs, budgets are kept, and requests above a budget are not lost."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def crawled(site: TreeSite) -> Counter[str]:
 
 
 def strike(crawl: FaultCrawl) -> int:
-    """Roll Redis back and kill a worker; return how many earlier requests no longer count.
+    """Roll Redis back and kill a worker. Return the number of requests that Redis has forgotten.
 
-    Redis has forgotten them: a worker had sent or held them, and Redis does not know them as done.
+    A worker had sent or leased these requests before, and Redis does not count them as done.
     """
     snapshot = crawl.redis.snapshot()
     crawl.wait_for(len(crawl.done) + 6)
     for worker in crawl.live:  # so that nothing changes between the two counts
         worker.suspend()
-        wait_until(lambda each=worker: each.suspended, "it is frozen")
+        wait_until(lambda each=worker: each.suspended, "the worker is frozen")
     before = crawled(crawl.site).total() + crawl.leases()
     crawl.redis.roll_back(snapshot)
     forgotten = before - crawl.overview().census.done
@@ -46,7 +46,7 @@ def strike(crawl: FaultCrawl) -> int:
 
 
 def end_early(crawl: FaultCrawl, strikes: Sequence[int], reason: str) -> int:
-    """Let three workers crawl and strike after each number of pages; all close for *reason*. See `strike`."""
+    """Let three workers crawl, and strike after each number of pages. All workers must close for *reason*."""
     crawl.start(3)
     for pages in strikes:
         crawl.wait_for(pages)
@@ -58,7 +58,7 @@ def end_early(crawl: FaultCrawl, strikes: Sequence[int], reason: str) -> int:
 
 
 def complete(crawl: FaultCrawl, **options: Any) -> None:
-    """Start one more worker, which crawls all remaining pages."""
+    """Start one more worker, and assert that it crawls all remaining pages."""
     crawl.start(**options)
     verdict = crawl.end()
     crawl.note(verdict)
@@ -67,7 +67,7 @@ def complete(crawl: FaultCrawl, **options: Any) -> None:
 
 
 def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
-    """A host gets its budget, plus the requests that Redis forgot. The other requests are stored."""
+    """A host gets its budget, plus the requests that Redis has forgotten. The others are still stored."""
     crawl = fault_crawl(site=SITE, settings={"DQ_DOMAIN_BUDGET": 20, "CONCURRENT_REQUESTS": 4})
     forgotten = end_early(crawl, (10, 25), "domain_budget")
     assert crawled(crawl.site).total() <= 3 * 20 + forgotten
@@ -79,7 +79,7 @@ def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_max_pages_is_kept(fault_crawl: MakeCrawl, shards: int) -> None:
-    """The limit counts all workers, with shards nearly. With a higher limit, the crawl ends complete."""
+    """The limit counts all workers; with several shards, it may be exceeded. Then the crawl is completed."""
     settings = {"DQ_MAX_PAGES": 60, "CONCURRENT_REQUESTS": 4, "DQ_SHARDS": shards}
     crawl = fault_crawl(site=SITE, settings=settings)
     forgotten = end_early(crawl, (10, 30), "max_pages")

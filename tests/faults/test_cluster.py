@@ -1,4 +1,4 @@
-"""In a Redis Cluster, the crawl follows its keys to another node and loses nothing."""
+"""In a Redis Cluster, the crawl follows its keys to another node, and loses nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SITE = {"pages": 2_000, "latency_s": 0.03}
 def test_the_crawl_continues_when_the_master_of_its_slot_is_killed(
     cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
-    """The slot's replica takes over and may lack the newest data. The old master returns as its replica."""
+    """The replica that takes over may lack the newest data. The old master returns as its replica."""
     crawl = fault_crawl(cluster, site=SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -27,7 +27,7 @@ def test_the_crawl_continues_when_the_master_of_its_slot_is_killed(
 
 
 def test_the_crawl_pauses_while_its_slot_is_moved(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
-    """The slot moves key by key, twice. No script sees a part of the keys, and no page is done twice."""
+    """The slot moves key by key, twice. No script sees only a part of the keys, and no page is done twice."""
     crawl = fault_crawl(cluster, site=SITE)
     workers = crawl.start(2)
     meta = keys.meta(crawl.project.name)
@@ -44,7 +44,7 @@ def test_the_crawl_pauses_while_its_slot_is_moved(cluster: Cluster, fault_crawl:
 
         cluster.migrate(meta, target, pause=lambda: wait_until(both_wait, "both workers wait", 30))
         for worker, before in zip(workers, ends, strict=True):
-            wait_until(lambda w=worker, b=before: outages.ended(w) > b, "they go on", 30)
+            wait_until(lambda w=worker, b=before: outages.ended(w) > b, "the wait ends", 30)
         assert cluster.owner(meta) is target
     crawl.end_whole(timeout_s=120)
     assert all("dq/rejoins" not in worker.stats for worker in workers)

@@ -1,4 +1,4 @@
-"""Crawls whose names look like Redis syntax, globs, URLs or log formats each use only their own keys."""
+"""Crawls whose names look like Redis syntax, globs, URLs or log formats use only their own keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUFFIXES = ("meta", "members", "seen", "backlog:0:", "worker:worker")
 
 
 def names(count: int, rng: random.Random) -> list[str]:
-    """Return *count* different names; many of them differ only slightly from another one."""
+    """Return *count* different names. Many of them differ only slightly from another name."""
     found = dict.fromkeys(
         [*ALPHABET, "{}", "}{", "a}:meta", "%7D", "%257D", "*" * MAX_LENGTH, "漢" * MAX_LENGTH]
     )
@@ -43,7 +43,7 @@ def neighbours(name: str) -> list[str]:
 
 
 def canaries(name: str) -> Iterator[str]:
-    """Yield keys that do not belong to *name*: other crawls', other programs', and badly quoted keys."""
+    """Yield keys that do not belong to *name*: keys of other crawls and programs, and badly quoted keys."""
     for other in neighbours(name):
         yield from (keys.prefix(other) + suffix for suffix in SUFFIXES)
     for suffix in SUFFIXES:
@@ -53,7 +53,7 @@ def canaries(name: str) -> Iterator[str]:
 
 
 def everything(client: redis.Redis) -> dict[bytes, bytes | None]:
-    """Return every key of the database in DUMP's format."""
+    """Return every key of the database, with its value as DUMP returns it."""
     found = client.keys("*")
     pipe = client.pipeline(transaction=False)
     for key in found:
@@ -62,7 +62,7 @@ def everything(client: redis.Redis) -> dict[bytes, bytes | None]:
 
 
 def live_through(live: LiveFrontier) -> Iterator[str]:
-    """Let workers join, exchange, die, leave and begin again; yield the name of each step after it."""
+    """Let workers join, exchange, die, leave and begin again. Yield the name of each step after its end."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     yield "join"
     worker.exchange(*(put(n, n) for n in range(4)), want=2)
@@ -82,10 +82,10 @@ def live_through(live: LiveFrontier) -> Iterator[str]:
 def test_a_crawl_touches_no_key_of_another_name(
     count: int, fault_redis: RedisServer, figures: Figures
 ) -> None:
-    """No two names share a key, and no step of a crawl changes keys of another name."""
+    """No two names share a key, and no step of a crawl changes the keys of another name."""
     chosen = names(count, random.Random(count))
     prefixes = sorted(keys.prefix(name) for name in chosen)
-    # If one prefix began like another one, it would also begin like its predecessor in this order.
+    # If a prefix began with another prefix, it would also begin with its predecessor in this order.
     assert not [(one, other) for one, other in pairwise(prefixes) if other.startswith(one)]
 
     most = 0
@@ -112,7 +112,7 @@ NASTY = (
 
 @pytest.mark.parametrize("chosen", [NASTY[:4], pytest.param(NASTY, marks=pytest.mark.soak)], ids=len)
 def test_crawls_with_unusual_names_run_side_by_side(chosen: Sequence[str], fault_crawl: MakeCrawl) -> None:
-    """Each worker crawls all pages once for its own crawl. A flush on start leaves the other crawls alone."""
+    """Each worker crawls all pages of its crawl once. A flush on start changes no other crawl."""
     crawl = fault_crawl(site={"pages": 40, "latency_s": 0.02})
     every_page = dict.fromkeys(crawl.site.paths, 1)
     for first in range(0, len(chosen), 4):
@@ -132,7 +132,7 @@ def test_crawls_with_unusual_names_run_side_by_side(chosen: Sequence[str], fault
         )
         assert len({o.epoch for o in seen.values()}) == len(chosen)
         stored = {name: dump(client, name) for name in chosen}
-        assert sum(map(len, stored.values())) == client.dbsize(), "a key of no crawl"
+        assert sum(map(len, stored.values())) == client.dbsize(), "some keys belong to none of the crawls"
         others = {name: stored[name] for name in chosen[1:]}
         afresh = {"DQ_CRAWL": chosen[0].replace("%", "%%"), "SCHEDULER_FLUSH_ON_START": "1"}
         last = crawl.project.run_worker(settings=afresh)

@@ -1,4 +1,4 @@
-"""Workers with different code share a crawl: a host with newer code must not end it."""
+"""Workers with different code share a crawl. A host with newer code must not end the crawl."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Made = tuple[TreeSite, Project]
 
 @pytest.fixture
 def make(redis_server: RedisServer, start_site: StartSite, make_project: MakeProject) -> Callable[..., Made]:
-    """Return a function that makes a site and a project; the file `new_code` switches the project's code."""
+    """Return a function that makes a site and a project. The file `new_code` switches to the new code."""
 
     def make(cause: str = "callback", **settings: object) -> Made:
         site = start_site(pages=PAGES)
@@ -66,12 +66,12 @@ def make(redis_server: RedisServer, start_site: StartSite, make_project: MakePro
 
 
 def deploy(project: Project) -> None:
-    """Switch workers that start later to the new code."""
+    """Let workers that start from now on have the new code."""
     (project.folder / "new_code").touch()
 
 
 def roll_back(project: Project) -> None:
-    """Switch workers that start later to the old code."""
+    """Let workers that start from now on have the old code."""
     (project.folder / "new_code").unlink()
 
 
@@ -83,7 +83,7 @@ def errors_in(log: str) -> list[str]:
 def test_a_worker_with_other_code_leaves_and_the_others_finish(
     make: Callable[..., Made], redis_server: RedisServer, cause: str
 ) -> None:
-    """It logs one ERROR and returns its leases. Every page is crawled, and none is a dead letter."""
+    """The worker logs one ERROR and returns its leases. Every page is crawled, and none is a dead letter."""
     site, project = make(cause)
     old = project.start_worker()
     wait_until(lambda: len(project.count()) > 3, "some pages are done")
@@ -111,7 +111,7 @@ def test_a_worker_with_other_code_leaves_and_the_others_finish(
 def test_a_crew_with_other_code_exits_with_an_error_and_the_right_code_continues(
     make: Callable[..., Made],
 ) -> None:
-    """No remaining worker could serve the backlog. Nothing of it is lost."""
+    """No worker of the crew could serve the backlog, but nothing of the backlog is lost."""
     _, project = make()
     project.run_worker(settings={"CLOSESPIDER_PAGECOUNT": "20"})
     deploy(project)
@@ -126,7 +126,7 @@ def test_a_crew_with_other_code_exits_with_an_error_and_the_right_code_continues
 
 
 def test_a_run_with_requests_that_no_worker_can_serve_is_not_finished(make: Callable[..., Made]) -> None:
-    """The requests become dead letters. A worker with the right code crawls them after a retry."""
+    """The requests become dead letters. After a retry, a worker with the right code crawls them."""
     _, project = make(DQ_MAX_PAGES=PAGES - 4)
     project.run_worker()
     left = PAGES - len(project.count())
@@ -154,7 +154,7 @@ def test_the_next_run_crawls_pages_that_no_worker_could_serve(make: Callable[...
     assert project.run_worker(settings={"DQ_MAX_PAGES": "0"}).close_reason == "unserved"
     links = project.run_worker(settings={"DQ_MAX_PAGES": "0"})
     assert links.close_reason == "finished", links.text
-    # Each run crawls the start page and follows its new links.
+    # The next run crawls the start page and follows its new links.
     assert {path for path in missing if path in project.count()} == {
         path for path in missing if int(path.removeprefix("/p/")) <= 4
     }

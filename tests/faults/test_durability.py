@@ -1,4 +1,4 @@
-"""A process puts entries and ends; then Redis loses power, is rolled back, or fails over."""
+"""A process puts entries and ends. Then Redis loses power, is rolled back, or fails over."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def waiting(server: RedisServer, crawl: str) -> int:
 
 
 def asked(server: RedisServer) -> int:
-    """Return how often a client has begun to wait for the disk, by its CONFIG GET appendfsync."""
+    """Return how often clients have begun to wait for the disk, which CONFIG GET appendfsync shows."""
     with server.client() as client:
         stats = client.info("commandstats")
     return sum(stats[name]["calls"] for name in stats if name in ("cmdstat_config", "cmdstat_config|get"))
 
 
 def end_when_it_may(call: Callable[[], object], powered: PoweredRedis) -> object:
-    """Make a call that must wait for an fsync; allow the fsync only when it waits; then cut the power."""
+    """Make a call that must wait for an fsync, allow the fsync only during the wait, then cut the power."""
     before = asked(powered.server)
     ending = Background(call)
-    wait_until(lambda: asked(powered.server) > before, "the disk is waited for", 30)
+    wait_until(lambda: asked(powered.server) > before, "the call waits for the disk", 30)
     assert ending.blocked
     powered.open_gate()
     found = ending.wait(30)
@@ -62,7 +62,7 @@ def end_when_it_may(call: Callable[[], object], powered: PoweredRedis) -> object
 
 
 def test_items_are_on_the_disk_when_a_queue_is_closed(powered: PoweredRedis, crawl_name: str) -> None:
-    """close() returns after an fsync that began after the last put."""
+    """close() returns only after an fsync that began after the last put."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     powered.shut_gate()
     q.put_all(range(ITEMS))
@@ -73,7 +73,7 @@ def test_items_are_on_the_disk_when_a_queue_is_closed(powered: PoweredRedis, cra
 def test_a_queue_that_is_not_durable_loses_items_in_a_power_loss(
     powered: PoweredRedis, crawl_name: str
 ) -> None:
-    """It closes at once and loses its puts. This shows that the other tests need the wait."""
+    """Without the wait for the disk, the queue loses its puts. So the other tests do test this wait."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT, durable=False)
     powered.shut_gate()
     q.put_all(range(ITEMS))
@@ -83,7 +83,7 @@ def test_a_queue_that_is_not_durable_loses_items_in_a_power_loss(
 
 
 def test_items_are_on_the_disk_when_a_queue_is_flushed(powered: PoweredRedis, crawl_name: str) -> None:
-    """flush() returns then, or raises with the reason. The queue remains usable."""
+    """flush() returns after the fsync, or raises with the reason. The queue remains usable."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     powered.shut_gate()
     q.put_all(range(ITEMS))
@@ -98,7 +98,7 @@ def test_items_are_on_the_disk_when_a_queue_is_flushed(powered: PoweredRedis, cr
 
 
 def test_a_worker_that_has_put_nothing_leaves_at_once(powered: PoweredRedis, crawl_name: str) -> None:
-    """A queue that only takes items does not wait for the disk."""
+    """A queue that only takes items need not wait for the disk."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     before = asked(powered.server)
     powered.shut_gate()
@@ -112,7 +112,7 @@ def test_a_worker_that_has_put_nothing_leaves_at_once(powered: PoweredRedis, cra
 def test_a_disk_that_takes_too_long_is_reported(
     powered: PoweredRedis, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """close() gives up after DQ_SHUTDOWN_GRACE and logs the doubt. The item stays."""
+    """close() gives up after DQ_SHUTDOWN_GRACE, and logs that the item may be lost."""
     q = Queue(crawl_name, url=powered.url, settings={"DQ_SHUTDOWN_GRACE": 1})
     powered.shut_gate()
     q.put("late")
@@ -125,7 +125,7 @@ def test_a_disk_that_takes_too_long_is_reported(
 
 
 def test_a_roll_back_while_a_queue_closes_loses_no_item(powered: PoweredRedis, crawl_name: str) -> None:
-    """The queue stores the forgotten items again and waits for the disk again."""
+    """The queue stores the forgotten items again, and waits for the disk again."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT)
     q.put("second")
     before = powered.server.snapshot()
@@ -133,7 +133,7 @@ def test_a_roll_back_while_a_queue_closes_loses_no_item(powered: PoweredRedis, c
     q.put_all(range(ITEMS))
     asked_before = asked(powered.server)
     closing = Background(q.close)
-    wait_until(lambda: asked(powered.server) > asked_before, "the disk is waited for")
+    wait_until(lambda: asked(powered.server) > asked_before, "close() waits for the disk")
     powered.roll_back(before)
     closing.wait(30)
     powered.lose_power()
@@ -150,7 +150,7 @@ def project(powered: PoweredRedis, crawl_name: str, make_project: MakeProject) -
 def test_pushed_requests_are_on_the_disk_when_the_command_ends(
     powered: PoweredRedis, crawl_name: str, project: Project
 ) -> None:
-    """`scrapy dq push` ends after an fsync that began after the push."""
+    """`scrapy dq push` ends only after an fsync that began after the push."""
     urls = [f"http://127.0.0.1:9/{n}" for n in range(ITEMS)]
     powered.shut_gate()
     pushing = end_when_it_may(lambda: run_dq(project, "push", project.name, *urls), powered)
@@ -161,7 +161,7 @@ def test_pushed_requests_are_on_the_disk_when_the_command_ends(
 def test_a_push_with_no_wait_loses_requests_in_a_power_loss(
     powered: PoweredRedis, crawl_name: str, project: Project
 ) -> None:
-    """With --no-wait, the command ends at once, and a power loss removes the pushed URL."""
+    """With --no-wait, the command does not wait for the disk, and a power loss removes the pushed URL."""
     powered.shut_gate()
     assert run_dq(project, "push", project.name, "--no-wait", "http://127.0.0.1:9/1").returncode == 0
     powered.lose_power()
@@ -171,7 +171,7 @@ def test_a_push_with_no_wait_loses_requests_in_a_power_loss(
 def test_a_worker_leaves_when_its_start_requests_are_on_the_disk(
     powered: PoweredRedis, crawl_name: str
 ) -> None:
-    """A worker with puts without a parent waits when it leaves an open run, but not at the end of a run."""
+    """A worker that has put start requests waits if it leaves an open run, but not at the end of a run."""
 
     async def put_and_leave(name: str, count: int, finish: bool) -> None:
         async with Engine(Crawl(powered.url, name, size=count)) as engine:
@@ -189,31 +189,35 @@ def test_a_worker_leaves_when_its_start_requests_are_on_the_disk(
 
 
 def replicated(start_redis: StartRedis) -> tuple[RedisServer, RedisServer]:
-    """Return a primary and a replica that has all its data."""
+    """Return a primary, and a replica that has all its data."""
     primary, replica = (start_redis(appendonly=True) for _ in range(2))
     with replica.client() as client:
         client.replicaof("127.0.0.1", primary.port)  # type: ignore[no-untyped-call]
-        wait_until(lambda: client.info()["master_link_status"] == "up", "the replica is in step")
+        wait_until(lambda: client.info()["master_link_status"] == "up", "the replica has all data")
     with primary.client() as client:
-        wait_until(lambda: client.info().get("slave0", {}).get("state") == "online", "the primary knows it")
+        wait_until(
+            lambda: client.info().get("slave0", {}).get("state") == "online", "the primary knows the replica"
+        )
     return primary, replica
 
 
 def wait_for_silent(
     replica: RedisServer, primary: RedisServer, q: Queue, call: Callable[[], object]
 ) -> Background:
-    """Put items that a frozen replica cannot confirm, and start a call that must wait for it."""
+    """Put items that a frozen replica cannot confirm, and start a call that must wait for the replica."""
     replica.suspend()
     q.put_all(range(ITEMS))
     begun = Background(call)
     with primary.client() as client:
-        wait_until(lambda: "cmdstat_wait" in str(client.info("commandstats")), "replicas are waited for")
+        wait_until(
+            lambda: "cmdstat_wait" in str(client.info("commandstats")), "the call waits for the replica"
+        )
     assert begun.blocked
     return begun
 
 
 def test_a_failover_to_a_replica_keeps_all_items(start_redis: StartRedis, crawl_name: str) -> None:
-    """close() returns when all connected replicas have the items."""
+    """close() returns only after all connected replicas have the items."""
     primary, replica = replicated(start_redis)
     q = Queue(crawl_name, url=primary.url, settings=PATIENT)
     closing = wait_for_silent(replica, primary, q, q.close)
@@ -228,7 +232,7 @@ def test_a_failover_to_a_replica_keeps_all_items(start_redis: StartRedis, crawl_
 def test_a_flush_does_not_wait_for_a_replica_that_is_gone_for_good(
     start_redis: StartRedis, crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, a flush without a timeout would never return."""
+    """Otherwise a flush without a timeout would never return."""
     primary, replica = replicated(start_redis)
     monkeypatch.setattr(durability, "GONE_S", 0.5)
     with Queue(crawl_name, url=primary.url, settings=PATIENT) as q:
@@ -240,7 +244,7 @@ def test_a_flush_does_not_wait_for_a_replica_that_is_gone_for_good(
 def test_without_an_aof_a_queue_closes_with_one_warning(
     start_redis: StartRedis, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning says that Redis has no AOF."""
+    """The warning says that Redis has no AOF."""
     caplog.set_level(logging.WARNING)
     with Queue(crawl_name, url=start_redis().url, settings=PATIENT) as q:
         q.put("item")

@@ -1,4 +1,4 @@
-"""Workers die at the most dangerous places: no page is lost, and few pages are processed twice."""
+"""Workers die at the most dangerous places. No page is lost, and few pages are processed twice."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def crawl(fault_crawl: MakeCrawl) -> FaultCrawl:
 
 
 def await_death(crawl: FaultCrawl, worker: Worker) -> int:
-    """Wait until *worker* has died at its fail point; return the number of its leases.
+    """Wait until *worker* has died at its fail point, and return the number of its leases.
 
-    No other worker runs that could reclaim them.
+    No other worker runs, so none can reclaim them.
     """
     assert worker.wait(30) == -signal.SIGKILL, worker.text[-3000:]
     crawl.killed.add(worker.pid)
@@ -36,7 +36,7 @@ def await_death(crawl: FaultCrawl, worker: Worker) -> int:
 
 
 def assert_the_next_worker_finishes(crawl: FaultCrawl) -> Worker:
-    """Start a worker, and assert that it finishes the crawl at once and logs its reclaims."""
+    """Start a worker, and assert that it finishes the crawl and logs what it has reclaimed."""
     held = {m.worker_id: m.in_flight for m in crawl.overview().members}
     (last,) = crawl.start()
 
@@ -52,7 +52,7 @@ def assert_the_next_worker_finishes(crawl: FaultCrawl) -> Worker:
 
 
 def times(place: str, once: int, *soak: int) -> list[Any]:
-    """Return parameters for a place: on which pass the worker dies, in the short and the long form."""
+    """Return parameters: a place, and the pass at which the worker dies, in the short and the long form."""
     return [pytest.param(place, once)] + [pytest.param(place, n, marks=pytest.mark.soak) for n in soak]
 
 
@@ -69,7 +69,7 @@ def times(place: str, once: int, *soak: int) -> list[Any]:
 def test_no_page_is_lost_when_a_worker_dies_while_it_crawls(
     place: str, on_pass: int, crawl: FaultCrawl
 ) -> None:
-    """The next worker finishes the crawl. Only the dead worker's leases are processed twice."""
+    """The next worker finishes the crawl. At most the dead worker's leases are processed twice."""
     (victim,) = crawl.start(environ=fail_at(place, on_pass))
     leases = await_death(crawl, victim)
 
@@ -81,7 +81,7 @@ def test_no_page_is_lost_when_a_worker_dies_while_it_crawls(
 def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     place: str, on_pass: int, fault_crawl: MakeCrawl
 ) -> None:
-    """The next worker's start() yields all requests. Requests that were already admitted are known."""
+    """The next worker's start() yields all requests. Requests that were admitted before are known."""
     crawl = fault_crawl(
         site={"pages": 100, "fan_out": 0},
         settings=EXTENSIONS | {"PAGES": 100},
@@ -103,7 +103,7 @@ def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     [*times("between fence and drain", 1, 1, 1), *times("between two steps of the drain", 1, 2, 3)],
 )
 def test_an_interrupted_reclaim_is_resumed(place: str, on_pass: int, crawl: FaultCrawl) -> None:
-    """One worker is killed. Another one dies while it reclaims. The third worker gets all requests."""
+    """One worker is killed, and another dies while it reclaims. The third worker gets all requests."""
     (first,) = crawl.start()
     crawl.wait_for_part(0.2)
     crawl.kill(first)
@@ -128,12 +128,12 @@ def test_an_interrupted_reclaim_is_resumed(place: str, on_pass: int, crawl: Faul
 def test_no_page_is_lost_when_a_worker_dies_while_it_closes(
     place: str, on_pass: int, crawl: FaultCrawl
 ) -> None:
-    """A worker dies after SIGTERM, just before or after it has left. The next worker continues."""
+    """A worker gets SIGTERM, and dies before or after it has left. The next worker continues."""
     (victim,) = crawl.start(environ=fail_at(place, on_pass))
     crawl.wait_for_part(0.2)
     victim.terminate()
     leases = await_death(crawl, victim)
-    # By then, pages at work are finished and acked, and the buffer is given back.
+    # By then, pages in progress are done and acked, and the buffer is released.
     assert leases == 0 or place == "as the close begins"
     assert len(crawl.overview().members) == (place != "after the leave")
     assert crawl.overview().census.waiting > 0

@@ -1,4 +1,4 @@
-"""Two workers crawl start URLs from Redis and one worker is killed: each URL is crawled."""
+"""Two workers crawl start URLs from Redis. One is killed, but each URL is crawled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BATCH = 500
 
 
 def feed(client: redis.Redis, kind: str, key: str, urls: Iterable[str]) -> None:
-    """Push *urls* in batches, slightly faster than the workers crawl them."""
+    """Push *urls* in batches, slightly faster than the workers take them."""
     waiting = {"list": client.llen, "SET": client.scard, "ZSET": client.zcard, "STREAM": lambda _: 0}[kind]
     left = iter(urls)
     while batch := list(islice(left, BATCH)):
@@ -43,7 +43,7 @@ def feed(client: redis.Redis, kind: str, key: str, urls: Iterable[str]) -> None:
 
 
 def assert_acknowledged(client: redis.Redis, crawl: FaultCrawl, count: int) -> None:
-    """Assert that the group has read each message and that none is pending."""
+    """Assert that the consumer group has read each message, and that no message is pending."""
     key = f"{crawl.project.name}:start_urls"
     (group,) = client.xinfo_groups(key)
     assert group["last-delivered-id"] == client.xinfo_stream(key)["last-generated-id"]
@@ -55,7 +55,7 @@ def assert_acknowledged(client: redis.Redis, crawl: FaultCrawl, count: int) -> N
     ("kind", "shards"), [("list", 1), ("SET", 1), ("ZSET", 1), ("STREAM", 1), ("list", 3), ("STREAM", 3)]
 )
 def test_each_url_that_was_fed_is_crawled(kind: str, shards: int, count: int, fault_crawl: MakeCrawl) -> None:
-    """Each URL is crawled at least once. At most the killed worker's leases are crawled twice."""
+    """At most the killed worker's leases are crawled twice."""
     settings: dict[str, Any] = {"DQ_WORKER_TTL": 30, "LOG_LEVEL": "INFO", "DQ_SHARDS": shards}
     if kind != "list":
         settings[f"REDIS_START_URLS_AS_{kind}"] = True
@@ -84,7 +84,7 @@ def test_each_url_that_was_fed_is_crawled(kind: str, shards: int, count: int, fa
 
 
 def test_a_stream_feeds_a_crawl_whose_redis_is_rolled_back(fault_crawl: MakeCrawl) -> None:
-    """A worker is also killed. In the end, each message is acknowledged."""
+    """A worker is also killed. At the end, each message is acknowledged."""
     count = 400
     crawl = fault_crawl(
         start_urls=[],

@@ -1,4 +1,4 @@
-"""Two workers are cut off in turn, again and again: later, requests do not wait for each other."""
+"""Two workers are cut off alternately. Afterwards, requests must not wait for each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import Stopwatch, repeated, wait_until
 
 LONGEST_PAGE_S = 5.0
 SLOTS = 2 * 16
-"""Slots of both workers together."""
+"""The slots of both workers together."""
 
 
 class Sample(NamedTuple):
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 def test_workers_that_are_cut_off_in_turn_leave_no_suspects_and_use_all_slots(
     cuts: int, fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """Pages take 3 to 5 s, each cut outlasts the TTL: no request is a suspect, and all slots are used."""
+    """Pages take 3 to 5 s, and each cut outlasts the TTL. No request is a suspect; all slots are used."""
     pages = 150 + 45 * cuts
     crawl = fault_crawl(
         proxied=True, site={"pages": pages, "fan_out": pages, "latency_s": 3.0, "spread_s": 2.0},
@@ -47,12 +47,16 @@ def test_workers_that_are_cut_off_in_turn_leave_no_suspects_and_use_all_slots(
         for number in range(cuts):
             worker, proxy = [(first, crawl.proxy), (second, other_proxy)][number % 2]
             done, rejoins = crawl.done.total(), worker.text.count(" continues as ")
-            wait_until(lambda n=done: crawl.done.total() > n + SLOTS // 2, "both work", 30)
+            wait_until(lambda n=done: crawl.done.total() > n + SLOTS // 2, "both workers crawl", 30)
             proxy.black_hole()
             held += crawl.leases({worker.pid})
-            wait_until(lambda w=worker: not crawl.leases({w.pid}), "its requests are taken over", 30)
+            wait_until(
+                lambda w=worker: not crawl.leases({w.pid}), "the other worker takes over its requests", 30
+            )
             proxy.pass_through()
-            wait_until(lambda w=worker, n=rejoins: w.text.count(" continues as ") > n, "it is back", 30)
+            wait_until(
+                lambda w=worker, n=rejoins: w.text.count(" continues as ") > n, "the worker rejoins", 30
+            )
         back_s, since = time.monotonic(), Stopwatch()
         for worker in (first, second):
             worker.wait()

@@ -33,7 +33,7 @@ from support.worker import Worker
 CANARY_SOURCE = "import scrapy\n\n\nclass Mine(scrapy.Request): ...\n\n\nclass Thing(scrapy.Item): ...\n"
 
 PATIENT = "\nfrom scrapy_dq.scheduling import declined\n\ndeclined.IN_A_ROW = 10**9\n"
-"""With this code, a worker stays, however many entries in a row need code that it lacks."""
+"""With this code, a worker stays, even if many entries in a row need code that it lacks."""
 
 RENAMED = spider_of("""
     def parse(self, response):
@@ -47,10 +47,10 @@ RENAMED = spider_of("""
 
 @pytest.fixture
 def watched(fault_crawl: MakeCrawl) -> FaultCrawl:
-    """Return a crawl whose workers record forbidden actions; canaries lie on its path and in its package."""
+    """Return a crawl whose workers record forbidden actions. Canaries are in its path and in its package."""
     crawl = fault_crawl(
-        site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only host that a worker may connect to
-        # The log then has all dead letters, even of entries that look like fed requests.
+        site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only host to which a worker may connect
+        # With SCHEDULER_DEBUG, the log has all dead letters, even of entries that look like start payloads.
         settings={**watched_spider.SETTINGS, "SCHEDULER_DEBUG": True},
         spider=spider_source(watched_spider.WatchedSpider) + PATIENT,
     )
@@ -62,7 +62,7 @@ def watched(fault_crawl: MakeCrawl) -> FaultCrawl:
 
 
 def assert_unharmed(crawl: FaultCrawl, worker: Worker, stored: int) -> None:
-    """Assert that *worker* settled all entries, reported each dead letter once, and did nothing forbidden."""
+    """Assert that *worker* settled all entries, reported each dead letter, and did nothing forbidden."""
     verdict = crawl.verdict()
     assert not verdict.lost
     census = crawl.overview().census
@@ -82,12 +82,12 @@ def assert_unharmed(crawl: FaultCrawl, worker: Worker, stored: int) -> None:
 
 
 def _others(worker: Worker) -> list[str]:
-    """Return the errors in a log, except the error about requests that other code might serve."""
+    """Return the errors in the log, except the error about requests that other code might serve."""
     return [each for each in errors(worker) if "became dead letters because no worker" not in each]
 
 
 class Bomb:
-    """An object whose pickle opens the canary when it is loaded."""
+    """An object whose pickle opens the canary file when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -97,7 +97,7 @@ class Bomb:
 
 
 def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCrawl) -> None:
-    """Entries name a module, a file, a hook or a pickle. Workers touch none and give a reason for each."""
+    """Entries name a module, file, hook or pickle. Workers use none of these, and give a reason for each."""
     page = watched.site.url("/hostile")
     bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
     hostile = {
@@ -134,7 +134,7 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCraw
 
 
 def test_a_request_that_cannot_be_sent_fails_alone(watched: FaultCrawl) -> None:
-    """A request that decodes but makes Scrapy raise counts as failed. The crawl continues to its end.
+    """A request that decodes, but makes Scrapy raise, has failed. The crawl continues to its end.
 
     With Scrapy 2.13, the first of these requests does not even decode.
     """
@@ -160,7 +160,7 @@ def test_a_request_that_cannot_be_sent_fails_alone(watched: FaultCrawl) -> None:
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_a_crawl_with_random_entries_ends(count: int, watched: FaultCrawl) -> None:
-    """Entries have flipped bits, cuts, splices or random structures. They are buried or crawled."""
+    """Entries have flipped bits, cuts, splices or random structures. Each is buried or crawled."""
     rng = random.Random(count)
     intact = good([watched.site.url(f"/good/{number}") for number in range(60)])
     samples = good([watched.site.url(f"/spoiled/{number}") for number in range(60)])
@@ -174,13 +174,13 @@ def test_a_crawl_with_random_entries_ends(count: int, watched: FaultCrawl) -> No
     reasons = dead_letters(watched)
     watched.note(verdict, entries=count, dead=reasons.total(), reasons=len(reasons))
     assert_unharmed(watched, worker, count)
-    # A decoded request may still be one that Scrapy cannot send, or have `parse` as its errback. Scrapy logs
-    # an error as for any other request, and only that request fails.
+    # Scrapy may be unable to send a decoded request, or the request may have `parse` as its errback. Then
+    # Scrapy logs an error, and only this request fails.
     own = "[scrapy.core.scraper] ERROR: "
     assert not [
         e for e in _others(worker) if not e.startswith((f"{own}Error downloading", f"{own}Spider error"))
     ]
-    # Many entries were buried and many were crawled. All unchanged entries were crawled.
+    # Many entries are buried, and many are crawled, among these all unchanged entries.
     assert count / 4 < reasons.total() < count * 19 / 20
     hits = watched.site.hits()
     assert [hits[f"/good/{number}"] for number in range(60)] == [1] * 60
@@ -216,7 +216,7 @@ def test_requests_that_cannot_be_stored_survive_the_death_of_their_worker(
 
 
 def test_a_killed_crawl_whose_callback_was_renamed_waits_for_the_right_code(fault_crawl: MakeCrawl) -> None:
-    """Requests for the missing method stay in the backlog. Workers crawl them when it exists again."""
+    """Requests for the missing method stay in the backlog, until a worker has the method again."""
     crawl = fault_crawl(site={"pages": 300}, spider=RENAMED)
     (first,) = crawl.start()
     crawl.wait_for_part(0.2)

@@ -1,4 +1,4 @@
-"""A crew's items survive random kills of its processes and roll-backs of Redis."""
+"""A crew's items survive random kills of its processes, and roll-backs of Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 EACH = 3
-"""Items per page: several, so that a kill can leave a part of them."""
+"""Items per page. There are several, so that a kill can separate them."""
 SPIDER = spider_of(f"""
     def parse(self, response):
         yield from response.follow_all(css="a", callback=self.parse)
@@ -57,7 +57,7 @@ FEEDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def scene(fault_redis: RedisServer, start_site: StartSite, make_project: MakeProject) -> Iterator[SetScene]:
-    """Yield a function with more settings and Tree's arguments that sets the scene."""
+    """Yield a function that makes a Scene. Its arguments are further settings, and options of the site."""
     with ExitStack() as stack:
 
         def make(more: dict[str, Any] | None = None, **tree: Any) -> Scene:
@@ -77,7 +77,7 @@ def scene(fault_redis: RedisServer, start_site: StartSite, make_project: MakePro
 
 
 def items_of(scene: Scene) -> dict[str, Counter[tuple[str, int]]]:
-    """Return how often each kind of feed has each item."""
+    """Return how often each kind of feed contains each item."""
     folder = scene.project.folder
     with gzip.open(folder / "all.csv.gz", "rt") as file:
         found = {"csv": list(DictReader(file))}
@@ -88,7 +88,7 @@ def items_of(scene: Scene) -> dict[str, Counter[tuple[str, int]]]:
 
 
 def kill_all(crew: CrewProcess) -> None:
-    """Kill the parent, its workers and its export processes at once."""
+    """Kill the parent, its workers and its export processes."""
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(crew.pid)
         for process in (parent, *parent.children(recursive=True)):
@@ -102,7 +102,7 @@ def kill_all(crew: CrewProcess) -> None:
     ("kills", "of_exports"), [(4, 2), pytest.param(65, 10, marks=pytest.mark.soak)], ids=["6", "75"]
 )
 def test_random_kills_lose_no_item(scene: SetScene, figures: Figures, kills: int, of_exports: int) -> None:
-    """A worker, all workers, the parent, all of them or the export is killed. The feed has each item once."""
+    """One or all workers, the parent, all of them or the export are killed. Feeds have each item once."""
     rng = random.Random(kills)
     here = scene(pages=100 + 30 * kills, latency_s=0.05)
     crew = here.crew("-w", "3")
@@ -126,7 +126,7 @@ def test_random_kills_lose_no_item(scene: SetScene, figures: Figures, kills: int
     building = here.project.folder / ".all.jsonl.new"
     killed = 0
     for _ in range(of_exports):
-        wait_until(lambda crew=crew: building.exists() or not crew.running, "it exports", 240)
+        wait_until(lambda crew=crew: building.exists() or not crew.running, "the export begins", 240)
         time.sleep(rng.uniform(0, 0.3))
         killed += crew.running
         kill_all(crew)
@@ -145,7 +145,7 @@ def test_random_kills_lose_no_item(scene: SetScene, figures: Figures, kills: int
 def test_a_roll_back_of_redis_loses_no_item(
     scene: SetScene, fault_redis: RedisServer, figures: Figures
 ) -> None:
-    """Pages that run again have their items again. No other item is there twice, and none is missing."""
+    """Pages that run again have their items again. No other item is repeated, and none is missing."""
     here = scene(pages=300, latency_s=0.05)
     crew = here.crew("-w", "2")
     may_be_twice = rolled_back(here, fault_redis)
@@ -159,9 +159,9 @@ def test_a_roll_back_of_redis_loses_no_item(
 
 
 def rolled_back(scene: Scene, redis: RedisServer) -> int:
-    """Roll Redis back by half a second when a third of the pages are done.
+    """Roll Redis back by half a second, when a third of the pages are done.
 
-    Return how many pages may have their items twice: the leases of that moment, and the forgotten pages.
+    Return how many pages may have their items twice: the leases at the snapshot, plus the forgotten pages.
     """
     wait_until(lambda: scene.done() >= len(scene.site.paths) // 3, "a third of the pages are done", 60)
     leases, before = held_by(redis, scene), scene.project.count("done")
@@ -175,7 +175,7 @@ def rolled_back(scene: Scene, redis: RedisServer) -> int:
 def test_items_in_redis_survive_its_roll_back_and_a_kill(
     scene: SetScene, fault_redis: RedisServer, figures: Figures
 ) -> None:
-    """DQ_ITEMS = "redis": workers send lost messages again, and the collector takes each message once."""
+    """With DQ_ITEMS = "redis", workers send lost messages again, and the export takes each message once."""
     here = scene({"ADDONS": {"scrapy_dq.Addon": 500}, "DQ_ITEMS": "redis"}, pages=300, latency_s=0.05)
     workers = here.project.start_workers(3)
     may_be_twice = rolled_back(here, fault_redis)

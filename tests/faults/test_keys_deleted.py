@@ -1,4 +1,4 @@
-"""Keys of a crawl are deleted or evicted: workers rebuild derived keys and report other losses."""
+"""Keys of a crawl are deleted or evicted. Workers rebuild derived keys, and report other losses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.outages import lines
 from support.waiting import wait_until
 from support.worker import Worker
 
-# FIFO keeps many requests waiting; the latency gives the test time to delete keys.
+# FIFO keeps many requests waiting. The latency leaves time to delete keys.
 SETTINGS = {"DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": 1.5}
 
 
@@ -29,13 +29,13 @@ def begun(make: MakeCrawl, **site: Any) -> tuple[FaultCrawl, list[Worker]]:
 
 @pytest.mark.parametrize("names", [["bands"], ["rotation"], ["members"], ["beats"], ["bands", "rotation"]])
 def test_derived_keys_are_rebuilt(names: list[str], fault_crawl: MakeCrawl) -> None:
-    """Keys that lead to the requests are deleted, then a worker is killed. Nothing is lost or hangs."""
+    """Keys that lead to requests are deleted, then a worker is killed. Nothing is lost, nothing hangs."""
     crawl, workers = begun(fault_crawl, pages=300)
     with crawl.redis.client() as client:
         for name in names:
             key = keys.prefix(crawl.project.name) + name
-            # While all requests are leased, the key `rotation` does not exist.
-            wait_until(partial(client.delete, key), f"{name} is there")
+            # The key `rotation` does not exist while all requests are leased.
+            wait_until(partial(client.delete, key), f"the key {name} exists")
     crawl.wait_for(len(crawl.done) + 20)
     crawl.kill(workers[0])
 
@@ -44,7 +44,7 @@ def test_derived_keys_are_rebuilt(names: list[str], fault_crawl: MakeCrawl) -> N
 
 @pytest.mark.parametrize("what", ["a list of requests", "the leases of a worker", "what came back"])
 def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) -> None:
-    """Workers crawl the rest. One reports the loss, and none closes with `finished`."""
+    """Workers crawl the other requests. One reports the loss, and none closes with `finished`."""
     crawl, workers = begun(fault_crawl, pages=300)
     prefix = keys.prefix(crawl.project.name)
     with crawl.redis.client() as client:
@@ -55,7 +55,7 @@ def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) 
         else:
             crawl.kill(workers[0])  # the other worker reclaims its leases
             name = (prefix + "quarantine").encode()
-            wait_until(lambda: client.zcard(name), "leases come back", 20)
+            wait_until(lambda: client.zcard(name), "the dead worker's leases are in the quarantine", 20)
         assert client.delete(name)
 
     verdict = crawl.end()
@@ -72,12 +72,12 @@ def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) 
 
 
 def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(fault_crawl: MakeCrawl) -> None:
-    """With allkeys-random and no room, no worker closes with `finished` after a loss."""
+    """With allkeys-random and a full memory, no worker closes with `finished` after a loss."""
     crawl, workers = begun(fault_crawl, pages=600, latency_s=0.3)
     with crawl.redis.client() as client:
         client.config_set("maxmemory-policy", "allkeys-random")
         for worker in workers:
-            wait_until(lambda w=worker: "maxmemory-policy" in w.text, "it says so", 60)
+            wait_until(lambda w=worker: "maxmemory-policy" in w.text, "the worker reports the policy", 60)
         client.config_set("maxmemory", 1)
         wait_until(lambda: client.info("stats")["evicted_keys"] >= 3, "keys are evicted", 20)
         client.config_set("maxmemory", 0)

@@ -1,4 +1,4 @@
-"""Partitions have limits, requests are delayed, and faults occur: nothing is lost or stuck."""
+"""Despite faults, partitions with limits and delayed requests lose nothing and do not get stuck."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTS = tuple(f"127.0.0.{k}" for k in range(1, 9))
 LIMITS = {
     "DQ_DOMAIN_DELAY": 0.05, "DQ_DOMAIN_CONCURRENCY": 3, "DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once",
 }  # fmt: skip
-# A run that all workers have left keeps the tombstone and the limits.
+# After all workers have left, a run keeps the tombstone and the limits.
 LEFT = {"meta", "limits", *HISTORY}
 
 
@@ -32,7 +32,7 @@ def assert_all_done(crawl: FaultCrawl, **more: Any) -> None:
 
 @pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
 def test_a_killed_worker_delays_no_partition_that_has_limits(kills: int, fault_crawl: MakeCrawl) -> None:
-    """After a reclaim, its unsent leases and its requests in flight no longer count."""
+    """After a reclaim, a dead worker's unsent leases and its requests in flight no longer count."""
     crawl = fault_crawl(site={"pages": 100 * kills, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
     kill_at_random(crawl, kills, random.Random(kills))
 
@@ -43,7 +43,7 @@ def test_a_killed_worker_delays_no_partition_that_has_limits(kills: int, fault_c
 
 
 def test_a_roll_back_delays_no_partition_that_has_limits(fault_crawl: MakeCrawl) -> None:
-    """Redis forgets that leases were sent, counted and settled. This delays nothing."""
+    """Redis forgets that leases were sent, counted and settled. This delays no partition."""
     crawl = fault_crawl(site={"pages": 400, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
     crawl.start(2)
     for part in (0.1, 0.3, 0.6):
@@ -56,14 +56,14 @@ def test_a_roll_back_delays_no_partition_that_has_limits(fault_crawl: MakeCrawl)
 
 
 def test_delayed_requests_outlive_all_workers(fault_crawl: MakeCrawl) -> None:
-    """All workers are killed while most requests are not due. The next workers crawl all of them."""
+    """All workers are killed while most requests are not due. The next workers crawl all requests."""
     crawl = fault_crawl(
         site={"pages": 60, "latency_s": 0.02},
         # A worker that starts after the end must not begin a new run.
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "one"},
         spider=DELAYED,
     )
-    # Later, the last pages are due at once, and the crawl could end before a kill.
+    # Later, the last pages are due, and the crawl could end before a kill.
     kill_at_random(crawl, 4, random.Random(1), latest=0.3)
 
     assert_all_done(crawl, leases_at_kills=crawl.leases_at_kills)

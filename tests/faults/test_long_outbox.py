@@ -32,7 +32,7 @@ BROAD = spider_of("""
         self.record("done", path)
 """)
 
-# While the downloader is busy, Scrapy takes from start() without a pause. This start() has to pause itself.
+# Scrapy takes from start() without a pause while the downloader is busy, so this start() pauses itself.
 MANY_STARTS = spider_of("""
     custom_settings = {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 5, "RETRY_ENABLED": False}
 
@@ -50,7 +50,7 @@ MANY_STARTS = spider_of("""
 def test_a_callback_can_yield_many_links_while_redis_is_unavailable(
     links: int, fault_crawl: MakeCrawl
 ) -> None:
-    """The callback is not delayed. Workers crawl each link once when Redis is back."""
+    """The outage does not delay the callback. Workers crawl each link once when Redis is back."""
     site = {"pages": links + 1, "fan_out": links, "latency_s": 0.0}
     # With one item at a time, the callback continues only after Scrapy has passed on the last link.
     settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 32, "CONCURRENT_ITEMS": 1}
@@ -58,8 +58,8 @@ def test_a_callback_can_yield_many_links_while_redis_is_unavailable(
     (worker,) = crawl.start()
     wait_until(lambda: crawl.project.count("start"), "the callback begins", 20)
     with crawl.redis.client() as client:
-        # During an fsync Redis cannot write its AOF. A kill would then make it forget the lease.
-        wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "all is written", 10)
+        # During an fsync, Redis cannot write its AOF. After a kill, it would not know the lease.
+        wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "the AOF is written", 10)
     crawl.redis.kill()
 
     (crawl.project.folder / "go").touch()
@@ -75,14 +75,14 @@ def test_a_callback_can_yield_many_links_while_redis_is_unavailable(
     assert outage.kept >= links
 
 
-# The delay is large in the short form: on a busy machine start() is slow, but the proxy's delay is not.
+# The delay is long in the short form, because start() is slow on a busy machine, and the delay is not.
 @pytest.mark.parametrize(
     ("starts", "away_s"), [(60_000, 4.0), pytest.param(1_000_000, 1.0, marks=pytest.mark.soak)]
 )
 def test_many_start_requests_wait_on_disk_while_redis_is_slow(
     starts: int, away_s: float, fault_crawl: MakeCrawl, tmp_path: Path
 ) -> None:
-    """Moves that Redis has not accepted are on disk. Memory grows only by a start request's own cost."""
+    """Moves that Redis has not accepted are on disk. Memory grows only by the cost of a start request."""
     spill = tmp_path / "spill"
     spill.mkdir()
     crawl = fault_crawl(
@@ -118,16 +118,16 @@ def test_many_start_requests_wait_on_disk_while_redis_is_slow(
         return census.waiting + census.in_flight + census.done
 
     while stored() < starts:
-        assert time.monotonic() < deadline, "not all are stored"
+        assert time.monotonic() < deadline, "some start requests are not stored"
         peak = max(peak, process.memory_info().rss)
         time.sleep(0.05)
-    wait_until(lambda: not list(spill.iterdir()), "the disk is given back")
+    wait_until(lambda: not list(spill.iterdir()), "the files are removed")
     worker.terminate()
     worker.wait(30)
     grown = peak - base
     crawl.note(None, starts=starts, behind=behind, on_disk_mib=on_disk // MIB, grown_mib=grown // MIB)
     assert stored() == starts
     assert worker.close_reason == "shutdown"
-    # The limit covers the outbox, the log within DQ_ROLLBACK_HORIZON, and about 80 bytes for each start
-    # request to recognize equal ones.
+    # The limit includes the outbox, the log within DQ_ROLLBACK_HORIZON, and about 80 bytes for each start
+    # request to recognize equal requests.
     assert grown < 250 * MIB + 120 * starts

@@ -1,4 +1,4 @@
-"""The network to Redis loses replies or everything: each request is processed once."""
+"""The network to Redis loses replies, or all data. Each request is processed once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESUMES_WITHIN_S = 3.0
 
 @pytest.mark.parametrize("exchanges", [100, pytest.param(1_000, marks=pytest.mark.soak)])
 def test_lost_replies_lose_and_double_no_page(exchanges: int, fault_crawl: MakeCrawl) -> None:
-    """One reply in ten is lost after Redis has applied the command. Every page is processed exactly once."""
+    """One reply in ten is lost after Redis has applied its command. Each page is processed exactly once."""
     crawl = fault_crawl(
         proxied=True,
         site={"pages": exchanges * 4, "latency_s": 0.02},
@@ -40,7 +40,7 @@ def test_lost_replies_lose_and_double_no_page(exchanges: int, fault_crawl: MakeC
     crawl.assert_whole(verdict)
     for worker in workers:
         outages.assert_quiet(worker)
-        # Redis has applied each command: a repeat is enough, and no worker has to register again.
+        # Redis has applied each command, so a repeat is enough, and no worker has to register again.
         assert "dq/rejoins" not in worker.stats
 
 
@@ -48,7 +48,7 @@ def test_lost_replies_lose_and_double_no_page(exchanges: int, fault_crawl: MakeC
     ("times", "seconds"), [(1, 4.0), pytest.param(3, 10.0, marks=pytest.mark.soak)], ids=["once", "3 times"]
 )
 def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_crawl: MakeCrawl) -> None:
-    """All replies are lost for longer than the TTL. A page is done 3 s after its end, and none is lost."""
+    """All replies are lost for longer than the TTL. Within 3 s after that, a page is done. None is lost."""
     crawl = fault_crawl(
         proxied=True,
         site={"pages": 200 + 200 * times},
@@ -80,7 +80,7 @@ def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_
 
 
 def test_a_worker_whose_exchanges_are_cut_for_good_loses_its_leases(fault_crawl: MakeCrawl) -> None:
-    """Its heartbeats use another connection. It stops them, and the others finish its requests.
+    """The worker's heartbeats use another connection. It stops them, and other workers finish its requests.
 
     It rejoins when its exchanges pass again.
     """
@@ -104,7 +104,7 @@ def test_a_worker_whose_exchanges_are_cut_for_good_loses_its_leases(fault_crawl:
 def test_the_requests_of_a_worker_that_is_only_cut_off_are_not_suspects(
     fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """Two workers are cut off in turn for longer than the TTL. No request goes to the quarantine."""
+    """Each worker is cut off twice, for longer than the TTL. No request goes to the quarantine."""
     crawl = fault_crawl(
         proxied=True, site={"pages": 300, "latency_s": 0.3}, spider=GATHERED,
         settings={"CONCURRENT_REQUESTS": 8, "DQ_WORKER_TTL": 1},
@@ -116,12 +116,12 @@ def test_the_requests_of_a_worker_that_is_only_cut_off_are_not_suspects(
     with connect_url(crawl.redis_url) as redis:
         for worker, proxy in [(first, crawl.proxy), (second, other_proxy)] * 2:
             pages = len(crawl.done)
-            wait_until(lambda n=pages: len(crawl.done) > n + 20, "both work")
+            wait_until(lambda n=pages: len(crawl.done) > n + 20, "both workers crawl")
             rejoins = worker.text.count(" continues as ")
             proxy.black_hole()
             held += crawl.leases({worker.pid})
-            wait_until(lambda w=worker: not crawl.leases({w.pid}), "its requests are taken over")
+            wait_until(lambda w=worker: not crawl.leases({w.pid}), "the other worker takes over its requests")
             assert redis.zcard(quarantine) == 0
             proxy.pass_through()
-            wait_until(lambda w=worker, n=rejoins: w.text.count(" continues as ") > n, "it is back")
+            wait_until(lambda w=worker, n=rejoins: w.text.count(" continues as ") > n, "the worker rejoins")
     crawl.end_whole(held, held=held)

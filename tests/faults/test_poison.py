@@ -1,4 +1,4 @@
-"""A page that kills each worker that crawls it is buried, and no other page is blamed."""
+"""A page that kills each worker that crawls it is buried. No other page is blamed."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ POISON = spider_of("""
 
 
 def charges(client: redis.Redis, crawl: str) -> dict[str, int]:
-    """Return the attempts charged to each page that is now in quarantine or in flight."""
+    """Return the attempts that are charged to each page in the quarantine or in flight."""
     name = prefix(crawl)
     pipe = client.pipeline(transaction=True)
     pipe.zrange(name + "quarantine", 0, -1)
     for worker_id in client.smembers(name + "members"):
         pipe.hvals(f"{name}in-flight:{worker_id.decode()}")
     quarantine, *in_flight = pipe.execute()
-    # A quarantine member has the partition, a zero byte, a place of 16 bytes and an id of 12 bytes. A lease
-    # has a rank of 8 bytes. Both continue with a byte, 128 for a suspect, and the attempts.
+    # A member of the quarantine has the partition, a zero byte, a place of 16 bytes and an id of 12 bytes. A
+    # lease has a rank of 8 bytes. In both follow a byte with the attempts, plus 128 for a suspect, and the
+    # payload.
     waiting = (member.partition(b"\0")[2] for member in quarantine)
     entries = [member[28:] for member in waiting] + [lease[8:] for held in in_flight for lease in held]
     found = ((PAGE.search(entry), entry[0] % 128) for entry in entries)
@@ -45,16 +46,16 @@ def charges(client: redis.Redis, crawl: str) -> dict[str, int]:
 
 
 class Supervisor:
-    """Keeps two workers running until the crawl is finished, and watches which pages are charged."""
+    """Keeps two workers running until the crawl is finished, and records which pages are charged."""
 
     def __init__(self, crawl: FaultCrawl) -> None:
         self.deaths = 0
         self.charged: Counter[str] = Counter()
-        """The most attempts seen for each page."""
+        """The largest number of attempts seen for each page."""
         self._crawl = crawl
 
     def run(self, timeout_s: float) -> None:
-        """Start workers and replace each dead one; raise TimeoutError after *timeout_s*."""
+        """Start workers, and replace each dead worker. Raise TimeoutError after *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         watched = self._crawl.start(2)
         with self._crawl.redis.client() as client:
@@ -73,7 +74,7 @@ class Supervisor:
 
 
 def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
-    """Return reason and page of each dead letter. Source: lua/moves/endings.lua"""
+    """Return the reason and the page of each dead letter. Source: lua/moves/endings.lua"""
     with crawl.redis.client() as client:
         records = [msgpack.unpackb(r, raw=True) for r in client.hvals(prefix(crawl.project.name) + "dead")]
     pages = [PAGE.search(payload) for *_, payload, _ in records]
@@ -83,7 +84,7 @@ def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
     ]
 
 
-# Poisoned pages are leaves, because a page that is never parsed yields no links.
+# Poisoned pages are leaves, because no links are found on a page that is never parsed.
 @pytest.mark.parametrize(
     ("pages", "poison"),
     [(300, 199), *(pytest.param(1_000, leaf, marks=pytest.mark.soak) for leaf in (250, 640, 999))],
@@ -91,11 +92,11 @@ def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
 def test_only_the_page_that_kills_its_workers_is_buried(
     pages: int, poison: int, fault_crawl: MakeCrawl
 ) -> None:
-    """After four deaths it is the only dead letter. Every other page is done and never charged."""
+    """After four deaths, this page is the only dead letter. The other pages are done and never charged."""
     path = f"/p/{poison}"
     crawl = fault_crawl(
         site={"pages": pages},
-        # The supervisor may start a worker just after the others have finished. It must not begin a new run.
+        # The supervisor may start a worker when the others have just finished. It must not begin a new run.
         settings={"POISON": path, "DQ_MAX_ATTEMPTS": 3, "DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
         spider=POISON,
     )
@@ -108,7 +109,7 @@ def test_only_the_page_that_kills_its_workers_is_buried(
     assert verdict.lost == {path}
     assert set(crawl.project.count("item")) == crawl.site.paths - {path}
     assert set(supervisor.charged) <= {path}
-    # The first death charges no page, the next three charge this page.
+    # The first death charges no page. The next three charge this page.
     assert supervisor.deaths == 4
     assert dead_letters(crawl) == [("its worker died 3 times while it was the suspect", path)]
     assert verdict.reasons == ("finished", "finished")

@@ -1,4 +1,4 @@
-"""Redis comes back without its newest data: nothing is lost, and only forgotten work is repeated."""
+"""Redis comes back without its newest data. Nothing is lost, and only forgotten work is repeated."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from support.worker import Worker
 
 
 class Losses:
-    """Rolls Redis back and counts the pages that may be processed twice."""
+    """Rolls Redis back, and counts the pages that may be processed twice."""
 
     def __init__(self, crawl: FaultCrawl) -> None:
         self._crawl = crawl
         self.count = 0
         self.may_repeat = 0
-        """Pages done in the time that Redis forgot, plus the leases at its beginning and its end."""
+        """The pages done in the forgotten time, plus the leases at its beginning and at its end."""
 
     def lose(self, meanwhile: Callable[[], object]) -> None:
-        """Let Redis lose its writes during *meanwhile*; wait until all workers have rejoined."""
+        """Let Redis lose its writes during *meanwhile*, and wait until all workers have rejoined."""
         crawl = self._crawl
         leases, done = crawl.leases(), crawl.done.total()
         before = self._exchanges()
         snapshot = crawl.redis.snapshot()
         meanwhile()
-        # On a busy machine, a worker that stores nothing in that time loses nothing and need not rejoin.
+        # On a busy machine, a worker may store nothing in this time. It would lose nothing, and need not
+        # rejoin.
         wait_until(
             lambda: all(now > before.get(name, -1) for name, now in self._exchanges().items()),
             "each worker has made an exchange", 60,
@@ -46,11 +47,13 @@ class Losses:
         crawl.redis.roll_back(snapshot)
         self.count += 1
         for worker in crawl.live:
-            wait_until(lambda w=worker: w.text.count(" continues as ") >= self.count, "it has rejoined")
+            wait_until(
+                lambda w=worker: w.text.count(" continues as ") >= self.count, "the worker has rejoined"
+            )
         self.may_repeat += leases + crawl.done.total() - done
 
     def _exchanges(self) -> dict[str, int]:
-        """Return the number of each worker's last exchange."""
+        """Return the number of the last exchange of each worker."""
         prefix = keys.prefix(self._crawl.project.name)
         with self._crawl.redis.client() as client:
             return {
@@ -63,14 +66,14 @@ def assert_nothing_lost(crawl: FaultCrawl, workers: list[Worker], losses: Losses
     crawl.end_whole(losses.may_repeat, losses=losses.count)
     for worker in workers:
         outages.assert_quiet(worker)
-        # Redis is back so soon that a worker may not notice its absence.
+        # Redis is away for so short a time that a worker may not notice.
         assert len(outages.outages(worker)) <= losses.count
         assert worker.stats["dq/rejoins"] >= losses.count
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(6, marks=pytest.mark.soak)])
 def test_requests_that_redis_forgot_are_stored_again(times: int, fault_crawl: MakeCrawl) -> None:
-    """Redis loses up to 1 s of a crawl. The crawl ends complete and repeats at most that second's work."""
+    """Redis loses up to 1 s of a crawl. The crawl is completed, and repeats only the work of that second."""
     crawl = fault_crawl(
         site={"pages": 300 + 200 * times, "latency_s": 0.04},
         settings={"CONCURRENT_REQUESTS": 4},
@@ -87,7 +90,7 @@ def test_requests_that_redis_forgot_are_stored_again(times: int, fault_crawl: Ma
 
 
 def test_start_requests_that_redis_forgot_are_stored_again(fault_crawl: MakeCrawl) -> None:
-    """Redis loses some of the requests that start() has yielded, while start() runs. All are processed."""
+    """Redis loses some of the requests from start(), while start() runs. All are processed in the end."""
     pages = 100
     # start() yields faster than the workers crawl, so the forgotten requests are not done yet.
     crawl = fault_crawl(
@@ -99,12 +102,12 @@ def test_start_requests_that_redis_forgot_are_stored_again(fault_crawl: MakeCraw
     losses = Losses(crawl)
     crawl.wait_for_part(0.1)
     losses.lose(lambda: time.sleep(0.7))
-    assert not crawl.project.count(EXHAUSTED), "start() was over"
+    assert not crawl.project.count(EXHAUSTED), "start() ended before the roll-back"
     assert_nothing_lost(crawl, workers, losses)
 
 
 def test_a_worker_that_redis_forgot_continues(fault_crawl: MakeCrawl) -> None:
-    """Redis is rolled back to before the second worker joined. That worker joins again, nothing is lost."""
+    """Redis is rolled back to a time before the second worker joined. The worker joins again."""
     crawl = fault_crawl(
         site={"pages": 250, "latency_s": 0.1},
         settings={"CONCURRENT_REQUESTS": 4},
@@ -116,14 +119,17 @@ def test_a_worker_that_redis_forgot_continues(fault_crawl: MakeCrawl) -> None:
 
     def second_worker_joins() -> None:
         workers.extend(crawl.start())
-        wait_until(lambda: crawl.project.count(pids=[workers[1].pid]).total() >= 10, "it has done 10 pages")
+        wait_until(
+            lambda: crawl.project.count(pids=[workers[1].pid]).total() >= 10,
+            "the second worker has done 10 pages",
+        )
 
     losses.lose(second_worker_joins)
     assert_nothing_lost(crawl, workers, losses)
 
 
 def test_a_frontier_that_redis_forgot_completely_is_lost(fault_crawl: MakeCrawl) -> None:
-    """Redis returns without the crawl. All workers close with frontier_lost. The next crawl is complete."""
+    """Redis returns without the crawl: all workers close with frontier_lost. The next crawl is complete."""
     crawl = fault_crawl(site={"pages": 150}, spider=GATHERED)
     before = crawl.redis.snapshot()
     workers = start_together(crawl)
@@ -140,7 +146,7 @@ def test_a_frontier_that_redis_forgot_completely_is_lost(fault_crawl: MakeCrawl)
 
 @pytest.mark.parametrize("part", [0.9, 1.0], ids=["open", "finished"])
 def test_workers_continue_a_run_whose_start_redis_forgot(part: float, fault_crawl: MakeCrawl) -> None:
-    """Redis knows only the previous run, perhaps not its end. The workers continue theirs to its end."""
+    """Redis only knows the previous run, perhaps without its end. The workers continue their own run."""
     crawl = fault_crawl(
         site={"pages": 100, "latency_s": 0.05},
         settings={"CONCURRENT_REQUESTS": 4, "DQ_ROLLBACK_HORIZON": 60},
@@ -166,11 +172,11 @@ def test_workers_continue_a_run_whose_start_redis_forgot(part: float, fault_craw
     assert verdict.leases_left == 0
     assert set(done) == crawl.site.paths
     assert crawl.overview().run == 1
-    for worker in workers if part == 1 else []:  # otherwise they find the first worker dead after its exit
+    for worker in workers if part == 1 else []:  # otherwise they reclaim the first worker, which has ended
         outages.assert_quiet(worker)
 
 
-# After storing its item, the page continues until the test ends it.
+# After its item is stored, the page continues until the test ends it.
 ITEMS = spider_of("""
     async def parse(self, response):
         self.record("start", page_path(response))
@@ -184,17 +190,17 @@ ITEMS = spider_of("""
 
 
 def test_an_item_that_redis_forgot_is_written_again(fault_crawl: MakeCrawl) -> None:
-    """Redis still has the lease, so the page is not crawled again, but its item is gone."""
+    """Redis still has the lease, so the page is not crawled again, but its item must be written again."""
     settings = {"ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300}}
     crawl = fault_crawl(site={"pages": 1}, settings=settings, spider=ITEMS)
     (worker,) = crawl.start()
     key = f"{crawl.project.name}:items"
     with crawl.redis.client() as client:
-        wait_until(lambda: crawl.project.count("start"), "the page is at work", 30)
-        wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "its lease is written", 30)
+        wait_until(lambda: crawl.project.count("start"), "the callback begins", 30)
+        wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "the lease is on disk", 30)
         snapshot = crawl.redis.snapshot()
         (crawl.project.folder / "item").touch()
-        wait_until(lambda: client.llen(key) == 1, "its item is stored", 30)
+        wait_until(lambda: client.llen(key) == 1, "the item is stored", 30)
         crawl.redis.roll_back(snapshot)
         (crawl.project.folder / "end").touch()
         verdict = crawl.end()
@@ -203,11 +209,11 @@ def test_an_item_that_redis_forgot_is_written_again(fault_crawl: MakeCrawl) -> N
 
 
 DEEP = {"CONCURRENT_REQUESTS": 8, "DQ_ROLLBACK_HORIZON": 1, "DQ_ORDER": "priority-fifo"}
-"""Settings with which the log covers only one second."""
+"""Settings with which the replay log covers only one second."""
 
 
 def test_a_roll_back_beyond_the_log_loses_nothing(fault_crawl: MakeCrawl) -> None:
-    """Redis comes back several horizons older. The workers find and crawl the forgotten pages again."""
+    """Redis comes back several horizons older. The workers find the forgotten pages again and crawl them."""
     crawl = fault_crawl(site={"pages": 500}, settings=DEEP, spider=GATHERED)
     workers = start_together(crawl)
     losses = Losses(crawl)
@@ -226,7 +232,8 @@ def test_a_roll_back_beyond_the_log_loses_nothing(fault_crawl: MakeCrawl) -> Non
 
 
 def test_start_requests_that_are_lost_for_good_are_reported(fault_crawl: MakeCrawl) -> None:
-    """Redis knows only the previous run, and no log has the start requests: no worker closes with `finished`.
+    """Redis only knows the previous run, and no log has the start requests. No worker may close as
+    `finished`.
 
     The run stays open. The same command runs start() again, and then crawls every page in that run.
     """
@@ -264,7 +271,7 @@ def test_a_truncated_aof_holds_no_half_transition(
     crawl_name: str,
     figures: Figures,
 ) -> None:
-    """A cut AOF gives a state that the crawl had once. A longer AOF gives a later state."""
+    """A cut AOF holds a state that the crawl once had. A longer AOF holds a later state."""
     redis = start_redis(redis_kind, appendonly=True)
     live = noted_frontier.NotedFrontier(redis.url, crawl_name)
     noted_frontier.live_through_all(live)
@@ -282,7 +289,7 @@ def test_a_truncated_aof_holds_no_half_transition(
         shutil.rmtree(shortened)
         with redis.client() as client:
             state = stored_state(client, crawl_name, live.order)
-        # Search from the last state found: after a flush, the first state occurs again.
+        # Begin with the last state that was found, because after a flush the first state occurs again.
         since = found[-1] if found else 0
         assert state in live.states[since:], f"cut after {offset} of {size} bytes"
         found.append(live.states.index(state, since))

@@ -1,4 +1,4 @@
-"""A user empties Redis, or its scripts, during a crawl."""
+"""A user deletes all keys of Redis, or its scripts, during a crawl."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_S = 0.02
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_after_flushall_no_worker_closes_with_finished(times: int, fault_crawl: MakeCrawl) -> None:
-    """Both workers close with frontier_lost and log one CRITICAL line. The next crawl is complete."""
+    """Both workers close with frontier_lost, and log one CRITICAL line. The next crawl is complete."""
     crawl = fault_crawl(site={"pages": 250, "latency_s": 0.04}, spider=GATHERED)
     for number in range(times):
         workers = start_together(crawl)
@@ -47,7 +47,7 @@ def test_after_flushall_no_worker_closes_with_finished(times: int, fault_crawl: 
 
 @pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
 def test_a_redis_that_forgets_its_scripts_gets_them_again(pages: int, fault_crawl: MakeCrawl) -> None:
-    """SCRIPT FLUSH every 20 ms, from before the first join, causes no error and no rejoin."""
+    """SCRIPT FLUSH every 20 ms, from before the first join, causes neither an error nor a rejoin."""
     crawl = fault_crawl(site={"pages": pages}, spider=GATHERED)
     with crawl.redis.client() as client, repeated(client.script_flush, EVERY_S) as flushed:
         workers = start_together(crawl)

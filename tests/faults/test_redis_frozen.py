@@ -1,4 +1,4 @@
-"""Redis is frozen for longer than DQ_WORKER_TTL: no worker is declared dead."""
+"""Redis is frozen for longer than DQ_WORKER_TTL. No worker is declared dead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.waiting import Stopwatch, wait_until
 def test_no_worker_is_reclaimed_after_redis_was_frozen(
     times: int, timeout_s: float, fault_crawl: MakeCrawl
 ) -> None:
-    """SIGSTOP lasts 2.5 times the TTL, and workers time out or wait. No page is processed twice."""
+    """SIGSTOP lasts 2.5 times the TTL. Workers time out or wait, and no page is processed twice."""
     ttl_s = 1.0
     crawl = fault_crawl(
         site={"pages": 200 + 150 * times},
@@ -34,7 +34,7 @@ def test_no_worker_is_reclaimed_after_redis_was_frozen(
     workers = start_together(crawl)
     for number in range(times):
         crawl.wait_for_part(0.05 + 0.35 * number / times)
-        # First the workers see each other's heartbeats for a while. A heartbeat can only stop after that.
+        # First, the workers see each other's heartbeats. Only a heartbeat that was seen can be seen to stop.
         time.sleep(ttl_s / 3)
         crawl.redis.suspend()
         time.sleep(2.5 * ttl_s)
@@ -47,7 +47,7 @@ def test_no_worker_is_reclaimed_after_redis_was_frozen(
     verdict = crawl.end()
     told = [len(outages.outages(worker)) for worker in workers]
     crawl.note(verdict, freezes=times, ttl_s=ttl_s, timeout_s=timeout_s, outages=told)
-    # On a busy machine, Redis may also be late at other times. Workers that wait for 10 s notice nothing.
+    # On a busy machine, Redis may also be late at other times. Workers with a 10 s time-out notice nothing.
     assert min(told) >= times if timeout_s < ttl_s else told == [0, 0]
     for worker in workers:
         outages.assert_quiet(worker)

@@ -29,10 +29,10 @@ FOREIGN_VALUE = b"x" * 10_000
 
 
 def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> None:
-    """Wait until the workers report outage *number*; check that no page is done and no worker ends."""
+    """Wait until the workers report outage *number*; check that no page is done and that no worker ends."""
     for worker in workers:
         wait_until(lambda w=worker: w.text.count(outages.WARNING) == number, "a warning")
-    # In this time the workers finish the requests that they hold.
+    # During this pause, the workers finish the requests that they hold.
     time.sleep(PAUSE_S)
     before = crawl.done.total()
     time.sleep(PAUSE_S)
@@ -42,7 +42,7 @@ def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> 
 
 
 def report_it(crawl: FaultCrawl, why: str) -> int:
-    """Return how many workers report this reason for their wait."""
+    """Return how many workers report *why* as the reason for their wait."""
     return sum(why in member.waits_for for member in crawl.overview().members)
 
 
@@ -57,7 +57,7 @@ def assert_complete(crawl: FaultCrawl, workers: Sequence[Worker], pauses: int, s
 def test_a_crawl_waits_until_redis_has_memory_again(
     times: int, redis_kind: Kind, start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
-    """Above maxmemory both workers pause with a warning. They continue when the limit is raised."""
+    """Above maxmemory, both workers pause with a warning. They continue when the limit is raised."""
     server = start_redis(redis_kind, appendonly=True)
     crawl = fault_crawl(
         server,
@@ -71,7 +71,7 @@ def test_a_crawl_waits_until_redis_has_memory_again(
             crawl.wait_for_part(0.05 + 0.35 * number / times)
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
             assert_paused(crawl, workers, number + 1)
-            wait_until(lambda: report_it(crawl, "memory is full") == 2, "both report it")
+            wait_until(lambda: report_it(crawl, "memory is full") == 2, "both workers report the reason")
             client.config_set("maxmemory", 0)
             outages.wait_for_ends(workers, number + 1)
         assert_complete(crawl, workers, times, "memory is full")
@@ -81,7 +81,7 @@ def test_a_crawl_waits_until_redis_has_memory_again(
 def test_volatile_ttl_evicts_no_key_of_a_crawl(
     pages: int, start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
-    """Redis evicts other keys. The workers warn about the policy and lose nothing."""
+    """Redis evicts other keys. The workers warn about the policy, and lose nothing."""
     # Redis evicts the sampled key with the shortest TTL. If a key of the crawl had a TTL, Redis could evict
     # that key.
     policy = ["--maxmemory-policy", "volatile-ttl", "--maxmemory-samples", "64"]
@@ -109,7 +109,7 @@ def test_volatile_ttl_evicts_no_key_of_a_crawl(
 
 @pytest.fixture
 def mount() -> Iterator[Callable[[Path], SmallDisk]]:
-    """Yield a function that mounts a small disk at a folder, or skips the test if it may not mount."""
+    """Yield a function that mounts a small disk at a folder, or skips the test if mounting is not allowed."""
     with ExitStack() as disks:
 
         def at(folder: Path) -> SmallDisk:
@@ -130,7 +130,7 @@ def test_a_crawl_waits_until_the_disk_of_the_embedded_redis_has_room(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a full disk both workers pause with a warning. They continue when there is room again."""
+    """With a full disk, both workers pause with a warning. They continue when there is room again."""
     (folder := tmp_path / "first").mkdir()
     (folder / "valkey-server").symlink_to(str(find_binary(redis_kind)))
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)

@@ -1,4 +1,4 @@
-"""Redis is killed with SIGKILL and restarted: the crawl continues, and Scrapy's loop never waits."""
+"""Redis is killed with SIGKILL and restarted. The crawl continues, and Scrapy's loop never waits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from support.timed_scheduler import TIMED, longest_call_ms
 from support.waiting import Stopwatch
 
 LONGEST_CALL_MS = 200
-# The longest pause between two tries, plus the time that Redis and the first exchange need.
+# The longest pause between two tries, plus the time for the start of Redis and the first exchange.
 NOTICED_WITHIN_S = 4.0
 
 
 def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
-    """Return the number of moves for these pages: a put for each link and an ack."""
+    """Return the number of moves for *pages*: a put for each link, and one ack for each page."""
     tree = crawl.site.tree
     first = [int(page.rpartition("/")[2]) * tree.fan_out + 1 for page in pages]
     return sum(1 + max(0, min(tree.fan_out, tree.pages - link)) for link in first)
@@ -34,18 +34,19 @@ def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
 def test_the_crawl_continues_on_its_own_after_redis_was_killed(
     away_s: Sequence[float], fault_crawl: MakeCrawl
 ) -> None:
-    """No worker ends, no page is lost, no call waits. Each outage has one warning and one line at its end."""
+    """No page is lost, and no call waits. Each outage has one warning, and one line at its end."""
     crawl = fault_crawl(
         site={"pages": 300 + 150 * len(away_s)},
         settings={"SCHEDULER": TIMED, "CONCURRENT_REQUESTS": 8},
         spider=GATHERED,
     )
     workers = start_together(crawl)
-    # For each worker, its number of moves in each outage.
+    # The number of moves in each outage, for each worker.
     made: list[list[int]] = [[], []]
     stalled_s = 0.0
     for number, seconds in enumerate(away_s):
-        # The first kill is early: few pages are known, and all others can only be found from them.
+        # The first kill is early, when few pages are known, and all other pages must still be found from
+        # them.
         crawl.wait_for_part(0.05 + 0.35 * number / len(away_s))
         away = Stopwatch()
         crawl.redis.kill()
@@ -64,7 +65,7 @@ def test_the_crawl_continues_on_its_own_after_redis_was_killed(
     rejoins = sum(worker.stats.get("dq/rejoins", 0) for worker in workers)
     longest_ms = longest_call_ms(crawl.project, 2)
     crawl.note(verdict, kills=len(away_s), longest_call_ms=longest_ms, rejoins=rejoins)
-    # Redis had written all that it confirmed, unless an fsync was running at the kill.
+    # Redis has written all that it had confirmed, unless an fsync was in progress at the kill.
     crawl.assert_whole(verdict, verdict.repeats if rejoins else 0)
     assert longest_ms < LONGEST_CALL_MS + stalled_s * 1000
     for one, moves in zip(told, [*made[0], *made[1]], strict=True):

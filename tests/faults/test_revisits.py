@@ -1,4 +1,4 @@
-"""A crawl that never ends always has one entry for each page, despite kills and roll-backs."""
+"""Despite kills and roll-backs, a crawl that never ends always has one entry for each page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_each_page_keeps_one_entry_through_kills_and_roll_backs(
     make_project: MakeProject,
     seed: int,
 ) -> None:
-    """Three workers crawl a tree. Workers and Redis are killed, Redis is rolled back, workers get SIGTERM."""
+    """Workers and Redis are killed, Redis is rolled back, and at the end the workers get SIGTERM."""
     draw = random.Random(seed)
     site = start_site(pages=PAGES, fan_out=3, flaky_every=7, latency_s=0.02)
     project = make_project([site.start_url], redis_url=fault_redis.url, settings=SETTINGS)
@@ -58,7 +58,7 @@ def test_each_page_keeps_one_entry_through_kills_and_roll_backs(
     for worker in workers:
         worker.terminate()
     assert [worker.wait() for worker in workers] == [0, 0, 0]
-    late = project.start_worker()  # it takes over the leases of a killed worker
+    late = project.start_worker()  # reclaims the leases of a killed worker
     visited(site, 2)
     late.terminate()
     assert late.wait() == 0

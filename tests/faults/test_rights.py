@@ -1,4 +1,4 @@
-"""A Redis user loses a right during a crawl and gets it back: the crawl pauses and loses nothing."""
+"""A Redis user loses a right during a crawl, and gets it back. The crawl pauses and loses nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.given import MakeCrawl, StartRedis
 from support.redis_server import Kind
 from support.waiting import wait_until
 
-# Every crawl uses these commands, whatever its pages do. tests/frontier/test_denied.py has all commands.
+# Every crawl uses these commands. tests/frontier/test_denied.py tests all commands.
 COMMANDS = [
     "rpush",
     "hset",
@@ -25,7 +25,7 @@ def test_a_crawl_waits_until_it_has_its_rights_again(
     start_redis: StartRedis,
     fault_crawl: MakeCrawl,
 ) -> None:
-    """Each of two workers warns once and rejoins at most once. Every page is done once."""
+    """Each of two workers warns once, and rejoins at most once. Each page is done once."""
     server = start_redis(redis_kind, appendonly=True)
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crawler", "on", ">password", "~*", "+@all")

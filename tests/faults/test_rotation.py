@@ -18,7 +18,7 @@ SITE = {"pages": 2_000, "latency_s": 0.02}
 def test_a_crawl_survives_the_rotation_of_its_password(
     start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
-    """When its connections end, a worker with the old password waits. One with the new password crawls."""
+    """After its connections are cut, a worker with the old password waits. A new worker has the new one."""
     server = start_redis(appendonly=True)
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crawler", "on", ">old", "~*", "+@all")
@@ -29,13 +29,13 @@ def test_a_crawl_survives_the_rotation_of_its_password(
         admin.execute_command("ACL", "SETUSER", "crawler", ">new", "<old")
         admin.execute_command("CLIENT", "KILL", "USER", "crawler")
         for worker in first, second:
-            wait_until(lambda w=worker: "denies access" in w.text, "the reason is told", 30)
+            wait_until(lambda w=worker: "denies access" in w.text, "the worker reports the reason", 30)
         leases = crawl.leases()
         assert not {word for word in (">old", ":old@") if word in first.text}
-        first.terminate()  # Redis refuses it as it leaves, so the others have to reclaim its leases
+        first.terminate()  # Redis also refuses its leave, so other workers have to reclaim its leases
         (third,) = crawl.start(settings={"REDIS_URL": new})
         done = len(crawl.done)
-        wait_until(lambda: len(crawl.done) > done + 50, "pages by the new password")
+        wait_until(lambda: len(crawl.done) > done + 50, "the worker with the new password crawls")
         admin.execute_command("ACL", "SETUSER", "crawler", ">old")
         verdict = crawl.end(120)
     crawl.note(verdict, may_repeat=leases)
@@ -45,17 +45,17 @@ def test_a_crawl_survives_the_rotation_of_its_password(
     assert verdict.leases_left == 0
     assert second.text.count("denies access") == 1
     assert "Check the user and password in REDIS_URL" in second.text
-    assert not outages.lines(second, "ERROR", "CRITICAL")  # the second or third worker finds the first dead
+    assert not outages.lines(second, "ERROR", "CRITICAL")  # the second or the third worker reclaims the first
 
 
 def test_a_crawl_waits_while_the_certificate_of_redis_is_expired(
     start_redis: StartRedis, fault_crawl: MakeCrawl, tmp_path: Path
 ) -> None:
-    """Workers send nothing to a server with an expired certificate. With a new one the crawl continues."""
+    """Workers send nothing to a server with an expired certificate, and continue with a new certificate."""
     server, authority = start_redis(appendonly=True), Authority(tmp_path)
     with RedisProxy(server.url, authority.context()) as proxy:
         through = f"{proxy.url}?ssl_ca_certs={authority.path}"
-        # On a busy machine, one worker may return long before the other. No worker should be declared dead.
+        # On a busy machine, the workers may return at very different times. None should be declared dead.
         patient = {"DQ_WORKER_TTL": 60}
         crawl = fault_crawl(server, through=through, site=SITE, spider=GATHERED, settings=patient)
         workers = start_together(crawl)
@@ -64,7 +64,7 @@ def test_a_crawl_waits_while_the_certificate_of_redis_is_expired(
         wait_until(lambda: proxy.connections == 0, "the connections are cut")
         sent = proxy.commands
         for worker in workers:
-            wait_until(lambda w=worker: NOT_ACCEPTED in w.text, "the reason is told", 30)
+            wait_until(lambda w=worker: NOT_ACCEPTED in w.text, "the worker reports the reason", 30)
         served = proxy.commands
         proxy.present(authority.context())
         crawl.end_whole(timeout_s=120)

@@ -1,4 +1,4 @@
-"""With replicas under Sentinel, the crawl continues with the new master, and nothing is lost."""
+"""With replicas under Sentinel, the crawl continues at the new master, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import free_port, wait_until
 from support.worker import Worker
 
 SITE = {"pages": 2_000, "latency_s": 0.03}
-SLOW_SITE = {"pages": 2_000, "latency_s": 0.2}  # connections look up the master every five seconds
+SLOW_SITE = {"pages": 2_000, "latency_s": 0.2}  # connections look up the master only every five seconds
 
 
 def test_the_crawl_continues_when_its_master_is_killed(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:
@@ -37,7 +37,7 @@ def test_the_crawl_continues_when_its_master_is_killed(sentinels: Sentinels, fau
 def test_the_crawl_follows_a_failover_when_its_master_is_separated(
     sentinels: Sentinels, fault_crawl: MakeCrawl
 ) -> None:
-    """Workers write to the old master for a while. When it returns, it loses these writes."""
+    """Workers still write to the old master for a while. When it returns, it loses these writes."""
     crawl = fault_crawl(sentinels, site=SLOW_SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -45,17 +45,17 @@ def test_the_crawl_follows_a_failover_when_its_master_is_separated(
     sentinels.separate(old)
     new = sentinels.wait_for_another_master(old)
     done = len(crawl.done)
-    wait_until(lambda: len(crawl.done) > done, "pages that only the old master knows of")
+    wait_until(lambda: len(crawl.done) > done, "pages are done that only the old master knows")
     may_repeat = _wait_for_rejoins(crawl, workers) + before
     old.restart()  # with its data and in the role of a master
     with old.client() as client:
-        wait_until(lambda: _role(client) == b"slave", "it is a replica", 60)
+        wait_until(lambda: _role(client) == b"slave", "the old master is a replica", 60)
     crawl.end_whole(may_repeat, timeout_s=120)
     assert sentinels.master is new
 
 
 def _role(client: redis.Redis) -> bytes | None:
-    """Return the server's role, or None if it closed the connection because its role changed."""
+    """Return the server's role, or None if the server closed the connection because its role changed."""
     try:
         role: bytes = client.role()[0]
     except redis.exceptions.ConnectionError:
@@ -64,22 +64,23 @@ def _role(client: redis.Redis) -> bytes | None:
 
 
 class Pair:
-    """A Redis and its replica, without Sentinel, and an address that leads to the master."""
+    """A Redis and its replica without Sentinel, and an address that leads to the master."""
 
     def __init__(self, old: RedisServer, new: RedisServer, address: RedisProxy) -> None:
         self.old, self.new, self.address = old, new, address
         self._replicate(new, old.port)
         with old.client() as client:
             wait_until(
-                lambda: client.info("replication").get("slave0", {}).get("state") == "online", "it is there"
+                lambda: client.info("replication").get("slave0", {}).get("state") == "online",
+                "the replica is online",
             )
 
     def cut(self) -> None:
-        """Cut the link between both servers, so that the replica gets no new data."""
+        """Cut the link between the two servers, so that the replica gets no new data."""
         self._replicate(self.new, free_port())
 
     def promote(self) -> None:
-        """Make the replica the master and lead the address to it."""
+        """Make the replica the master, and lead the address to it."""
         with self.new.client() as client:
             client.replicaof("NO", "ONE")
         self.address.lead_to(self.new.url)
@@ -98,21 +99,21 @@ def pair(start_redis: StartRedis, start_proxy: StartProxy) -> Pair:
 
 
 def test_the_crawl_continues_when_a_user_promotes_a_replica(pair: Pair, fault_crawl: MakeCrawl) -> None:
-    """A user promotes a replica that is behind. Then the address leads to it."""
+    """A user promotes a replica that lacks the newest data. Then the address leads to this replica."""
     crawl = fault_crawl(pair.new, through=pair.address.url, site=SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
     done = crawl.done.total()
     pair.cut()
     before = crawl.leases() - done
-    wait_until(lambda: crawl.done.total() > done + 100, "pages that the replica does not know of")
+    wait_until(lambda: crawl.done.total() > done + 100, "pages are done that the replica does not know")
     pair.promote()
     may_repeat = _wait_for_rejoins(crawl, workers) + before
     assert crawl.end_whole(may_repeat, timeout_s=120).repeats
 
 
 def test_only_moves_that_a_replica_has_are_confirmed(pair: Pair, fault_crawl: MakeCrawl) -> None:
-    """With DQ_WAIT_REPLICAS, this holds even if the replica was cut off for longer than a worker's log."""
+    """With DQ_WAIT_REPLICAS, the replica may be cut off for longer than a worker's log covers."""
     settings = {"DQ_WAIT_REPLICAS": 1, "DQ_ROLLBACK_HORIZON": 1}
     crawl = fault_crawl(pair.new, through=pair.address.url, site=SITE, settings=settings)
     workers = crawl.start(2)
@@ -120,13 +121,15 @@ def test_only_moves_that_a_replica_has_are_confirmed(pair: Pair, fault_crawl: Ma
     pair.cut()
     leases = crawl.leases()
     for worker in workers:
-        wait_until(lambda w=worker: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in w.text, "they wait for it")
+        wait_until(lambda w=worker: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in w.text, "the worker waits")
     time.sleep(2.0)  # twice the horizon, so that no log still has older moves
-    pair.promote()  # the old master becomes its replica, so that the workers continue
+    pair.promote()  # the old master becomes a replica of the new one, so the workers continue
     crawl.end_whole(leases, timeout_s=120)
 
 
 def _wait_for_rejoins(crawl: FaultCrawl, workers: list[Worker]) -> int:
-    """Wait until all workers follow the new master; return the number of leases and of pages done."""
-    wait_until(lambda: all("continues as" in worker.text for worker in workers), "both have followed", 30)
+    """Wait until all workers follow the new master. Return the number of leases plus the pages done."""
+    wait_until(
+        lambda: all("continues as" in worker.text for worker in workers), "both workers have followed", 30
+    )
     return crawl.leases() + crawl.done.total()

@@ -1,4 +1,4 @@
-"""One crawl has many shards, on one Redis or on a cluster whose masters are killed."""
+"""A crawl has many shards, on one Redis, or on a cluster whose masters are killed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SPREAD = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": HORIZON_S}
 
 
 def metas(crawl: FaultCrawl) -> list[str]:
-    """Return the key `meta` of each shard."""
+    """Return the name of the key `meta` in each shard."""
     return [keys.meta(keys.Shard(crawl.project.name, shard)) for shard in range(SHARDS)]
 
 
 def test_killed_workers_lose_no_page(fault_crawl: MakeCrawl) -> None:
-    """Pages that wait for puts in other shards are crawled again, nothing is lost, all shards are cleared."""
+    """Pages that wait for puts in other shards are crawled again. At the end, all shards are finished."""
     crawl = fault_crawl(site=SITE, settings=SPREAD | {"DQ_WORKER_TTL": 30})
     live = crawl.start(2)
     for part in (0.05, 0.15, 0.3, 0.5):
@@ -45,9 +45,9 @@ def test_killed_workers_lose_no_page(fault_crawl: MakeCrawl) -> None:
 
 @pytest.mark.parametrize("lost", [keys.HOME, 5], ids=["home", "another one"])
 def test_a_worker_that_is_cut_off_from_a_shard_returns_its_leases(lost: int, fault_crawl: MakeCrawl) -> None:
-    """It gives back the leases that it cannot finish, and the other worker finishes the run.
+    """The worker gives back leases that it cannot finish, and the other worker finishes the run.
 
-    It rejoins when it reaches the shard. It closes if the other worker would have to wait for it.
+    It rejoins when it reaches the shard again, or closes with `cut_off`, so that the other need not wait.
     """
     settings = SPREAD | {"DQ_WORKER_TTL": 2}
     crawl = fault_crawl(proxied=True, site=SITE, settings=settings, spider=GATHERED)
@@ -61,7 +61,7 @@ def test_a_worker_that_is_cut_off_from_a_shard_returns_its_leases(lost: int, fau
         held.append(crawl.leases({cut_off.pid}))
         return f"Shard {lost} of crawl" in cut_off.text
 
-    wait_until(gives_up, "it gives up the shard", 30)
+    wait_until(gives_up, "the worker gives up the shard", 30)
     other.wait(60)
     assert set(crawl.done) == crawl.site.paths
     crawl.proxy.pass_through()
@@ -76,7 +76,7 @@ def test_a_worker_that_is_cut_off_from_a_shard_returns_its_leases(lost: int, fau
 def test_a_crawl_continues_while_all_slots_of_the_cluster_are_moved(
     cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
-    """Each master has shards. While the crawl runs, each master gives all its slots to the next one."""
+    """Each master has shards of the crawl, and gives all its slots to the next master during the crawl."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 3_000}, settings=SPREAD)
     before = [cluster.owner(meta).port for meta in metas(crawl)]
     assert len({*before}) == 3
@@ -91,7 +91,7 @@ def test_a_crawl_continues_while_all_slots_of_the_cluster_are_moved(
 
 
 def test_a_crawl_at_rest_is_moved_into_other_shards(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
-    """All its workers were killed. In the cluster, the shards are on different nodes before and after."""
+    """All workers of the crawl were killed. The shards are on several nodes, before and after."""
     crawl = fault_crawl(cluster, site=SITE, settings=SPREAD)
     for worker in crawl.start(2):
         crawl.wait_for_part(0.2)
@@ -104,7 +104,7 @@ def test_a_crawl_at_rest_is_moved_into_other_shards(cluster: Cluster, fault_craw
 
 
 def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) -> None:
-    """Kill a master, each in turn, and a worker at the same instant."""
+    """Kill one master after another, and each time a worker at the same moment."""
     live = crawl.start(4)
     for number, part in enumerate(parts):
         crawl.wait_for_part(part, 120)
@@ -142,7 +142,7 @@ def answers(crawl: FaultCrawl) -> bool:
 def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
     cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
-    """All this happens in one crawl. Pages held or done around the kill of a master may repeat."""
+    """Pages that are leased or done around the kill of a master may be repeated."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 5_000}, settings=SPREAD)
     live = crawl.start(4)
     may_repeat = 0

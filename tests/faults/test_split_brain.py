@@ -1,4 +1,4 @@
-"""Split brain: there are two masters, one of them cut off, and a worker's calls may reach either."""
+"""Split brain: one of two masters is cut off, and a worker's calls may reach either of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.worker import Worker
 HORIZON_S = 10.0
 CUT_EVERY_S = 0.1
 ALTERNATIONS = 3
-"""Each worker must find at least this often that it speaks to the other master."""
+"""Each worker must notice at least this often that it has reached the other master."""
 
 
 @pytest.mark.soak
@@ -27,9 +27,9 @@ ALTERNATIONS = 3
 def test_switching_between_two_masters_is_not_taken_for_a_roll_back(
     seed: int, sentinels: Sentinels, fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """Each side has a sentinel. All connections are cut repeatedly, and new ones ask either sentinel.
+    """Each side has a sentinel. All connections are cut repeatedly, and new ones ask one of the sentinels.
 
-    No log has an error and no page is lost, because the split ends within the horizon.
+    The split ends within the horizon, so no log has an error, and no page is lost.
     """
     crawl = fault_crawl(
         sentinels, site={"pages": 2_400, "latency_s": 0.3}, settings={"DQ_ROLLBACK_HORIZON": HORIZON_S}
@@ -38,7 +38,7 @@ def test_switching_between_two_masters_is_not_taken_for_a_roll_back(
     proxies = [start_proxy(sides[0]), start_proxy(sides[0])]
     workers = [crawl.project.start_worker(settings={"REDIS_URL": _by_way_of(proxy)}) for proxy in proxies]
     crawl.wait_for(1)
-    time.sleep(HORIZON_S + 2)  # only now can a worker miss moves that its log no longer has
+    time.sleep(HORIZON_S + 2)  # after this time, a worker may miss moves that its log no longer has
     old, may_repeat = sentinels.master, crawl.leases() - crawl.done.total()
     split_at = time.monotonic()
     sentinels.split()
@@ -52,7 +52,7 @@ def test_switching_between_two_masters_is_not_taken_for_a_roll_back(
                 time.monotonic() - split_at > 0.6 * HORIZON_S
                 and all(_rejoins(worker) >= ALTERNATIONS or not worker.running for worker in workers)
             ),
-            "each has spoken to both, in turn",
+            "each worker has alternated between the masters",
         )
     served = _calls(old) - before[0], _calls(new) - before[1]
     rejoins = [_rejoins(worker) for worker in workers]
@@ -83,7 +83,7 @@ def _by_way_of(proxy: RedisProxy) -> str:
 
 
 def _wait_for_both(sentinels: Sentinels, old: RedisServer) -> RedisServer:
-    """Wait until most sentinels name another master; return it. The first sentinel still names *old*."""
+    """Wait until most sentinels name another master, and return it. The first sentinel still names *old*."""
     new = sentinels.wait_for_another_master(old)
     with sentinels.sentinel(sentinels.ports[0]) as client:
         assert client.sentinel_master(SERVICE)["port"] == old.port
@@ -91,7 +91,7 @@ def _wait_for_both(sentinels: Sentinels, old: RedisServer) -> RedisServer:
 
 
 def _cut(*clients: redis.Redis) -> None:
-    """Close all client connections to these servers, except replicas and sentinels."""
+    """Close all client connections to these servers, except from replicas and sentinels."""
     for client in clients:
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "USER", "default")
 

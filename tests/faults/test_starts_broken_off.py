@@ -1,4 +1,4 @@
-"""A start() dies, stops or freezes halfway: the other workers do not forget its remaining requests."""
+"""A start() dies, stops or freezes midway. The other workers remember that requests are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
 
-# With -a part=1, a worker yields the start requests; otherwise it yields none.
+# With -a part=1, a worker yields the start requests. Without it, a worker yields none.
 PARTS = spider_of(
     """
     part = ""
@@ -27,7 +27,7 @@ PARTS = spider_of(
     bases="SlowStartSpider",
     before="from support.fault_spiders import SlowStartSpider\n",
 )
-# A worker with FREEZE stops itself in start() until it gets SIGCONT.
+# A worker with FREEZE suspends itself in start() until it gets SIGCONT.
 FREEZING = spider_of(
     """
     async def start(self):
@@ -38,7 +38,7 @@ FREEZING = spider_of(
 """,
     bases="GatheredSpider",
 )
-# With -a part=1, the start request is local and waits in its worker.
+# With -a part=1, the start request is local, and waits in its worker.
 LOCAL = spider_of("""
     part = ""
 
@@ -66,7 +66,7 @@ PAGES = 200
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_an_interrupted_start_leaves_the_run_open(how: str, fault_crawl: MakeCrawl) -> None:
-    """The other worker logs this and closes with start_incomplete. The same command crawls the rest."""
+    """The other worker logs this, and closes with start_incomplete. The same command crawls the rest."""
     crawl = fault_crawl(site={"pages": PAGES, "fan_out": 0}, settings={"PAGES": PAGES}, spider=PARTS)
     (crawl.project.folder / GO).touch()
     (seeding,) = crawl.start(args={"part": "1"})
@@ -100,9 +100,9 @@ def test_an_interrupted_start_leaves_the_run_open(how: str, fault_crawl: MakeCra
 
 
 def test_a_completed_start_counts_while_its_worker_is_busy(fault_crawl: MakeCrawl) -> None:
-    """This worker is busy until the crawl ends. If it dies earlier, the others finish the run."""
+    """The worker with the complete start() is killed before the crawl ends. The other finishes the run."""
     crawl = fault_crawl(
-        site={"pages": 100, "fan_out": 0, "latency_s": 10.0},  # minutes, so that the crawl outlasts start()
+        site={"pages": 100, "fan_out": 0, "latency_s": 10.0},  # so that the crawl outlasts start()
         settings={"PAGES": 100, "CONCURRENT_REQUESTS": 4},
         spider=PARTS,
     )
@@ -117,7 +117,7 @@ def test_a_completed_start_counts_while_its_worker_is_busy(fault_crawl: MakeCraw
             members = [f"{prefix}worker:{each.worker_id}" for each in crawl.overview().members]
             return [client.hget(name, "seeding") for name in members]
 
-    wait_until(lambda: levels() == [b"0", b"0"], "both start() are over", 30)
+    wait_until(lambda: levels() == [b"0", b"0"], "both workers have completed start()", 30)
     assert crawl.overview().census.waiting > 10
     crawl.site.set_latency(0.0)
     crawl.kill(seeding)
@@ -128,19 +128,21 @@ def test_a_completed_start_counts_while_its_worker_is_busy(fault_crawl: MakeCraw
 
 
 def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(fault_crawl: MakeCrawl) -> None:
-    """No other worker has it. When its worker dies, the others do not close with `finished`."""
+    """No other worker has this request. When its worker dies, the others do not close with `finished`."""
     crawl = fault_crawl(site={"pages": 5}, spider=LOCAL)
     (waiting,) = crawl.start(args={"part": "1"})
     wait_until(lambda: crawl.project.count("exhausted"), "start() is over", 30)
     (other,) = crawl.start()
-    wait_until(lambda: crawl.project.count("exhausted").total() == 2, "the other's start() is over", 30)
+    wait_until(
+        lambda: crawl.project.count("exhausted").total() == 2, "the other worker's start() is over", 30
+    )
     waiting.kill()
     other.wait(60)
     assert other.close_reason == "start_incomplete"
 
 
 def test_a_worker_that_was_frozen_in_start_repeats_no_page(fault_crawl: MakeCrawl) -> None:
-    """The others finish and leave before it wakes. It finds its requests in `seen` and runs no page again."""
+    """The others finish and leave before it continues. Its requests are in `seen`, so no page runs again."""
     crawl = fault_crawl(site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
     (crawl.project.folder / GO).touch()
     (frozen,) = crawl.start(environ={"FREEZE": "1"})
@@ -169,7 +171,7 @@ HOST_OF_ENVIRON = "import os, socket\nsocket.gethostname = lambda: os.environ['O
 def test_a_rerun_just_after_the_end_begins_a_new_run_unless_hosts_shared_the_last(
     hosts: tuple[str, str], fault_crawl: MakeCrawl
 ) -> None:
-    """On two hosts, a supervisor may have restarted the worker. It closes and explains how to run again."""
+    """On two hosts, a supervisor may have restarted the worker: it closes, and explains how to run again."""
     crawl = fault_crawl(site={"pages": 100, "latency_s": 0.01})
     (crawl.project.folder / "sitecustomize.py").write_text(HOST_OF_ENVIRON)
     workers: list[Worker] = [crawl.project.start_worker(environ={"ON_HOST": host}) for host in hosts]
@@ -196,14 +198,14 @@ def test_a_rerun_just_after_the_end_begins_a_new_run_unless_hosts_shared_the_las
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_start_may_yield_its_requests_in_another_order(killed: bool, fault_crawl: MakeCrawl) -> None:
-    """The requests differ only in cb_kwargs. Another worker's start() yields them in another order."""
+    """The requests differ only in cb_kwargs. Another worker's start() yields them in reverse."""
     crawl = fault_crawl(site={"pages": 1}, spider=WORDS)
     (first,) = crawl.start()
     crawl.wait_for(15)
     if killed:
         crawl.kill(first)
     crawl.start(environ={"BACKWARDS": "1"})
-    wait_until(lambda: crawl.project.count(EXHAUSTED), "the other's start() is over", 30)
+    wait_until(lambda: crawl.project.count(EXHAUSTED), "the other worker's start() is over", 30)
     (crawl.project.folder / GO).touch()
     verdict = crawl.end()
     assert set(verdict.reasons) == {"finished"}

@@ -1,4 +1,4 @@
-"""Workers hang because they are frozen or their callback blocks. Only workers that hang lose leases."""
+"""Workers hang because they are frozen, or because a callback blocks. Only such workers lose leases."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SITE = {"latency_s": 0.1}
 SETTINGS = {"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": TTL_S}
 
 BLOCK_AT = {1: "5", 2: "5 30"}
-"""The blocking pages of a worker: early ones, because on a busy machine the other worker may be faster."""
+"""The pages of a worker at which it blocks. They are early, because the other worker may be faster."""
 
-# In a worker with BLOCK_AT, a few callbacks block the whole process at the worst moment: an exchange is
-# under way, and its reply waits unread.
+# In a worker with BLOCK_AT, a few callbacks block the process at the worst moment: an exchange is in
+# progress, and its reply waits unread.
 BLOCKING = spider_of(
     """
     calls = 0
@@ -64,7 +64,7 @@ def wait_for_pages_of(crawl: FaultCrawl, worker: Worker, more: int = 10) -> None
 
 
 def assert_reclaimed_and_back(crawl: FaultCrawl, worker: Worker, times: int) -> None:
-    """Assert that *worker* was fenced and rejoined *times* times, each reported by one other log."""
+    """Assert that *worker* was fenced and rejoined *times* times. One other worker logs each death."""
     rejoined = re.findall(r"Worker (\S+) continues as (\S+) with 0 leases", worker.text)
     assert len(rejoined) == times == worker.stats.get("dq/rejoins", 0)
     for old_id, _ in rejoined:
@@ -88,7 +88,7 @@ def assert_finished(crawl: FaultCrawl, workers: list[Worker], **more: int) -> No
 def test_a_frozen_worker_is_reclaimed_and_works_again_after_its_return(
     times: int, fault_crawl: MakeCrawl
 ) -> None:
-    """SIGSTOP lasts twice the TTL, and others get its requests. After SIGCONT it rejoins and works."""
+    """SIGSTOP lasts twice the TTL, and others get its requests. After SIGCONT, it rejoins and crawls."""
     crawl = fault_crawl(site=SITE | {"pages": 150 + 200 * times}, settings=SETTINGS, spider=GATHERED)
     workers = start_together(crawl, 2)
     frozen_times = dict.fromkeys(workers, 0)
@@ -101,9 +101,11 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_after_its_return(
         other.wait_for_log("is dead (its heartbeat has stopped)", 2 * TTL_S)
         time.sleep(max(0.0, frozen_at + 2 * TTL_S - time.monotonic()))
         zombie.resume()
-        wait_until(lambda z=zombie: z.text.count(" continues as ") == frozen_times[z], "it rejoins", 5)
+        wait_until(
+            lambda z=zombie: z.text.count(" continues as ") == frozen_times[z], "the worker rejoins", 5
+        )
         wait_for_pages_of(crawl, zombie)
-        # No worker has finished in this time: the worker continues in the same run.
+        # The run is not finished, so the worker continues in the same run.
         assert len(crawl.done) < crawl.pages
 
     assert_finished(crawl, workers, freezes=times)
@@ -116,9 +118,9 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_after_its_return(
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_worker_with_a_blocking_callback_is_not_declared_dead(times: int, fault_crawl: MakeCrawl) -> None:
-    """A callback sleeps for twice the TTL: nothing is reclaimed, and no page is processed twice.
+    """A callback sleeps for twice the TTL. Nothing is reclaimed, and no page is processed twice.
 
-    This is also longer than a reply may take. Redis has replied in time, so no worker logs an outage.
+    This is also longer than the time-out of a reply. Redis replied in time, so no worker logs an outage.
     """
     crawl = fault_crawl(
         proxied=True,
@@ -126,7 +128,7 @@ def test_a_worker_with_a_blocking_callback_is_not_declared_dead(times: int, faul
         settings=SETTINGS,
         spider=BLOCKING,
     )
-    crawl.proxy.set_delay(0.02)  # the reply arrives while the callback blocks
+    crawl.proxy.set_delay(0.02)  # so that the reply arrives while the callback blocks
     environ = {"BLOCK_AT": BLOCK_AT[times], "BLOCK_S": str(2 * TTL_S)}
     (blocking,) = crawl.start(environ=environ)
     workers = start_together(crawl, 1, beside=blocking)
@@ -142,7 +144,7 @@ def test_a_worker_with_a_blocking_callback_is_not_declared_dead(times: int, faul
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_worker_whose_callback_blocks_too_long_loses_its_leases(times: int, fault_crawl: MakeCrawl) -> None:
-    """A worker that blocks too long logs it. Others get its requests, and later it rejoins."""
+    """The worker logs that a callback blocks. Other workers get its requests, and it rejoins afterwards."""
     crawl = fault_crawl(
         site=SITE | {"pages": 150 + 200 * times},
         settings=SETTINGS

@@ -1,4 +1,4 @@
-"""Workers are killed with SIGKILL: no page is lost, and few are processed twice."""
+"""Workers are killed with SIGKILL. No page is lost, and few pages are processed twice."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SLOW_S = 5.0
 
 
 def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: float = 0.85) -> None:
-    """Kill one of two workers repeatedly and replace it; stop at a part, *latest*, of all pages."""
-    crawl.site.slow_down(int(crawl.pages * latest), SLOW_S)  # the crawl must not end before the last kill
+    """Kill and replace one of two workers, *kills* times, before the *latest* part of all pages is done."""
+    crawl.site.slow_down(int(crawl.pages * latest), SLOW_S)  # so that the last kill comes before the end
     live = crawl.start(2)
     for threshold in sorted(rng.sample(range(crawl.pages // 50, int(crawl.pages * latest)), kills)):
         crawl.wait_for(threshold)
         victim = live.pop(rng.randrange(len(live)))
-        assert victim.running, f"closed before the crawl was done: {victim.text[-3000:]}"
+        assert victim.running, f"the worker closed before its kill: {victim.text[-3000:]}"
         crawl.kill(victim)
         live += crawl.start()
     crawl.site.set_latency(crawl.site.tree.latency_s)
@@ -29,7 +29,7 @@ def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: fl
 
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.soak)])
 def test_no_page_is_lost_however_often_workers_are_killed(kills: int, fault_crawl: MakeCrawl) -> None:
-    """Every page of a tree is processed. At most the killed workers' leases are processed twice."""
+    """Each page of a tree is processed. At most the killed workers' leases are processed twice."""
     crawl = fault_crawl(
         site={"pages": PAGES * kills // 25, "latency_s": 0.08},
         # The last replacement may start after the other worker has finished the crawl.
@@ -57,7 +57,7 @@ def test_the_next_crawl_on_the_same_host_resumes_at_once(fault_crawl: MakeCrawl)
 
 
 def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(fault_crawl: MakeCrawl) -> None:
-    """A frozen process is not dead. Its leases return when its heartbeat has stood still for the TTL."""
+    """A frozen process still exists. Its leases return after its heartbeat has stood still for the TTL."""
     crawl = fault_crawl(site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})
     frozen, other = crawl.start(2)
     wait_until(lambda: len(crawl.project.count(pids=[frozen.pid])) >= 20, "20 pages are done", 30)
@@ -69,6 +69,6 @@ def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(fault_crawl: MakeCr
         assert "its heartbeat has stopped" in other.text
     finally:
         frozen.resume()
-    # The frozen worker learns that its run is over and changes nothing.
+    # The frozen worker learns that its run is over, and changes nothing.
     assert frozen.wait(30) == 0
     assert frozen.close_reason == "finished"

@@ -1,4 +1,4 @@
-"""Workers stop, gracefully or not, during slow pages and callbacks: nothing is lost."""
+"""Workers stop gracefully or not, during slow pages and callbacks. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.worker import Worker
 AT_ONCE_S = 1.0
 CONCURRENCY = 4
 
-# Pages are slow only for a worker with PAGE_S, so the next crawl need not wait for them again.
+# Pages are slow only for a worker with PAGE_S, so that the next crawl is quick.
 SLOW_PAGES = spider_of("""
     async def start(self):
         for number in range(self.settings.getint("PAGES")):
@@ -39,7 +39,7 @@ class SlowDownload:
         await asyncio.sleep(self.page_s)
 """)
 
-# A worker with STOP_AFTER stops the crawl in the root page, after some of its links.
+# A worker with STOP_AFTER closes the spider in the root page, after that number of links.
 CLOSES_ITSELF = spider_of("""
     def parse(self, response):
         stop_after = self.settings.getint("STOP_AFTER")
@@ -51,7 +51,7 @@ CLOSES_ITSELF = spider_of("""
 
 
 def suspects_and_dead_letters(crawl: FaultCrawl) -> int:
-    """Return the number of entries that a dead worker held."""
+    """Return the number of suspects and dead letters, which only dead workers cause here."""
     with crawl.redis.client() as client:
         name = prefix(crawl.project.name)
         return client.zcard(name + "quarantine") + client.hlen(name + "dead")
@@ -62,7 +62,7 @@ def in_flight(crawl: FaultCrawl) -> int:
 
 
 def slow_pages(make: MakeCrawl, grace_s: float) -> FaultCrawl:
-    """Return a crawl of 24 pages that take PAGE_S seconds each."""
+    """Return a crawl of 24 pages, which take PAGE_S seconds each."""
     return make(
         site={"pages": 24, "fan_out": 0},
         settings={
@@ -93,7 +93,7 @@ def assert_the_next_crawl_finishes(crawl: FaultCrawl) -> Worker:
 
 
 def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeCrawl) -> None:
-    """The grace begins when the worker notices the deletion. No later exchange could begin it."""
+    """The grace begins when the worker notices the deletion, because no later exchange could begin it."""
     crawl = slow_pages(fault_crawl, 1)
     (worker,) = crawl.start(settings={"PAGE_S": 3_600})
     wait_until(lambda: in_flight(crawl) > CONCURRENCY, "leases are buffered", 20)
@@ -110,7 +110,7 @@ def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeC
 def test_a_container_that_is_killed_after_its_grace_loses_nothing(
     page_s: float, grace_s: float, killed_after_s: float, times: int, fault_crawl: MakeCrawl
 ) -> None:
-    """Unstarted leases return within 1 s of SIGTERM, others after DQ_SHUTDOWN_GRACE. None is charged."""
+    """Unstarted leases return within 1 s of SIGTERM, others after the grace. No page is charged a death."""
     crawl = slow_pages(fault_crawl, grace_s)
     back_s: list[tuple[float, float]] = []
     for _ in range(times):
@@ -119,15 +119,15 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
         wait_until(lambda: stored(crawl) == 24, "all start requests are stored")
         stopped_at, clock = time.monotonic(), Stopwatch()
         worker.terminate()
-        wait_until(lambda: in_flight(crawl) <= CONCURRENCY, "the buffer is back")
+        wait_until(lambda: in_flight(crawl) <= CONCURRENCY, "the buffer is released")
         buffer_s = clock.seconds
         assert in_flight(crawl) == CONCURRENCY
-        wait_until(lambda: in_flight(crawl) == 0, "started leases are back")
+        wait_until(lambda: in_flight(crawl) == 0, "started leases are released")
         assert time.monotonic() - stopped_at > grace_s - 0.1
         back_s.append((round(buffer_s, 2), round(clock.seconds, 2)))
         assert crawl.overview().census.waiting == 24
         assert suspects_and_dead_letters(crawl) == 0
-        # The worker leaves now. The kill may come during this.
+        # The worker now leaves the crawl. The kill may come before its end.
         time.sleep(max(0.0, stopped_at + killed_after_s - time.monotonic()))
         assert not lines(worker, "WARNING", "ERROR", "CRITICAL")
         if worker.running:
@@ -148,9 +148,9 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl) -> None:
-    """A worker with two signals ends without grace. The next worker crawls its leases again."""
+    """A worker that gets two signals ends without grace. The next worker crawls its leases again."""
     crawl = fault_crawl(
-        # Pages take so long that some are still at work at the second signal.
+        # Pages take so long that some are in progress at the second signal.
         site={"pages": 24 * times, "fan_out": 11, "latency_s": 2.0},
         settings={"CONCURRENT_REQUESTS": CONCURRENCY},
     )
@@ -159,7 +159,7 @@ def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl) -> N
         (worker,) = crawl.start()
         crawl.wait_for_part(0.05 + 0.35 * number / times)
         before = crawl.site.hits().total()
-        wait_until(lambda n=before: crawl.site.hits().total() > n, "another page is at work")
+        wait_until(lambda n=before: crawl.site.hits().total() > n, "another page is in progress")
         worker.terminate()
         worker.wait_for_log("Received SIGTERM, shutting down")
         held += in_flight(crawl)
@@ -187,7 +187,7 @@ def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl) -> N
     ids=lambda stops: f"{len(stops)} times",
 )
 def test_a_callback_that_closes_the_spider_is_run_again(stops: Sequence[int], fault_crawl: MakeCrawl) -> None:
-    """CloseSpider in a callback drops its remaining links. The next crawl finds all 100."""
+    """CloseSpider in a callback drops its other links. The next crawl finds all 100 links."""
     crawl = fault_crawl(site={"pages": 101, "fan_out": 100, "latency_s": 0.02}, spider=CLOSES_ITSELF)
     for stop_after in stops:
         (worker,) = crawl.start(settings={"STOP_AFTER": stop_after})
@@ -197,7 +197,7 @@ def test_a_callback_that_closes_the_spider_is_run_again(stops: Sequence[int], fa
         assert "/p/0" not in crawl.done
         overview = crawl.overview()
         assert (overview.phase, overview.members, overview.census.in_flight) == ("open", [], 0)
-        # The root and the links that it has yielded so far.
+        # The root, and the links that it has yielded so far.
         assert overview.census.waiting + len(crawl.done) == 1 + max(stops[: stops.index(stop_after) + 1])
 
     assert_the_next_crawl_finishes(crawl)

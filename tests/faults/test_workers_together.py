@@ -1,4 +1,4 @@
-"""Workers of other versions or projects join a running crawl: workers that do not fit are refused."""
+"""Workers of other versions or projects join a running crawl. Workers that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATENCY_S = 0.1
 SITE = {"pages": 200, "latency_s": LATENCY_S}
 SETTINGS = {"CONCURRENT_REQUESTS": 4}
 
-# A package that looks like another version to the frontier.
+# This code makes the frontier look like another version of scrapy_dq.
 VERSIONS = """\
 import os
 
@@ -29,13 +29,13 @@ OTHER_CLASS = SPIDER.replace("ProjectSpider", "OtherSpider")
 def start_first(crawl: FaultCrawl) -> Worker:
     (worker,) = crawl.start()
     crawl.wait_for_part(0.1)
-    # Its pages must outlast the start of the second worker.
+    # The first worker's pages must outlast the start of the second worker.
     crawl.site.set_latency(2)
     return worker
 
 
 def assert_refused(worker: Worker, *says: str) -> None:
-    """Assert that *worker* gives the reason in its first error, requested no page, and ended."""
+    """Assert that *worker* named the reason in its first error, sent no request, and ended."""
     assert worker.wait(30) is not None
     first = lines(worker, "ERROR", "CRITICAL")[0]
     assert first.startswith("ERROR: scrapy_dq cannot open the crawl")
@@ -61,7 +61,7 @@ def assert_the_crawl_goes_on(crawl: FaultCrawl, worker: Worker, members: list[st
 
 @pytest.mark.parametrize("what", ["schema", "class"])
 def test_a_worker_with_another_version_or_class_is_refused(what: str, fault_crawl: MakeCrawl) -> None:
-    """It has another version or another class. It logs the reason, and the crawl does not change."""
+    """A worker with another version or spider class logs the reason, and the crawl does not change."""
     crawl = fault_crawl(site=SITE, settings=SETTINGS, spider=VERSIONS + SPIDER)
     going = start_first(crawl)
     members = [member.worker_id for member in crawl.overview().members]
@@ -80,7 +80,7 @@ def test_a_worker_with_another_version_or_class_is_refused(what: str, fault_craw
 def test_two_projects_with_the_same_spider_share_the_crawl(
     fault_crawl: MakeCrawl, make_project: MakeProject
 ) -> None:
-    """Two folders have the same spider and class name. Either worker does each page, and only once."""
+    """Two folders have the same spider and class name. Each page is done once, by one of the workers."""
     crawl = fault_crawl(site=SITE, settings=SETTINGS)
     first = start_first(crawl)
     second = make_project(

@@ -19,7 +19,7 @@ from support.torn import EachStop, Stopper
 
 @pytest.fixture(autouse=True)
 def partitioning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Choose partitions for `put` by the module's parameter; the default is one for all entries."""
+    """Set the partitions that `put` gives, by the test's parameter; by default, no entry has a partition."""
     name = getattr(request, "param", "none")
     monkeypatch.setattr(live_frontier, "partitioning", PARTITIONINGS[name])
     return name
@@ -27,7 +27,7 @@ def partitioning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def open_frontier(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., LiveFrontier]]:
-    """Yield a function that returns the frontier of a crawl; it is deleted at the end of the test."""
+    """Yield a function that returns the frontier of a crawl; at the end of the test, the crawl is deleted."""
     with ExitStack() as frontiers:
 
         def open_one(
@@ -46,7 +46,7 @@ def live(open_frontier: Callable[..., LiveFrontier]) -> LiveFrontier:
 
 @pytest.fixture
 def worker(live: LiveFrontier) -> HandWorker:
-    """Return a worker that has joined; it is seeding until an exchange ends this."""
+    """Return a worker that has joined. It counts as seeding until its first exchange reports level 0."""
     return HandWorker(live, "worker")
 
 
@@ -89,7 +89,7 @@ def crawl_of(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..
 
 @pytest.fixture
 def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
-    """Return a function that makes the n-th script call fail, before or after Redis has run it."""
+    """Return a function that makes the n-th script call fail, before or after Redis runs the script."""
     call = Script.call
     left = [0, False]
 
@@ -112,7 +112,10 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
 
 @pytest.fixture
 def each_stop(redis_server: RedisServer, crawl_name: str, monkeypatch: pytest.MonkeyPatch) -> EachStop:
-    """Return a generator of frontiers, each with a function that stops *transition* one write later."""
+    """Return a generator of frontiers, each with a function that stops the script *transition* at a write.
+
+    With each further frontier, the script is stopped one write later.
+    """
 
     def each(
         transition: str, words: str, seen: Seen = Seen.EXACT, fed: StartKeys | None = None, least: int = 2
@@ -131,12 +134,12 @@ def each_stop(redis_server: RedisServer, crawl_name: str, monkeypatch: pytest.Mo
                     return answer
 
                 yield live, stop
-        assert at > least, "nothing was stopped"
+        assert at > least, f"the script was stopped at {at - 1} writes, not at {least} or more"
 
     return each
 
 
 @pytest.fixture
 def elsewhere(redis_server: RedisServer) -> str:
-    """Return the URL of another Redis: another database of the same server."""
+    """Return the URL of another database of this server, as the URL of another Redis."""
     return f"{redis_server.url.removesuffix('/0')}/1"

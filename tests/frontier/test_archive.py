@@ -77,7 +77,7 @@ def test_a_crawl_is_dumped_and_loaded_completely(
     crawl_of: Callable[..., Crawl], crawl_name: str, seen: Seen, as_seen: Seen, before: int, after: int,
     partitioned: bool,
 ) -> None:  # fmt: skip
-    """Each entry is where it was, each request is seen, all counts are right; the old crawl is unchanged."""
+    """All entries wait in their former states, all requests are seen, and the old crawl is unchanged."""
     old, new = crawl_of(seen, partitioned), crawl_of(as_seen, partitioned, name=f"{crawl_name}-2")
     known = filled(old, before)
     entries, whole = old.entries(), [stored.dump(old.redis, Shard(old.name, n)) for n in range(before)]
@@ -100,7 +100,7 @@ def test_a_crawl_is_dumped_and_loaded_completely(
 def test_a_backlog_loaded_into_another_order_is_served_in_that_order(
     crawl_of: Callable[..., Crawl], crawl_name: str, order: Order, as_order: Order, shards: int
 ) -> None:
-    """This includes returned entries. An order without priorities does not know which were start requests."""
+    """This includes returned entries. An order without priorities does not store what was a start request."""
     old, new, always = (
         crawl_of(Seen.EXACT, True, each, f"{crawl_name}-{n}")
         for n, each in enumerate((order, as_order, as_order))
@@ -138,7 +138,10 @@ def test_a_load_that_fails_at_any_step_loses_and_doubles_nothing(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None], late: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Each step fails once. No worker can join a half-loaded crawl. A complete load is not repeated."""
+    """Each script call fails once, and the load is repeated. No worker can join a half-loaded crawl.
+
+    A repeat of a complete load does nothing.
+    """
     monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 15)
     old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
@@ -196,7 +199,7 @@ def test_a_repeated_load_restores_the_data_that_a_rolled_back_shard_lost(
 def test_a_load_that_is_not_possible_is_refused_and_changes_nothing(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None]
 ) -> None:
-    """An existing crawl; another export or other settings halfway through a load; compact as exact."""
+    """The load refuses an existing crawl, another export or other settings midway, and compact as exact."""
     old, new = crawl_of(Seen.COMPACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
     archive = dumped(old, 1)
@@ -238,7 +241,7 @@ def test_leases_of_dead_workers_are_loaded_as_returned_entries(
 
 
 def test_a_worker_that_has_come_and_gone_is_noticed(crawl_of: Callable[..., Crawl]) -> None:
-    """The worker may have moved entries past the reader and back: all counts are as before."""
+    """Between two looks, a worker may move entries past the reader and back, so that all counts are equal."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 1)
 
@@ -254,7 +257,7 @@ def test_a_worker_that_has_come_and_gone_is_noticed(crawl_of: Callable[..., Craw
 
 
 def test_expired_fingerprints_are_not_dumped(crawl_of: Callable[..., Crawl], crawl_name: str) -> None:
-    """The other fingerprints keep their age."""
+    """The other fingerprints are loaded with their ages."""
     old = crawl_of(Seen.EXPIRING, True)
     filled(old, 1)
     prefix = keys.prefix(old.name)
@@ -281,7 +284,7 @@ def test_expired_fingerprints_are_not_dumped(crawl_of: Callable[..., Crawl], cra
 def test_a_shard_that_is_a_run_behind_is_reported(
     crawl_of: Callable[..., Crawl], field: tuple[str, int]
 ) -> None:
-    """A worker was killed while it joined, so the shard still holds entries of the previous run."""
+    """A worker was killed while it joined, so the shard has not begun the run of home."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 2)
     crawl.redis.hset(keys.meta(Shard(crawl.name, 0 if field[0] == "run" else 1)), *field)
@@ -292,7 +295,7 @@ def test_a_shard_that_is_a_run_behind_is_reported(
 
 
 def test_a_crawl_of_another_version_is_reported(crawl_of: Callable[..., Crawl]) -> None:
-    """The other version's records have other fields."""
+    """Records of another version may have other fields."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 1)
     crawl.redis.hset(keys.meta(crawl.name), "schema", "1")
@@ -303,7 +306,7 @@ def test_a_crawl_of_another_version_is_reported(crawl_of: Callable[..., Crawl]) 
 def test_a_partition_of_many_priorities_is_read_in_parts(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No part exceeds the limits of items or bytes; a fifo crawl serves the entries as they were found."""
+    """A part has about 3,000 bytes at most; a fifo crawl serves the entries in the order of their puts."""
     monkeypatch.setattr("scrapy_dq.frontier.reader._MOST_LISTS", 20)
     monkeypatch.setattr("scrapy_dq.frontier.archive.parts._PART_BYTES", 3000)
     old = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
@@ -329,7 +332,7 @@ def test_a_partition_of_many_priorities_is_read_in_parts(
 
 
 def test_a_part_with_more_items_than_lua_can_unpack_is_loaded(crawl_of: Callable[..., Crawl]) -> None:
-    """A part may have any number of items: another program may have written the file."""
+    """A part may have any number of items, because another program may have written the file."""
     new = crawl_of(Seen.EXACT, True)
     header = dumped(crawl_with_one(new), 1)[0]
     new.close()
@@ -350,7 +353,10 @@ def crawl_with_one(crawl: Crawl) -> Crawl:
 def test_manual_limits_apply_in_the_new_shard_of_their_partition(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Limits of the settings do not travel: each shard has them. A withdrawn limit stays withdrawn."""
+    """Each shard stores the limits of the settings, so only one shard's limits are loaded.
+
+    A limit that a user has withdrawn stays withdrawn.
+    """
     hosts = HOSTS[:12]
     own = {host.decode(): (5.0, 3) for host in hosts}
     limits = replace(sharded_crawl.IDENTITY, limits=Limits(0.0, 0, own))

@@ -62,7 +62,7 @@ def crawl_on(live: LiveFrontier, worker: HandWorker, rounds: int = 20) -> tuple[
             found += mend(live, worker)
         if receipt.status is Status.FINISHED:
             return done, receipt, found
-    raise AssertionError(f"it does not end: {receipt}")
+    raise AssertionError(f"after {rounds} rounds the run has not finished: {receipt}")
 
 
 def _score_changed(live: LiveFrontier) -> int:
@@ -85,7 +85,7 @@ def _one_deleted(live: LiveFrontier) -> int:
 def test_the_next_list_of_a_partition_is_served_when_its_best_list_is_gone(
     open_frontier: Callable[..., LiveFrontier], spoil: Callable[[LiveFrontier], int]
 ) -> None:
-    """Otherwise the list stays in the index `more_bands`, and no worker ever serves it."""
+    """Without this, the next list would stay in the index `more_bands`, and no worker would ever serve it."""
     live = open_frontier(Order.PRIORITY_LIFO)
     worker = HandWorker(live, "worker")
     for n in range(18):
@@ -138,7 +138,7 @@ def test_lost_entries_are_counted(live: LiveFrontier, key: str, missing: int | N
 
 
 def test_a_damaged_run_of_a_name_does_not_count_as_done(live: LiveFrontier) -> None:
-    """Pages are missing, so the same command starts the next run, as it does without a name."""
+    """Pages of the run are missing, so the same command begins the next run, as without a run name."""
     named = replace(IDENTITY, run_name="monday")
     worker = HandWorker(live, "worker", named)
     worker.exchange(*puts(b"a", 3))
@@ -152,7 +152,7 @@ def test_a_damaged_run_of_a_name_does_not_count_as_done(live: LiveFrontier) -> N
 
 
 def test_counted_entries_without_keys_keep_the_run_open(live: LiveFrontier, worker: HandWorker) -> None:
-    """The keys are empty but the counts say that entries wait: this is damage, and the run does not end."""
+    """The keys are gone but the counts say that entries wait. This is damage, and the run does not end."""
     worker.exchange(*puts(b"a", 3))
     for name in live.key_names() - {"meta", "members", "beats", "worker:worker"}:
         live.redis.delete(live.key(name))
@@ -179,7 +179,7 @@ def test_the_loss_of_seen_is_noted(
     moves_before: list[list[Move]],
     held_up: Callable[[LiveFrontier], object] | None,
 ) -> None:
-    """Pages will be crawled again but no request is missing; the run ends only after an audit noted it."""
+    """Pages will be crawled again, but no request is missing. The run ends only after an audit."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     live.redis.delete(live.key("seen"))
     for moves in moves_before:
@@ -199,7 +199,7 @@ def test_the_loss_of_seen_is_noted(
 def test_a_worker_that_listens_does_not_wait_for_lost_leases(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, seeding: int
 ) -> None:
-    """The audit finds leases without an owner, although a worker keeps the run open."""
+    """Redis still counts the lost leases. The audit records them as gone although a worker listens."""
     worker.exchange(put(1), want=1, seeding=seeding)
     live.redis.delete(live.key("in-flight:worker"))
     assert worker.exchange(seeding=seeding).status is Status.RESYNC
@@ -232,7 +232,7 @@ def test_lost_leases_delay_no_partition(live: LiveFrontier, limits: dict[str, fl
 def test_counts_stay_exact_when_a_forgotten_put_comes_twice(
     live: LiveFrontier, worker: HandWorker, due_in: float, together: bool
 ) -> None:
-    """`scrapy dq clear --seen` forgets a waiting entry and a log puts it again: the counts stay exact."""
+    """`scrapy dq clear --seen` forgets a waiting entry, and a worker's replay log puts the entry again."""
     twice = put(1, admission=Admission.SEEN, due_in=due_in)
     worker.exchange(twice)
     if not together:
@@ -250,7 +250,7 @@ def test_counts_stay_exact_when_a_forgotten_put_comes_twice(
 def test_a_worker_whose_record_is_gone_is_found_and_drained(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The audit finds the worker again, and another worker drains its leases."""
+    """The audit makes the worker a member again, and another worker drains its leases."""
     other.exchange(*puts(b"a", 4))
     assert worker.take(2) == [0, 1]
     live.redis.delete(live.key("worker:worker"), live.key("members"))
@@ -263,7 +263,8 @@ def test_a_worker_whose_record_is_gone_is_found_and_drained(
         taken = other.take(4)
         other.exchange(*(ack(n) for n in taken))
         done |= set(taken)
-    # Redis does not know whether its start() was complete: only a worker that starts later completes it.
+    # Redis does not know whether the start() of `worker` was complete, so only a start() of a worker that
+    # joins later completes it.
     receipt = other.exchange()
     assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
     later = HandWorker(live, "later", replace(IDENTITY, starts="args"))
@@ -298,7 +299,7 @@ def test_an_audit_of_a_sound_crawl_changes_nothing(live: LiveFrontier) -> None:
 def test_a_run_whose_members_are_lost_does_not_finish_while_a_worker_seeds(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Whether its start() still runs is unknown: that is damage, and the run does not finish."""
+    """Redis does not know whether a start() still runs. This is damage, and the run does not finish."""
     other.exchange(seeding=1)
     live.redis.delete(live.key("members"))
     receipt = worker.exchange()
@@ -313,7 +314,7 @@ def test_a_run_whose_members_are_lost_does_not_finish_while_a_worker_seeds(
 def test_a_script_that_was_stopped_halfway_hides_no_loss(
     live: LiveFrontier, worker: HandWorker, names: list[str]
 ) -> None:
-    """The audit still detects deleted keys."""
+    """The audit detects the deleted keys although a stopped script has set the mark `torn`."""
     worker.exchange(*puts(b"a", 4))
     live.redis.delete(*(live.key(name) for name in names))
     live.redis.hset(live.key("meta"), "torn", 0)
@@ -325,7 +326,7 @@ def test_a_script_that_was_stopped_halfway_hides_no_loss(
 def test_the_deleted_record_of_a_worker_is_not_taken_for_a_roll_back(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The member is still there, so Redis was not rolled back."""
+    """The worker is still a member, so Redis was not rolled back: the answer has a very high number."""
     worker.exchange(put(1))
     live.redis.delete(live.key("worker:worker"))
     last_seq = worker.rejoin("again").last_seq

@@ -104,7 +104,7 @@ def test_start_payloads_are_claimed_in_the_order_of_their_key(fed: Fed, claimer:
 
 
 def test_the_first_start_key_is_used_first(fed: Fed, claimer: HandWorker) -> None:
-    """Each exchange takes from the keys in their order of priority."""
+    """An exchange takes payloads from the start keys in the order of the settings."""
     fed.feed(b"later 1", b"later 2", key=1)
     fed.feed(b"first")
     assert payloads(claim(claimer, 2).leases)[0] == b"first"
@@ -113,7 +113,7 @@ def test_the_first_start_key_is_used_first(fed: Fed, claimer: HandWorker) -> Non
 
 
 def test_a_repeat_of_the_exchange_gets_the_same_claims(fed: Fed, claimer: HandWorker) -> None:
-    """A reply that was lost loses no payload."""
+    """A lost reply loses no payload."""
     fed.feed(b"a", b"b", b"c")
     first = claim(claimer, 2)
     assert claimer.send(claimer.last).leases == first.leases
@@ -121,7 +121,7 @@ def test_a_repeat_of_the_exchange_gets_the_same_claims(fed: Fed, claimer: HandWo
 
 
 def test_a_late_copy_after_a_rollback_claims_under_another_id(fed: Fed, claimer: HandWorker) -> None:
-    """The worker still works on the earlier claim: under one id, settling one would settle both."""
+    """The worker still works on the earlier claim. If both had one id, settling one would settle both."""
     snapshot = fed.dump()
     fed.feed(b"a")
     (before,) = claim(claimer, 1).leases
@@ -151,7 +151,7 @@ def test_a_dead_workers_claims_are_taken_by_another(fed: Fed, claimer: HandWorke
 
 @pytest.mark.parametrize("crawl", [limited(delay_s=1000.0), limited(concurrency=1)])
 def test_limits_of_sites_do_not_apply_to_start_payloads(fed: Fed, crawl: object) -> None:
-    """A delay counts between requests to a site: a start payload is not a request yet."""
+    """Limits apply to requests, and a start payload is not a request yet."""
     worker = HandWorker(fed, "worker", crawl)  # type: ignore[arg-type]
     fed.feed(b"a", b"b", b"c")
     claimed = claim(worker, 3).leases
@@ -184,7 +184,7 @@ def test_a_large_payload_ends_the_claims_of_an_exchange(fed: Fed, claimer: HandW
 
 
 def test_a_start_payload_does_not_count_as_a_page(fed: Fed, claimer: HandWorker) -> None:
-    """The census counts the requests of a payload, not the payload itself."""
+    """The requests that are made from a payload count as done, but the payload itself does not."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     assert claimer.exchange(Ack(lease.entry_id), seeding=3).census.done == 0
@@ -207,7 +207,7 @@ def test_a_retried_start_payload_does_not_count_as_a_page(
 
 
 def test_a_claimed_start_payload_opens_a_finished_run(fed: Fed) -> None:
-    """The exchange also has a known put. In a finished run, the ack of the claim would not be applied."""
+    """The exchange also has a duplicate put, which opens no run. The ack needs an open run."""
     worker = HandWorker(fed, "worker")
     worker.exchange(put(1), want=1)
     assert worker.exchange(Ack(b"%012d" % 1)).status is Status.FINISHED

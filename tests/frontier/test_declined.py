@@ -1,4 +1,4 @@
-"""An entry that a worker's code cannot serve goes to the others; it is a dead letter only if none can."""
+"""An entry that one worker's code cannot serve goes to other workers, and is buried only if none can."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def declines(worker: HandWorker, *entries: int) -> None:
 def test_a_declined_entry_goes_to_another_worker_and_never_back(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The other worker gets it with a mark, and no attempt is charged."""
+    """The other worker gets the entry with a mark, and no attempt is charged."""
     declines(worker, 1)
     assert peek(live.redis, live.crawl).census.declined == 1
     assert numbers(worker.exchange(want=5)) == []
@@ -56,7 +56,7 @@ def test_an_entry_is_not_buried_while_a_present_worker_may_serve_it(
     assert other.take(1) == [1]
     assert worker.exchange().status is Status.OK
     receipt = other.exchange(decline(1))
-    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # no worker has been offered it since
+    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # neither was offered it again yet
     for each in (worker, other):
         receipt = each.exchange(want=5)
     assert (receipt.status, receipt.census.dead, receipt.census.unserved) == (Status.FINISHED, 1, 1)
@@ -66,7 +66,7 @@ def test_an_entry_is_not_buried_while_a_present_worker_may_serve_it(
 def test_a_returned_entry_is_not_offered_to_workers_that_declined_it(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """After a release or a leave, the entry still knows the workers that declined it."""
+    """Redis still knows which workers declined the entry after another worker has released it or has left."""
     declines(worker, 1, 2)
     other.take(2)
     other.exchange(release(1))
@@ -89,7 +89,7 @@ def test_a_worker_that_rejoins_is_still_known_to_have_declined(
 def test_a_declined_entry_does_not_wait_for_the_end_of_the_backlog(
     worker: HandWorker, other: HandWorker
 ) -> None:
-    """Each exchange offers one declined entry; the others come when nothing else is left."""
+    """Each exchange offers one declined entry; the other ones come when nothing else is left."""
     declines(worker, 1, 2, 3)
     worker.exchange(*(put(n) for n in range(4, 8)))
     assert other.take(4) == [1, 4, 5, 6]
@@ -97,7 +97,7 @@ def test_a_declined_entry_does_not_wait_for_the_end_of_the_backlog(
 
 
 def test_delays_apply_to_declined_entries(live: LiveFrontier, partitioning: str) -> None:
-    """They are sent one by one, after the earlier requests to their site."""
+    """Declined entries are leased one by one, each after the delay of the previous request to their site."""
     if partitioning == "none":
         pytest.skip("without partitions there are no limits")
     crawl, soon = limited(100.0), Terms(ahead_s=50.0)
@@ -119,7 +119,7 @@ def test_delays_apply_to_declined_entries(live: LiveFrontier, partitioning: str)
 def test_a_worker_is_offered_no_more_than_it_has_room_for(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """As with the backlog. Otherwise the worker would release the surplus and get it again."""
+    """Declined entries obey the limits of room. Otherwise the worker would release the surplus again."""
     declines(worker, 1, 2, 3, 4, 5, 6)
     terms = Terms(most=3, here={partition_of(1): (1, 2)})
     assert numbers(other.exchange(want=9, terms=terms)) == [1, 2]
@@ -128,7 +128,7 @@ def test_a_worker_is_offered_no_more_than_it_has_room_for(
 def test_a_blocked_partition_offers_nothing(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Its site has asked to be left alone."""
+    """No worker may send requests to the partition, so none is offered its entries."""
     declines(worker, 1)
     live.limit(partition_of(1), block_s=1000.0)
     assert numbers(other.exchange(want=5)) == []
@@ -137,7 +137,7 @@ def test_a_blocked_partition_offers_nothing(
 def test_a_suspect_is_not_offered_to_a_worker_that_declined_it(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """A page that kills its workers is charged; a worker that has declined it never gets it again."""
+    """Each further death counts as an attempt; the worker that declined the entry never gets it again."""
     declines(worker, 1)
     assert other.take(1) == [1]
     worker.reclaim("other")
@@ -167,7 +167,7 @@ def test_entries_are_buried_although_a_worker_listens_or_its_start_failed(
 def test_an_entry_is_buried_without_waiting_for_a_program_that_only_puts(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """It has no code that could serve a request."""
+    """A program has no code that could serve a request."""
     HandWorker(live, "program", PROGRAM).exchange()
     declines(worker, 1)
     worker.exchange(want=5)
@@ -212,7 +212,7 @@ def test_an_entry_is_not_buried_while_no_worker_has_a_spider(live: LiveFrontier,
 def test_an_entry_is_not_buried_while_another_shard_has_entries(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The crawl continues, and a worker with the right code may join."""
+    """The crawl continues in the other shard, so a worker with the right code may join."""
     declines(worker, 1)
     busy = Terms(busy_elsewhere=True)
     assert [worker.exchange(want=5, terms=busy).census.dead for _ in range(2)] == [0, 0]

@@ -1,4 +1,4 @@
-"""Entries that are not due yet wait apart, are known already, and are as safe as other entries."""
+"""An entry that is not due waits in `delayed`, counts as known, and is as safe as any other entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def round_due(receipt: Receipt) -> float | None:
 
 
 def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: HandWorker) -> None:
-    """It is not leased earlier. The census counts it apart, and the answer has the time until it is due."""
+    """Until then, the census counts the entry as delayed, and the answer has the time until it is due."""
     receipt = worker.exchange(put(1, due_in=100.0), want=1)
     assert receipt.census == Census(delayed=1, workers=1)
     assert (numbers(receipt), round_due(receipt)) == ([], 100)
@@ -38,7 +38,7 @@ def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: Ha
 def test_a_pause_while_moves_are_packed_does_not_change_the_order(
     live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process may be stopped between any two of an exchange's moves."""
+    """The system may stop the process between any two moves; the order of the due times stays."""
     moves = [put(n, due_in=100.0 + n / 10) for n in range(5)]
     pauses = count(time.monotonic())
     with monkeypatch.context() as patch:
@@ -50,7 +50,7 @@ def test_a_pause_while_moves_are_packed_does_not_change_the_order(
 
 
 def test_a_delay_includes_the_time_in_the_outbox(live: LiveFrontier, worker: HandWorker) -> None:
-    """The wait includes the time in the outbox."""
+    """The time that the put spends in the outbox counts towards its delay."""
     late = put(1, due_in=100.0)
     late.due_at -= 60
     assert round_due(worker.exchange(late)) == 40

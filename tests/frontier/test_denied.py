@@ -1,4 +1,4 @@
-"""Redis denies commands to a user: a start names them; during a crawl they stop one exchange."""
+"""Redis denies commands to its user: a start names them, and during a crawl the next exchange stops."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def commands_in_lua() -> set[str]:
         "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
         "OTHER", "CHANGED", "GAP", "LATER", "MOVING",
     }  # fmt: skip
-    return found - no_commands - OPTIONS - {"INFO"}  # without INFO, samples lack the memory
+    return found - no_commands - OPTIONS - {"INFO"}  # INFO may be denied: then samples lack the memory
 
 
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
-    """A command that the probe does not know could stop a script midway."""
+    """A user may lack the right to a command that the probe does not know: a script would stop midway."""
     rights = scripts.lua_files()["rights"]
     assert commands_in_lua() - {"WRONG_TYPE", "NOT_FENCED"} == set(
         re.findall(r"'([A-Z]{3,})'", rights)
@@ -44,7 +44,7 @@ def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
 def test_a_command_that_is_refused_is_named_before_anything_is_written(
     redis_server: RedisServer, crawl_name: str, command: str
 ) -> None:
-    """The error at the start names the command; Redis then holds no key of the crawl, not even scratch."""
+    """The error of the join names the command, and Redis then holds no key of the crawl."""
     fed = StartKeys("stream", (f"{crawl_name}:fed",), b"m")
     with redis_server.client() as admin:
         name = re.sub(r"\W", "_", crawl_name)
@@ -89,7 +89,7 @@ TAKEN_AWAY = ("rpush", "zadd", "hset", "lpush", "hdel", "sadd", "ltrim", "zrem",
 def test_rights_that_are_taken_away_stop_one_exchange_at_most(
     redis_server: RedisServer, crawl_name: str, command: str
 ) -> None:
-    """Nothing more is written until the user has the rights again."""
+    """The refused exchange writes nothing more until the user has the right again."""
     with redis_server.client() as admin:
         name = re.sub(r"\W", "_", crawl_name)
         admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all")

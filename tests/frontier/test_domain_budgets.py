@@ -57,7 +57,7 @@ def test_a_partition_gets_no_more_leases_than_its_budget(live: LiveFrontier) -> 
 
 @pytest.mark.parametrize("end", ["ack", "bury", "release"])
 def test_a_deferred_entry_counts_against_the_budget(live: LiveFrontier, end: str) -> None:
-    """A deferred entry is done but not yet acked: it counts as in flight, and after its ack as done."""
+    """A deferred entry counts against the budget as in flight, and after its ack as done."""
     worker = begin(live, budgeted(1))
     assert sorted(worker.take(20)) == [0, 10]
     worker.exchange(Defer(entry_id(0)), ack(10), seeding=1)
@@ -69,7 +69,7 @@ def test_a_deferred_entry_counts_against_the_budget(live: LiveFrontier, end: str
 
 
 def test_a_retry_after_the_end_uses_the_same_budget(live: LiveFrontier) -> None:
-    """The run continues under its number, even if it had no members at its end."""
+    """A retry continues the run under its number, even if all workers have left."""
     worker = HandWorker(live, "worker", budgeted(3))
     worker.exchange(*puts(A, 3), seeding=1)
     worker.take(3)
@@ -82,7 +82,7 @@ def test_a_retry_after_the_end_uses_the_same_budget(live: LiveFrontier) -> None:
 
 
 def test_a_daily_budget_is_renewed_at_midnight(live: LiveFrontier) -> None:
-    """Midnight is UTC by Redis's clock. The partition rests until then, as the answer shows."""
+    """A day ends at midnight UTC by Redis's clock. The partition rests until then, as the answer shows."""
     worker = begin(live, budgeted(1, daily=True))
     assert sorted(worker.take(20)) == [0, 10]
     receipt = worker.exchange(ack(0), ack(10), want=9, seeding=1)
@@ -91,7 +91,7 @@ def test_a_daily_budget_is_renewed_at_midnight(live: LiveFrontier) -> None:
     now_s = live.redis.time()[0]
     assert receipt.next_due_s is not None
     assert abs((receipt.next_due_s + now_s) % 86_400 - 86_400) % 86_400 < 60 or now_s % 86_400 > 86_300
-    for partition in (A, B):  # they were spent yesterday
+    for partition in (A, B):  # as if the budgets had been spent yesterday
         today, spent = map(int, live.redis.hget(live.key("spent"), partition).split())
         live.redis.hset(live.key("spent"), partition, f"{today - 1} {spent}")
     live.advance(86_400)
@@ -107,7 +107,7 @@ def spend(live: LiveFrontier, crawl: Any) -> HandWorker:
 
 
 def test_a_worker_learns_that_only_entries_over_their_budgets_are_left(live: LiveFrontier) -> None:
-    """Each answer reports this, unless a worker can add or holds an entry, or an entry is not due yet."""
+    """No answer reports this if a worker can add an entry or holds one, one is delayed, or a hold is on."""
     worker = spend(live, budgeted(1))
 
     def only_over_budget(*moves: Move, seeding: int = 0) -> bool:
@@ -148,14 +148,14 @@ def test_workers_wait_until_tomorrow_for_a_daily_budget(live: LiveFrontier) -> N
 
 
 def test_a_crawl_without_budgets_has_no_entries_over_budget(live: LiveFrontier) -> None:
-    """An empty shard reports the same, because another shard may hold entries over their budget."""
+    """An empty shard reports that only entries over budgets are left, as another shard may hold some."""
     worker = spend(live, IDENTITY)
     assert worker.exchange().census.only_over_budget
     assert not worker.exchange(put(50)).census.only_over_budget
 
 
 def test_an_exchange_examines_a_bounded_number_of_partitions(live: LiveFrontier) -> None:
-    """The partitions not yet examined may have an entry to lease."""
+    """Until an exchange has examined all partitions, one of them may have an entry to lease."""
     worker = HandWorker(live, "worker", budgeted(1))
     for n in range(600):
         worker.exchange(*puts(b"host %d" % n, 2, 2 * n), seeding=1)
@@ -170,7 +170,7 @@ def test_an_exchange_examines_a_bounded_number_of_partitions(live: LiveFrontier)
 
 @pytest.mark.parametrize("settings", [{"budget": 2, "daily": True}, {"budget": 2}, {}])
 def test_new_budget_settings_apply_at_once(live: LiveFrontier, settings: dict[str, Any]) -> None:
-    """This includes a spent daily budget: no worker waits for midnight any more."""
+    """A partition that has spent its daily budget no longer rests until midnight."""
     worker = begin(live, budgeted(1, daily=True))
     assert sorted(worker.take(20)) == [0, 10]
     assert worker.exchange(ack(0), ack(10), want=9, seeding=1).next_due_s is not None
@@ -179,7 +179,7 @@ def test_new_budget_settings_apply_at_once(live: LiveFrontier, settings: dict[st
 
 
 def test_after_a_roll_back_to_an_earlier_run_no_budget_is_spent(live: LiveFrontier) -> None:
-    """The waiting entries now belong to the later run and its budgets."""
+    """The waiting entries now belong to the later run, whose budgets are unspent."""
     worker = begin(live, budgeted(1))
     assert sorted(worker.take(20)) == [0, 10]
     worker.exchange(ack(0), ack(10), seeding=1)
@@ -210,7 +210,7 @@ def test_manual_budgets_use_the_period_of_the_settings(live: LiveFrontier) -> No
 
 
 def test_only_partitions_with_a_budget_are_counted(live: LiveFrontier) -> None:
-    """Otherwise each host of a crawl would leave a field."""
+    """If all were counted, each host of a crawl would leave a field in `spent`."""
     worker = begin(live, budgeted(b=9))
     assert sorted(worker.take(2)) == [0, 10]
     worker.exchange(ack(0), ack(10), seeding=1)

@@ -70,7 +70,7 @@ def test_dropped_entries_stay_seen_and_the_run_ends_without_them(live: LiveFront
 
 
 def test_entries_of_a_partition_at_its_limit_are_dropped(live: LiveFrontier) -> None:
-    """Its entries are dropped while it is saturated or resting."""
+    """The waiting entries are dropped although their partition is saturated or rests."""
     for first, limit in ((0, limited(concurrency=1)), (10, limited(100.0))):
         worker = HandWorker(live, f"worker {first}", limit)
         worker.exchange(*(put(n, partition=TRAP) for n in range(first, first + 4)), want=4)

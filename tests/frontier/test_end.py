@@ -23,7 +23,7 @@ FINISHED = Status.FINISHED
 
 @pytest.mark.parametrize("seeding", [1, 2])
 def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWorker, seeding: int) -> None:
-    """Its start() still runs (more may come) or failed (requests are missing); exchanges send the level."""
+    """At level 1 its start() still runs; at level 2 it has failed, so requests are missing."""
     worker.exchange(seeding=seeding)
     assert other.exchange().status is Status.OK
     assert worker.exchange(seeding=seeding).status is Status.OK
@@ -31,7 +31,7 @@ def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWork
 
 
 def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """The end only sets a mark: a late request must still find the seen set."""
+    """The end of a run only sets a mark, because a late request must still find the seen set."""
     other.exchange(put(1, admission=Admission.SEEN))
     worker.take(1)
     worker.exchange(ack(1))
@@ -41,7 +41,7 @@ def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other
 def test_a_late_copy_of_an_exchange_with_a_finished_run_is_not_applied(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """A put opens the run first. If Redis applied the copy, the next exchange would look like its repeat."""
+    """Redis stores the number of the exchange. Otherwise a put would open the run for the copy."""
     worker.exchange()
     other.exchange()
     assert worker.exchange(want=4).status is FINISHED
@@ -54,7 +54,7 @@ def test_a_late_copy_of_an_exchange_with_a_finished_run_is_not_applied(
 
 
 def test_a_finished_run_to_which_a_late_worker_returned_is_not_resumed(live: LiveFrontier) -> None:
-    """The run was finished. A worker frozen in start() registers again, finds all requests known and dies."""
+    """A worker that was frozen in start() returns after the end, and all its requests are known."""
     starts = [put(n, start=True, admission=Admission.SEED) for n in (1, 2)]
     frozen, other = HandWorker(live, "frozen"), HandWorker(live, "other")
     frozen.exchange(*starts, seeding=1)
@@ -74,7 +74,7 @@ def test_a_finished_run_to_which_a_late_worker_returned_is_not_resumed(live: Liv
 
 
 def test_a_new_put_opens_the_run_again(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """`spider_idle` or a timer adds a request to a finished run: the run continues for all workers."""
+    """If `spider_idle` or a timer adds a request to a finished run, the run continues for all workers."""
     other.exchange()
     worker.exchange()
     receipt = worker.exchange(put(1), want=1)
@@ -85,7 +85,7 @@ def test_a_new_put_opens_the_run_again(live: LiveFrontier, worker: HandWorker, o
 
 
 def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """A put from an unknown or fenced worker, or out of sequence, does not open the run: rejoin first."""
+    """Redis answers an unknown, fenced or out-of-sequence worker with RESYNC, and the run stays finished."""
     fenced = HandWorker(live, "fenced")
     worker.exchange()
     worker.fence("fenced")
@@ -103,7 +103,7 @@ def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, 
 def test_a_lease_that_a_rollback_took_away_does_not_open_a_finished_run(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Redis forgot the exchange that granted it, and a late copy of this exchange found nothing to lease."""
+    """Redis forgot the exchange that granted the lease, and a late copy of it found nothing to lease."""
     other.exchange(put(1))
     before = live.dump()
     worker.exchange(want=1)
@@ -128,7 +128,7 @@ def finished_by(live: LiveFrontier, crawl: Identity = IDENTITY) -> HandWorker:
 
 
 def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None:
-    """Only a tombstone (number, name) stays."""
+    """Only the tombstone stays: the key `meta`."""
     last = finished_by(live)
     live.redis.delete(live.key("dead"))
     assert last.leave() == (0, True)
@@ -139,7 +139,7 @@ def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None
 def test_a_finished_run_is_kept_while_other_workers_are_present(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The first worker to leave deletes nothing: the others may open the run again."""
+    """The first worker to leave deletes nothing, because the other workers may open the run again."""
     other.exchange(put(1, admission=Admission.SEEN))
     worker.take(1)
     worker.exchange(ack(1))
@@ -165,7 +165,7 @@ def test_a_run_without_a_name_takes_the_first_name_that_a_worker_brings(
 
 
 def test_a_named_run_is_not_run_twice(live: LiveFrontier) -> None:
-    """A container that restarts a second after the end learns that its run is over."""
+    """A worker that is restarted after the end, with the name of the run, finds the run finished."""
     named = replace(IDENTITY, run_name="job-1")
     finished_by(live, named).leave()
     before = live.dump()
@@ -185,7 +185,7 @@ def test_another_run_name_begins_a_new_run(live: LiveFrontier) -> None:
 
 
 def test_the_name_of_a_run_and_the_time_of_the_last_end_are_stored(live: LiveFrontier) -> None:
-    """A worker with another name learns which run it joins; the next run keeps the time."""
+    """A worker with another run name receives the name of its run; the next run keeps the time of the end."""
     first = HandWorker(live, "first", replace(IDENTITY, run_name="night-6"))
     second = HandWorker(live, "second", replace(IDENTITY, run_name="night-7"))
     assert second.joined.run_name == "night-6"
@@ -227,7 +227,7 @@ def shared_run(live: LiveFrontier, *others: Identity, host: str = "") -> None:
 
 @pytest.mark.parametrize("crawl", [ARGS, OTHER_ARGS])
 def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
-    """It joins within the window, with a former worker's arguments and no name, and changes nothing."""
+    """A worker joins within the window, with a former worker's arguments and no name, and changes nothing."""
     shared_run(live, OTHER_ARGS)
     before = live.dump()
     joined = HandWorker(live, "again", crawl).joined
@@ -247,14 +247,14 @@ def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontie
 def test_a_worker_that_is_not_a_restart_begins_the_next_run(
     live: LiveFrontier, crawl: Identity, host: str
 ) -> None:
-    """They have no window, other arguments, another spider or a run name; or all workers were on one host."""
+    """It has no window, other arguments, another spider or a run name; or all workers were on one host."""
     shared_run(live, host=host)
     joined = HandWorker(live, "again", crawl, host).joined
     assert (joined.status, joined.run, joined.ended_s) == (Status.OK, 1, None)
 
 
 def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
-    """The window has passed."""
+    """A worker that joins after its window is not a restart, whatever its arguments."""
     shared_run(live)
     live.redis.hincrby(live.key("meta"), "ended", -60_001)
     assert HandWorker(live, "again", ARGS).run == 1
@@ -262,7 +262,7 @@ def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
 
 @pytest.mark.parametrize("with_", ["itself", "a program", "one that is dead", "one that died before it came"])
 def test_a_run_of_one_worker_is_not_shared(live: LiveFrontier, with_: str) -> None:
-    """Its former id, a program, a command and a worker that died before it joined do not share the run."""
+    """A worker's former id, a program, and a worker that died before it joined do not share the run."""
     if with_ == "a program":
         HandWorker(live, "program", IDENTITY).exchange(seeding=Seeding.LISTENING)
     elif with_ == "one that is dead":
@@ -284,7 +284,7 @@ def test_a_run_of_one_worker_is_not_shared(live: LiveFrontier, with_: str) -> No
 
 @pytest.mark.parametrize("third", [False, True])
 def test_a_run_in_which_two_workers_were_alive_is_shared(live: LiveFrontier, third: bool) -> None:
-    """The dead worker sent a heartbeat after the other one joined, or a third worker is present."""
+    """The dead worker sent a heartbeat after the second one joined, or a third worker is present."""
     first = HandWorker(live, "first", ARGS)
     second = HandWorker(live, "second", ARGS)
     if third:
@@ -299,7 +299,7 @@ def test_a_run_in_which_two_workers_were_alive_is_shared(live: LiveFrontier, thi
 
 
 def test_each_run_is_shared_or_not_regardless_of_the_last_one(live: LiveFrontier) -> None:
-    """Whether the last run was shared does not matter."""
+    """The second run has one worker, so the third worker begins a new run although the first was shared."""
     shared_run(live)
     alone = HandWorker(live, "alone", IDENTITY)
     alone.exchange()
@@ -311,7 +311,7 @@ def test_each_run_is_shared_or_not_regardless_of_the_last_one(live: LiveFrontier
 
 
 def test_a_worker_that_was_declared_dead_finds_the_seen_requests(live: LiveFrontier) -> None:
-    """The last worker to leave keeps the seen requests: a late worker opens the run only for a new one."""
+    """The last worker to leave keeps the tokens, so a late worker opens the run only for a new request."""
     sleeper, other = HandWorker(live, "sleeper"), HandWorker(live, "other")
     other.exchange(put(1, admission=Admission.SEED), put(2, admission=Admission.SEEN))
     assert sorted(other.take(2)) == [1, 2]
@@ -330,7 +330,7 @@ def test_a_worker_that_was_declared_dead_finds_the_seen_requests(live: LiveFront
 
 
 def test_no_late_worker_opens_a_cleared_run(live: LiveFrontier) -> None:
-    """Without the seen set, a put would crawl everything again: a late worker learns that the run is over."""
+    """Without the seen set, a late put would crawl everything again, so a late worker gets FINISHED."""
     last = finished_by(live)
     live.redis.delete(live.key("dead"))
     last.leave()

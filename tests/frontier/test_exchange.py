@@ -15,7 +15,7 @@ LOST = Receipt(Status.LOST)
 
 
 def test_puts_are_applied_before_other_moves(live: LiveFrontier) -> None:
-    """At `maxmemory` Redis refuses the whole exchange; an ack before the puts would write and let them in."""
+    """At `maxmemory` Redis refuses the whole exchange. After a write such as an ack, it would let puts in."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)
     before = live.dump()
@@ -62,7 +62,7 @@ def test_stored_entries_can_be_moved_in_a_full_redis(live: LiveFrontier, what: s
 
 
 def test_a_repeat_gets_the_stored_reply(live: LiveFrontier, worker: HandWorker) -> None:
-    """A lost reply: the worker sends the same bytes and number, and Redis repeats its answer and no move."""
+    """After a lost reply the worker sends the same bytes again; Redis repeats its answer and no move."""
     worker.exchange(put(1, admission=Admission.SEEN, token=b"t"), want=0)
     first = worker.exchange(put(2), put(3, admission=Admission.SEEN, token=b"t"), put(4), want=2)
     before = live.dump()
@@ -104,7 +104,7 @@ def test_a_fenced_worker_must_rejoin(live: LiveFrontier, worker: HandWorker, oth
 
 
 def test_a_frontier_that_is_gone_is_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """A missing frontier is never considered finished, and an exchange does not create one."""
+    """A missing frontier never counts as finished, and an exchange does not create one."""
     worker.exchange(put(1))
     live.roll_back({})
     assert worker.exchange(put(2)) == LOST
@@ -113,7 +113,7 @@ def test_a_frontier_that_is_gone_is_lost(live: LiveFrontier, worker: HandWorker)
 
 
 def test_another_frontier_of_the_same_name_is_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """A crawl that was flushed and started again has another epoch: an old worker's moves are ignored."""
+    """A crawl that was flushed and started again has another epoch, so an old worker's moves are ignored."""
     live.roll_back({})
     HandWorker(live, "worker").exchange(put(1), put(2), want=1)
     before = live.dump()
@@ -132,14 +132,14 @@ def test_a_zombie_of_an_older_run_changes_nothing(live: LiveFrontier, worker: Ha
 
 
 def test_a_worker_of_a_forgotten_run_is_out_of_step(live: LiveFrontier, worker: HandWorker) -> None:
-    """A roll-back may go behind the start of the run: the worker rejoins, since the run is not over."""
+    """If Redis is rolled back to a time before the run, the worker must rejoin. Its run is not over."""
     before = live.dump()
     assert worker.exchange(put(1), run=1) == RESYNC
     assert live.dump() == before
 
 
 def test_a_repeat_of_a_large_exchange_returns_the_same_leases(live: LiveFrontier, worker: HandWorker) -> None:
-    """The repeat has the same limits as the exchange."""
+    """The repeat has the same leases, whether their bytes or their number limited the exchange."""
     worker.exchange(*(put(n, payload=b"x" * 300_000) for n in range(14)))
     worker.exchange(*(put(n) for n in range(14, 1_014)))
     first = worker.exchange(want=1_000)

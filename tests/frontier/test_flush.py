@@ -1,4 +1,4 @@
-"""A flush deletes a crawl whatever is stored, and no key of another crawl."""
+"""A flush deletes a crawl, whatever its keys contain, and no key of another crawl."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flushed(live: LiveFrontier) -> None:
 def test_a_flush_deletes_keys_of_any_type(
     open_frontier: Callable[..., LiveFrontier], name: str, kind: Seen
 ) -> None:
-    """A flush is the last resort when nothing else works."""
+    """A flush is the last resort of a user, so it must delete keys that another program has replaced."""
     live = open_frontier(Order.FIFO, seen=kind)
     filled(live)
     live.redis.delete(live.key(name))
@@ -64,7 +64,7 @@ def test_a_flush_deletes_keys_of_any_type(
 
 
 def test_a_flush_deletes_keys_that_are_in_no_index(live: LiveFrontier, worker: HandWorker) -> None:
-    """The indexes were deleted: the next crawl would find the entries that the flush leaves."""
+    """The indexes are gone, so the flush searches for the keys. The next crawl would find what is left."""
     worker.exchange(*puts(b"a", 3), put(3, 1, partition=b"b"), put(4, admission=Admission.SEEN), want=2)
     live.redis.delete(*(live.key(name) for name in ("bands", "more_bands", "rotation", "members")))
     live.redis.hset(live.key("in-flight:long ago"), "id", "record")
@@ -80,7 +80,7 @@ def test_a_flush_deletes_keys_that_are_in_no_index(live: LiveFrontier, worker: H
 
 
 def test_a_flush_deletes_the_budget_counts_of_today(live: LiveFrontier) -> None:
-    """The end of a run keeps these counts for the next run."""
+    """The end of a run keeps these counts for the next run, but a flush deletes them."""
     worker = HandWorker(live, "worker", replace(IDENTITY, limits=Limits(budget=5, daily=True)))
     worker.exchange(put(0, partition=b"a"), want=1, seeding=1)
     worker.exchange(ack(0), seeding=1)
@@ -90,7 +90,7 @@ def test_a_flush_deletes_the_budget_counts_of_today(live: LiveFrontier) -> None:
 
 
 def test_a_late_copy_of_a_flush_deletes_nothing_of_a_new_crawl(live: LiveFrontier) -> None:
-    """The answer was lost, the flush was repeated, and then a new crawl began."""
+    """The answer to a flush was lost, the user repeated the flush, and then a new crawl began."""
     HandWorker(live, "worker")
     epoch = live.redis.hget(live.key("meta"), "epoch")
     delete(live)
@@ -102,7 +102,7 @@ def test_a_late_copy_of_a_flush_deletes_nothing_of_a_new_crawl(live: LiveFrontie
 
 
 def test_a_flush_leaves_the_other_shards_of_a_new_crawl_alone(crawl_of: Callable[..., Crawl]) -> None:
-    """The crawl began between the flush of home and the flush of the other shards."""
+    """A new crawl began between the flush of home and the flush of the other shards."""
     crawl = crawl_of(Seen.EXACT, True)
     sharded_crawl.filled(crawl, 3)
 
@@ -121,7 +121,7 @@ def test_a_flush_leaves_the_other_shards_of_a_new_crawl_alone(crawl_of: Callable
 def test_a_purge_deletes_nothing_of_a_new_crawl(
     open_frontier: Callable[..., LiveFrontier], kind: Seen
 ) -> None:
-    """A worker may join between the two steps of a flush."""
+    """A worker may join between the two steps of a flush, so the purge spares the keys of that crawl."""
     live = open_frontier(Order.PRIORITY_FIFO, seen=kind)
     filled(live)
     live.redis.rpush(live.key("backlog:0:lost"), "of the crawl before")
@@ -133,7 +133,7 @@ def test_a_purge_deletes_nothing_of_a_new_crawl(
 def test_a_flush_at_the_start_stops_its_search_in_time(
     live: LiveFrontier, worker: HandWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a Redis with very many other keys it gives up and logs a warning."""
+    """In a Redis with very many other keys, the flush gives up its search and logs a warning."""
     worker.exchange(*puts(b"a", 3))
     live.redis.delete(live.key("bands"))
     delete(live, most_s=0.0)

@@ -1,4 +1,4 @@
-"""`forget` removes fingerprints from each kind of seen, and from another scheduler's adopted ones."""
+"""`forget` removes fingerprints from any kind of `seen`, and adopted fingerprints of another scheduler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def seen(n: int, fingerprint: bytes) -> Put:
 
 @pytest.mark.parametrize("kind", list(Seen))
 def test_a_forgotten_fingerprint_is_new_again(open_frontier: Callable[..., LiveFrontier], kind: Seen) -> None:
-    """`forget` returns how many fingerprints were seen; the other fingerprints stay seen."""
+    """`forget` returns how many of its fingerprints were seen. All other fingerprints stay in `seen`."""
     live = open_frontier(seen=kind)
     worker = HandWorker(live, "worker")
     worker.exchange(seen(1, b"one"), seen(2, b"two"))
@@ -29,7 +29,7 @@ def test_a_forgotten_fingerprint_is_new_again(open_frontier: Callable[..., LiveF
 
 
 def test_an_adopted_fingerprint_is_forgotten(live: LiveFrontier, worker: HandWorker) -> None:
-    """The other scheduler's fingerprint names it; a request known under both names counts once."""
+    """A request has another fingerprint in the other scheduler. Both are removed, and count once."""
     theirs = b"a" * 20, b"b" * 20
     live.call("adopt", worker.epoch, 0, "", 1, list(theirs))
     worker.exchange(seen(1, b"one"))
@@ -41,7 +41,7 @@ def test_an_adopted_fingerprint_is_forgotten(live: LiveFrontier, worker: HandWor
 
 
 def test_workers_are_notified(live: LiveFrontier, worker: HandWorker) -> None:
-    """Each call raises the counters that workers watch, because workers remember the requests they sent."""
+    """Workers cache the fingerprints that they sent, so each call raises the counters that they watch."""
     for calls in (1, 2):
         forget(live.redis, live.crawl, [(b"one", b"-")])
         assert [live.count(counter) for counter in ("forgets", "words")] == [calls, calls]
@@ -53,9 +53,9 @@ def test_a_missing_crawl_is_not_created(live: LiveFrontier) -> None:
 
 
 def waits_twice(live: LiveFrontier, worker: HandWorker, *found: Put) -> None:
-    """Make the leased entries of *worker* wait twice under one id each, once as suspects.
+    """Make each entry that *worker* holds wait twice under its id, once in quarantine.
 
-    A user forgot them, another worker reclaimed them, and the returned worker put them again.
+    A user forgets the fingerprints, worker "by" reclaims the leases, and *worker* puts the entries again.
     """
     forget(live.redis, live.crawl, [(put.token, b"-") for put in found])
     HandWorker(live, "by", worker.crawl).reclaim(worker.worker_id)
@@ -64,7 +64,7 @@ def waits_twice(live: LiveFrontier, worker: HandWorker, *found: Put) -> None:
 
 
 def test_a_worker_that_leased_an_entry_twice_can_still_get_a_suspect(live: LiveFrontier) -> None:
-    """One worker leases both copies; settling one also ends the lease from quarantine."""
+    """One worker leases both copies of an entry. One ack ends both leases, also the lease of a suspect."""
     worker, victim = HandWorker(live, "worker"), HandWorker(live, "victim")
     worker.exchange(seen(1, b"one"), want=1)
     waits_twice(live, worker, seen(1, b"one"))
@@ -78,7 +78,7 @@ def test_a_worker_that_leased_an_entry_twice_can_still_get_a_suspect(live: LiveF
 
 
 def test_an_entry_leased_twice_by_one_worker_counts_once_in_its_partition(live: LiveFrontier) -> None:
-    """Otherwise each double lease would occupy a place of the limit permanently."""
+    """If the second copy counted, no settle would end it, and it would fill the partition's limit."""
     worker = HandWorker(live, "worker", limited(concurrency=4))
     found = [seen(1, b"one"), seen(2, b"two")]
     for each in found:
@@ -88,5 +88,4 @@ def test_an_entry_leased_twice_by_one_worker_counts_once_in_its_partition(live: 
     assert sorted(worker.take(4)) == [1, 1, 2]  # a worker holds one suspect at a time
     worker.exchange(ack(1), ack(2))
     worker.exchange(*(ack(n) for n in worker.take(4)))
-    assert live.dump().get(b"busy") is None
     assert not live.redis.exists(live.key("busy"))

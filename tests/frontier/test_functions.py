@@ -1,4 +1,4 @@
-"""The exchange runs as a Redis function; without functions, or if they are refused, as a script."""
+"""The exchange runs as a Redis function, or as a script if Redis has no functions or refuses them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def calls(live: LiveFrontier) -> dict[str, int]:
 
 @pytest.mark.usefixtures("functions", "sound")
 def test_a_library_that_is_not_there_is_loaded(live: LiveFrontier, worker: HandWorker) -> None:
-    """The next exchange loads it once, also after a user deleted it in the middle of a crawl."""
+    """The next exchange loads the library once, even if a user deletes it during the crawl."""
     worker.exchange(*puts(b"", 3))
     live.redis.function_delete(EXCHANGE.name)
     assert numbers(worker.exchange(want=1)) == [0]
@@ -52,7 +52,7 @@ def test_a_library_that_is_not_there_is_loaded(live: LiveFrontier, worker: HandW
 def test_a_function_call_keeps_no_state_of_the_previous_one(
     live: LiveFrontier, worker: HandWorker, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """The other call belongs to another crawl, or an error stopped it."""
+    """The previous call may belong to another crawl, or an error may have stopped it."""
     with closing(LiveFrontier(redis_server.url, f"{crawl_name} 2", live.order, Seen.EXACT)) as second:
         theirs = HandWorker(second, "theirs")
         for n in range(0, 9, 3):
@@ -82,7 +82,7 @@ def test_a_function_call_keeps_no_state_of_the_previous_one(
 def test_a_script_is_used_if_a_service_refuses_functions(
     live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, command: str, words: str
 ) -> None:
-    """The worker tries functions in its first exchange only."""
+    """The worker tries functions in its first exchange only: once, or again after it loaded the library."""
     live.redis.function_flush()
     asked = refusing(live, monkeypatch, command, words)
     for n in range(3):
@@ -106,7 +106,7 @@ def test_an_outage_is_not_taken_for_a_refusal_of_functions(
 
 @pytest.mark.usefixtures("functions")
 def test_an_error_in_a_function_is_not_taken_for_a_refusal(live: LiveFrontier, worker: HandWorker) -> None:
-    """The script would fail with the same error."""
+    """The worker does not call the script instead, because the script would fail with the same error."""
     before = calls(live)
     with pytest.raises(FrontierUnavailable, match="on @user_function"):
         worker.exchange(moves=b"no msgpack")
@@ -137,7 +137,7 @@ CONSTANT = {
 
 
 def test_each_call_sets_the_variables_of_a_lua_file_again() -> None:
-    """Each top-level local that is neither a function nor in CONSTANT is set in `each_call`."""
+    """`each_call` sets each top-level local except functions, constants in capitals, and CONSTANT."""
     for name in parts("exchange")[:-1]:
         text = lua_files()[name]
         anew = " ".join(re.findall(r"^each_call\(function\(\)(.*?) = ", text, re.MULTILINE | re.DOTALL))

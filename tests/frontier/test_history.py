@@ -61,7 +61,7 @@ def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[
 
 
 def grow_older(live: LiveFrontier, seconds: float, field: str = "sampled") -> None:
-    """Make the time at the start of a `meta` field older, by default that the last sample was taken."""
+    """Make the time with which a `meta` field begins older; by default, the time of the last sample."""
     first, *rest = live.redis.hget(live.key("meta"), field).decode().split()
     live.redis.hset(live.key("meta"), field, " ".join([str(int(first) - round(seconds * 1000)), *rest]))
 
@@ -110,7 +110,7 @@ def test_a_sample_holds_the_current_counts(live: LiveFrontier, spider: HandWorke
 
 
 def test_all_workers_together_take_one_sample_in_ten_seconds(live: LiveFrontier, spider: HandWorker) -> None:
-    """Any worker may report; the next sample includes all reports since the last one."""
+    """A sample includes the reports of all workers since the last sample."""
     other = HandWorker(live, "other", SPIDER)
     for _ in range(3):
         report(spider, Figures(1))
@@ -123,7 +123,7 @@ def test_all_workers_together_take_one_sample_in_ten_seconds(live: LiveFrontier,
 
 
 def test_samples_continue_after_the_clock_was_set_back(live: LiveFrontier, spider: HandWorker) -> None:
-    """The last sample lies in the future: the next report takes a sample nevertheless."""
+    """The last sample then lies in the future, but the next report takes a sample nevertheless."""
     report(spider)
     grow_older(live, -3600)
     report(spider, Figures(1))
@@ -141,7 +141,7 @@ def test_every_sixth_sample_is_kept_for_days(live: LiveFrontier, spider: HandWor
 
 
 def test_the_last_worker_to_leave_takes_a_last_sample(live: LiveFrontier, spider: HandWorker) -> None:
-    """Both lists get a last sample, even just after another one; none while another worker stays."""
+    """Both lists get this sample, even just after another one. No sample is taken while a worker stays."""
     other = HandWorker(live, "other", SPIDER)
     report(spider)
     spider.exchange(put(1), want=1)
@@ -155,13 +155,13 @@ def test_the_last_worker_to_leave_takes_a_last_sample(live: LiveFrontier, spider
 
 
 def test_a_program_that_leaves_at_once_takes_no_sample(live: LiveFrontier) -> None:
-    """Such a program may run each second."""
+    """A program may run every second, and samples of it would fill the history."""
     HandWorker(live, "program").leave()
     assert samples(live) == []
 
 
 def test_only_a_member_can_report(live: LiveFrontier, spider: HandWorker) -> None:
-    """A zombie of another run or crawl still learns which workers are alive."""
+    """A report with another epoch, or from a stranger, is not counted. A stranger gets the heartbeats."""
     report(spider, epoch="another")
     spider.worker_id = "nobody"
     assert report(spider, Figures(5), 2.0)[0] == {"spider": 0}
@@ -170,7 +170,7 @@ def test_only_a_member_can_report(live: LiveFrontier, spider: HandWorker) -> Non
 
 
 def test_the_history_is_bounded(live: LiveFrontier, spider: HandWorker) -> None:
-    """In number and in memory: 256 KiB in a crawl of a million, with a journal of the longest events."""
+    """The history is bounded in number, and to 256 KiB in a crawl of a million entries with long events."""
     size = 2**20
     for name in ("done", "failed", "waiting", "delayed", "seen"):
         live.change_count(name, size + len(name))
@@ -190,7 +190,7 @@ def test_the_history_is_bounded(live: LiveFrontier, spider: HandWorker) -> None:
 def test_without_the_right_to_use_info_samples_lack_only_the_memory(
     redis_server: RedisServer, live: LiveFrontier, spider: HandWorker
 ) -> None:
-    """INFO is the only script command that the ACL may deny."""
+    """A user may lack the right to INFO. All other commands of the scripts are required."""
     name = re.sub(r"\W", "_", live.crawl)
     live.redis.acl_setuser(name, enabled=True, nopass=True, keys=["*"], commands=["+@all", "-info"])
     try:
@@ -223,7 +223,7 @@ def test_the_next_run_counts_from_zero_and_keeps_the_history(live: LiveFrontier,
 
 
 def test_a_deleted_crawl_leaves_no_history(live: LiveFrontier, spider: HandWorker) -> None:
-    """`clear` deletes everything; after a user deleted `meta`, the next crawl begins without a history."""
+    """A flush deletes the history. If a user deletes only `meta`, the next crawl deletes it."""
     report(spider)
     live.call("flush", ["spider"])
     assert live.dump() == {}
@@ -239,7 +239,7 @@ def test_a_deleted_crawl_leaves_no_history(live: LiveFrontier, spider: HandWorke
 
 
 def test_joins_leaves_deaths_and_returns_are_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
-    """Workers join, leave, die and return: one event each, also if the call is repeated."""
+    """Each join, leave, death and return is one event, even if its call is repeated."""
     other = HandWorker(live, "other", SPIDER)
     HandWorker(live, "spider", SPIDER)  # a repeat
     spider.exchange(*puts(b"", 9))
@@ -263,7 +263,7 @@ def test_joins_leaves_deaths_and_returns_are_in_the_journal(live: LiveFrontier, 
 
 
 def test_limits_of_a_worker_that_replace_others_are_an_event(live: LiveFrontier, spider: HandWorker) -> None:
-    """The event has both values. Equal limits, a repeated call or a new run cause no event."""
+    """The event has the old and the new values. Equal limits and a repeated call cause no event."""
     for name, limits in (
         ("same", SPIDER.limits),
         ("slow", Limits(delay_s=2.5, concurrency=3)),
@@ -278,7 +278,7 @@ def test_limits_of_a_worker_that_replace_others_are_an_event(live: LiveFrontier,
 
 
 def test_a_program_is_in_the_journal_only_if_it_dies(live: LiveFrontier, spider: HandWorker) -> None:
-    """Otherwise `scrapy dq push` each minute would fill the journal."""
+    """Otherwise the joins and leaves of a `scrapy dq push` every minute would fill the journal."""
     program = HandWorker(live, "program")
     program.exchange(put(1), want=1)
     program.leave()
@@ -288,7 +288,7 @@ def test_a_program_is_in_the_journal_only_if_it_dies(live: LiveFrontier, spider:
 
 
 def test_the_end_of_a_run_is_an_event(live: LiveFrontier, spider: HandWorker) -> None:
-    """A run that ends again and again, for example with one put per hour, keeps one such event."""
+    """A run that ends again and again, for example with one put per hour, keeps one event with a count."""
     spider.exchange()
     ended = events(live)[-1]
     for n in range(2):
@@ -303,7 +303,7 @@ def test_the_end_of_a_run_is_an_event(live: LiveFrontier, spider: HandWorker) ->
 
 
 def test_commands_and_their_authors_are_in_the_journal(live: LiveFrontier, spider: HandWorker) -> None:
-    """The event has the effect; a command without effect is no event."""
+    """The event has the effect of the command. A command without an effect causes no event."""
     spider.exchange(put(1, admission=Admission.SEEN, token=b"token"), put(2), want=2)
     for word in Command:
         steer(live.redis, live.crawl, word, BY)
@@ -380,7 +380,7 @@ def test_the_beginning_of_an_outage_is_one_event_for_all_workers(
 
 
 def test_keys_that_vanish_are_an_event(live: LiveFrontier, spider: HandWorker) -> None:
-    """The audit that finds the loss notes it."""
+    """The audit that finds the loss adds the event."""
     spider.exchange(*puts(b"", 5))
     live.redis.delete(live.key("backlog:0:"))
     live.run(audit(live.frontier, spider.epoch, spider.run))
@@ -438,7 +438,7 @@ def test_texts_are_shown_in_one_short_line(live: LiveFrontier, spider: HandWorke
 def test_missing_rights_affect_only_the_history(
     redis_server: RedisServer, live: LiveFrontier, spider: HandWorker, command: str
 ) -> None:
-    """A heartbeat counts even if Redis may not write to the lists."""
+    """A heartbeat counts even if its user may not write to the lists of the history."""
     name = re.sub(r"\W", "_", live.crawl)
     live.redis.acl_setuser(name, enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{command}"])
     try:

@@ -31,7 +31,7 @@ def test_two_crawls_share_no_key(one: str, other: str) -> None:
 @given(NAMES)
 @example(NASTY * 30)
 def test_the_hash_tag_is_the_whole_name(name: str) -> None:
-    """Redis hashes the text between the first { and the next }: it is the same for all keys of a crawl."""
+    """Redis hashes the text between the first { and the next }, which is the same in all keys of a crawl."""
     head, _, rest = prefix(name).partition("{")
     tag, closing, tail = rest.partition("}")
     assert (head, closing, tail) == (PREFIX, "}", ":")

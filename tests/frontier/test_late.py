@@ -1,4 +1,4 @@
-"""A worker was absent when its run finished: its answer, and the state for the next crawl."""
+"""A worker is absent when its run finishes: the answers that it gets, and the state of the next crawl."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def finish_without(late: Late, other: HandWorker) -> None:
 
 
 def test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run(live: LiveFrontier) -> None:
-    """The worker ends with its own run. In the next run its start() would count as missing."""
+    """The worker ends with its own run. In the next run, its start() would count as incomplete."""
     other = HandWorker(live, "other", replace(ARGS, run_name=""))
     late = Late(live, replace(ARGS, run_name=""))
     finish_without(late, other)
@@ -64,12 +64,15 @@ def test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run(live: LiveFront
 
 
 def test_a_late_worker_that_listens_learns_that_its_run_is_over(live: LiveFrontier) -> None:
-    """A listening worker was frozen while others finished the run: it sees the run finished, then over."""
+    """A listening worker was frozen while another one finished the run.
+
+    Its run is finished while it listens, and over when it stops listening.
+    """
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
     late.protocol.listening = True
     finish_without(late, other)
-    late.speak(times=3)  # out of step, the rejoin, and the puts of its log
+    late.speak(times=3)  # RESYNC, the rejoin, and the puts of its log
     assert late.protocol.finished
     assert not late.protocol.over
     late.protocol.seeding = 0
@@ -78,7 +81,7 @@ def test_a_late_worker_that_listens_learns_that_its_run_is_over(live: LiveFronti
 
 
 def test_a_late_worker_with_an_empty_outbox_learns_that_its_run_is_over(live: LiveFrontier) -> None:
-    """It knew that the run was finished, but its spider keeps it open (DontCloseSpider)."""
+    """The worker has seen the end of the run, but its spider keeps it open (DontCloseSpider)."""
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
     late.protocol.seeding = 0
@@ -92,7 +95,10 @@ def test_a_late_worker_with_an_empty_outbox_learns_that_its_run_is_over(live: Li
 
 
 def test_a_run_whose_start_must_run_again_is_not_over(live: LiveFrontier) -> None:
-    """A roll-back went further than its log and others finished the run: the same command continues."""
+    """Redis was rolled back further than the worker's log, and another worker finished the run.
+
+    The worker's rejoin opens the run again, and the same command continues it.
+    """
     other = HandWorker(live, "other", ARGS)
     other.exchange(start(8), seeding=1)
     snapshot = live.dump()
@@ -114,7 +120,7 @@ def test_a_run_whose_start_must_run_again_is_not_over(live: LiveFrontier) -> Non
 
 
 def test_a_run_can_finish_in_a_full_redis(start_redis: Callable[..., RedisServer]) -> None:
-    """A script that may exceed maxmemory notes the end."""
+    """The exchange stores its number after a write that needs no memory, so it may exceed maxmemory."""
     with closing(LiveFrontier(start_redis().url, "crawl")) as live:
         worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
         worker.exchange()

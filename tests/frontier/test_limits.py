@@ -28,7 +28,7 @@ A, B = b"a", b"b"
 
 
 def test_a_higher_limit_frees_waiting_entries(live: LiveFrontier, narrow: HandWorker) -> None:
-    """The change takes effect at once; 0 means no limit, a negative value the crawl's own limit."""
+    """The next exchange applies the change. 0 means no limit, a negative value the default of the crawl."""
     assert narrow.take(9) == [0, 1]
     assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
     assert narrow.take(9) == [2, 3]
@@ -54,7 +54,7 @@ def test_a_shorter_delay_shortens_the_current_rest(live: LiveFrontier) -> None:
 def test_settings_that_raise_the_concurrency_free_waiting_entries(
     live: LiveFrontier, narrow: HandWorker
 ) -> None:
-    """The change takes effect at once; the other partitions keep their turns."""
+    """The partition returns to the rotation, and the other partitions keep their turns."""
     assert narrow.take(2) == [0, 1]
     narrow.exchange(
         put(10, partition=B), put(11, partition=B), put(20, partition=b"c"), put(30, partition=b"d")
@@ -65,7 +65,7 @@ def test_settings_that_raise_the_concurrency_free_waiting_entries(
 
 
 def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: HandWorker) -> None:
-    """Limits by hand, blocks and rests of the last run are gone."""
+    """The next run has no manual limits, blocks or rests of the last run."""
     for n in range(10):
         slow.exchange(want=1)
         slow.exchange(ack(n))
@@ -81,7 +81,7 @@ def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: H
 
 @pytest.mark.parametrize("how", ["flush", "join"])
 def test_the_state_of_partitions_is_deleted_with_the_run(live: LiveFrontier, how: str) -> None:
-    """After a flush or a lost `meta`, no limit, rest, block or suspect remains for the next run."""
+    """After a flush or a lost `meta`, no limit, rest, block or suspect remains for the next crawl."""
     crawl = limited(100.0, 1, f=(0.0, 1))
     worker, victim = HandWorker(live, "worker", crawl), HandWorker(live, "victim", crawl)
     worker.exchange(put(0, partition=b"d"))
@@ -104,7 +104,7 @@ def test_the_state_of_partitions_is_deleted_with_the_run(live: LiveFrontier, how
 
 
 def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontier, slow: HandWorker) -> None:
-    """Redis returns with the previous run finished: only the worker knows the limits of this run."""
+    """Redis is rolled back to the end of the previous run, so only the worker knows its run's limits."""
     live.limit(A, delay_s=0.0)
     while slow.exchange(*(Release(i) for i in slow.held), want=0).census.waiting:
         slow.exchange(*(ack(n) for n in slow.take(9)))
@@ -117,7 +117,7 @@ def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontie
 def test_limits_of_a_later_run_count_leases_of_an_earlier_run_after_a_roll_back(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The previous run leased three entries without a limit. The limit is three now: this worker waits."""
+    """Three entries were leased without a limit. Until they return, they fill the later limit of three."""
     worker.exchange(*puts(A, 9), want=3)
     before = live.dump()
     assert worker.take(6) == [3, 4, 5, 6, 7, 8]

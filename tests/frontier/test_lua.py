@@ -99,7 +99,7 @@ def stated_args(name: str) -> list[str]:
 
 
 def test_only_one_lua_file_makes_key_names() -> None:
-    """No other file knows a key name."""
+    """Only keys.lua reads KEYS and makes names with the prefix."""
     for name, text in LUA.items():
         if name != "keys":
             assert "KEYS[" not in text
@@ -178,7 +178,7 @@ def call(client: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*CALLS, *COMMANDS])
 def test_a_call_passes_the_arguments_that_its_script_states(name: str) -> None:
-    """All fixed keys, and as many arguments as the header of the Lua file names."""
+    """A call passes all fixed keys, and as many arguments as the header of its Lua file names."""
     client = _NoReply()
     with pytest.raises((FrontierUnavailable, redis.ConnectionError)):
         call(client, name)
@@ -189,14 +189,14 @@ def test_a_call_passes_the_arguments_that_its_script_states(name: str) -> None:
 
 
 def test_every_transition_has_a_typed_call() -> None:
-    """No script without a method, no method without a script."""
+    """Each script has a method or a command that calls it, and each of them has a script."""
     called = {*(SCRIPT_OF.get(method, method) for method in CALLS), *COMMANDS, "probe"}
     assert called == set(SCRIPTS)
 
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
-    """It has at most 240 lines of at most 120 characters; the first line names the file."""
+    """A Lua file has at most 240 lines of at most 120 characters; its first line begins with its name."""
     lines = LUA[name].splitlines()
     assert len(lines) <= 240
     assert max(map(len, lines)) <= 120
@@ -206,14 +206,14 @@ def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*(each for each in SCRIPTS if each not in LOOKS), *MOVES, "finish"])
 def test_a_transition_states_its_cost_and_what_a_crash_leaves(name: str) -> None:
-    """Each file that moves something states its promise."""
+    """The header of a move, or of a script that changes something, has RETURNS, COST and CRASH."""
     for word in ("RETURNS", "COST", "CRASH"):
         assert re.search(rf"^-- {word} +\S", header_of(name), re.MULTILINE), word
 
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_lua_file_includes_what_it_calls(name: str) -> None:
-    """A called function of another file comes from a file that this one includes, directly or indirectly."""
+    """A file that calls a function of another file includes that file, directly or indirectly."""
     functions = {
         each
         for file in set(LUA) - set(SCRIPTS)
@@ -228,7 +228,8 @@ def test_a_lua_file_includes_what_it_calls(name: str) -> None:
 def test_a_lua_file_includes_only_what_it_uses(name: str) -> None:
     """Each call of a script creates its functions, so unused functions cost time.
 
-    Files use the kinds of seen in `base` through a table, and each script calls `stopped`.
+    Two files are exempt: the kinds of seen in `base` are used through a table, and `stopped` is called by
+    each script.
     """
     included = re.search("^-- @include (.*)$", LUA[name], re.MULTILINE)
     for file in included[1].split() if included and name != "base" else ():
@@ -239,18 +240,18 @@ def test_a_lua_file_includes_only_what_it_uses(name: str) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_no_two_files_of_a_script_define_the_same_name(script: str) -> None:
-    """Otherwise the order of the files would decide which one a third file gets."""
+    """If two files defined a name, their order would decide which definition a third file uses."""
     names = [name for part in parts(script)[:-1] for name in DEFINED[part]]
     assert len(names) == len(set(names))
 
 
 def test_every_lua_file_is_part_of_a_script() -> None:
-    """No dead Lua."""
+    """No Lua file is unused."""
     assert {part for name in SCRIPTS for part in parts(name)} == set(LUA)
 
 
 def test_every_script_compiles(redis_server: RedisServer) -> None:
-    """The exchange, elsewhere a function, also compiles as a script, which may have 200 locals."""
+    """The exchange, which workers call as a function, also compiles as a script with at most 200 locals."""
     with redis_server.client() as client:
         for name in SCRIPTS:
             client.script_load(source(name))

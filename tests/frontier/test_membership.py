@@ -34,7 +34,7 @@ ALL = range(1, 6)
 
 
 def puts_of_one_partition() -> list[Put]:
-    """Return puts of all entries into one partition: they are served by number, also after a return."""
+    """Return puts of all entries into one partition, where they are served by number, even after a return."""
     return [put(n, partition=partition_of(0)) for n in ALL]
 
 
@@ -47,7 +47,7 @@ def places(live: LiveFrontier) -> dict[int, str]:
 
 
 def test_keys_that_lost_their_meta_are_cleared(live: LiveFrontier, worker: HandWorker) -> None:
-    """A user deleted only `meta`: the new frontier does not count the remains of the old one."""
+    """If a user deletes only `meta`, the next join deletes the other keys of the old crawl."""
     worker.exchange(put(1), put(2), want=1)
     live.redis.delete(keys.meta(live.crawl))
     joined = live.call("join", "b", {"host": "h"}, "epoch-2", IDENTITY)
@@ -56,7 +56,7 @@ def test_keys_that_lost_their_meta_are_cleared(live: LiveFrontier, worker: HandW
 
 
 def but_beats(live: LiveFrontier) -> dict[bytes, bytes]:
-    """Return all keys except the heartbeat counters, which a repeated join or rejoin increases."""
+    """Return all keys except the heartbeats, which a repeated join or rejoin increments."""
     return {name: value for name, value in live.dump().items() if not name.endswith(b":beats")}
 
 
@@ -74,7 +74,7 @@ def test_a_repeated_join_does_not_start_a_run(live: LiveFrontier, worker: HandWo
 def test_rejoin_keeps_the_leases_of_the_worker_and_releases_the_rest(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Leases that the worker knows continue under its new id; others return to their places, uncharged."""
+    """Leases that the worker knows continue under its new id; its others return without an attempt."""
     worker.exchange(*puts_of_one_partition())
     assert other.take(1) == [1]
     assert worker.take(3) == [2, 3, 4]
@@ -89,7 +89,7 @@ def test_rejoin_keeps_the_leases_of_the_worker_and_releases_the_rest(
 def test_a_repeated_rejoin_of_a_worker_declared_dead_in_between_works(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
-    """The answer still names the stored exchange, so the worker does not see a roll-back."""
+    """Each answer has the number of the stored exchange, so the worker does not assume a roll-back."""
     worker.exchange(put(1))
     worker.exchange(put(2))
     if fenced:
@@ -107,7 +107,7 @@ def test_a_repeated_rejoin_of_a_worker_declared_dead_in_between_works(
 def test_the_last_exchange_of_one_id_is_not_taken_for_that_of_another(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """An id without an exchange is declared dead: only its repeated rejoin asks about the id before it."""
+    """A new id without an exchange is declared dead; only the repeat of its rejoin asks for the id before."""
     worker.exchange(put(1))
     worker.exchange(put(2))
 
@@ -128,7 +128,7 @@ def test_the_last_exchange_of_one_id_is_not_taken_for_that_of_another(
 
 @pytest.mark.parametrize("epoch", ["", "another"])
 def test_rejoin_of_another_frontier_is_lost(live: LiveFrontier, worker: HandWorker, epoch: str) -> None:
-    """Rejoin never adopts a frontier that is not the worker's own."""
+    """A worker never enters a frontier with another epoch."""
     worker.epoch = epoch
     before = live.dump()
     assert worker.rejoin("worker-2") == Rejoined(Status.LOST)
@@ -138,7 +138,7 @@ def test_rejoin_of_another_frontier_is_lost(live: LiveFrontier, worker: HandWork
 def test_rejoin_with_waiting_parentless_puts_is_accepted_in_a_finished_run(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """No lease stands for a request of `engine.crawl()`, so a new one opens the run again."""
+    """A put of `engine.crawl()` has no parent that repeats it, so it may open the finished run again."""
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
     assert worker.rejoin("worker-2", parentless=Parentless.WAITING).status is Status.OK
@@ -148,7 +148,7 @@ def test_rejoin_with_waiting_parentless_puts_is_accepted_in_a_finished_run(
 
 
 def test_rejoin_with_logged_puts_needs_a_run_that_is_not_cleared(live: LiveFrontier) -> None:
-    """Redis may have forgotten the puts. In a cleared run they would start the crawl again."""
+    """Redis may have forgotten the puts. After the end is cleared, they would begin the crawl again."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     worker.exchange()
     other.exchange()
@@ -164,7 +164,7 @@ def test_rejoin_with_logged_puts_needs_a_run_that_is_not_cleared(live: LiveFront
 
 
 def test_rejoin_of_an_older_run_answers_that_it_is_over(live: LiveFrontier, worker: HandWorker) -> None:
-    """A zombie does not enter the run after its own, even with parentless puts."""
+    """A worker of a run that is over does not enter the next run, even with parentless puts."""
     worker.exchange()
     HandWorker(live, "other")
     before = live.dump()
@@ -175,7 +175,7 @@ def test_rejoin_of_an_older_run_answers_that_it_is_over(live: LiveFrontier, work
 
 
 def test_rejoin_when_redis_forgot_the_start_of_the_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Redis returns with the previous run finished: the next run starts, with no data of the old one."""
+    """Redis is rolled back to the end of the previous run. The rejoin begins the worker's own run."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     worker.exchange(ack(1))
     assert worker.rejoin("worker-2", run=1) == Rejoined(Status.OK, 1, frozenset())
@@ -185,9 +185,9 @@ def test_rejoin_when_redis_forgot_the_start_of_the_run(live: LiveFrontier, worke
 
 
 def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Redis returns with an earlier run open: that run was over, and its seen set hides no request.
+    """Redis is rolled back to an open earlier run. That run was over, so its seen set must hide no request.
 
-    A worker that has joined it since continues in this run, and no entry is lost.
+    A worker that joined it after the roll-back continues in the later run, and no entry is lost.
     """
     since = HandWorker(live, "since")
     since.exchange(*(put(n, admission=Admission.SEEN) for n in (1, 2, 3)), want=1)
@@ -209,7 +209,7 @@ def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, 
 def test_the_first_worker_of_a_run_learns_how_many_failed_requests_stay_seen(
     live: LiveFrontier, keeps: bool, leaves: bool
 ) -> None:
-    """No worker crawls such a page, and its record is gone; without the old seen set it is crawled again."""
+    """The next run deletes the records. With the old seen set, no worker crawls these pages again."""
     crawl = replace(IDENTITY, keep_seen=keeps)
     first = HandWorker(live, "first", crawl)
     first.exchange(*(put(n, admission=Admission.SEEN, partition=b"") for n in (1, 2, 3)), want=3)
@@ -227,7 +227,7 @@ def test_the_first_worker_of_a_run_learns_how_many_failed_requests_stay_seen(
 def test_after_a_roll_back_an_earlier_run_becomes_the_later_one(
     live: LiveFrontier, phase: str, kept_then: bool, keeps: bool, kept: int
 ) -> None:
-    """It gets the later run's name, arguments and limits; `seen` stays only if both runs keep it."""
+    """The earlier run gets the name, arguments and limits of the later one. `seen` stays if both keep it."""
     earlier = HandWorker(live, "earlier", replace(IDENTITY, run_name="one", keep_seen=kept_then))
     earlier.exchange(put(1, admission=Admission.SEEN), want=1)
     live.redis.sadd(live.key("adopted"), b"seen by another scheduler")
@@ -249,7 +249,7 @@ def test_after_a_roll_back_an_earlier_run_becomes_the_later_one(
 def test_after_a_roll_back_an_earlier_run_uses_the_settings_of_the_later_one(
     open_frontier: Callable[..., LiveFrontier], phase: str, first: str
 ) -> None:
-    """Fingerprints that expired before the later run are new, and a worker with its settings can join."""
+    """Fingerprints that had expired when the later run began are new, and workers of that run can join."""
     live = open_frontier(seen=Seen.EXPIRING)
     kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0)
     then = replace(kept, partition_by="slot", run_name="one")
@@ -280,7 +280,7 @@ def test_fencing_drops_the_seeding_level(live: LiveFrontier, worker: HandWorker,
 
 
 def test_only_fenced_workers_are_drained(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """Before the fence, a drain takes nothing: the worker would still run entries that another one leases."""
+    """A worker that is not fenced still runs its entries, so no other worker may get them."""
     worker.exchange(put(1), put(2), want=2)
     before = live.dump()
     assert other.drain("worker") == (0, 0, 0)
@@ -307,7 +307,7 @@ def test_every_step_of_a_long_drain_moves_some_leases(live: LiveFrontier, worker
 def test_reclaiming_needs_the_right_epoch_and_run(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, epoch: str | None, run: int, answer: str
 ) -> None:
-    """An observer of another frontier or run cannot fence, drain or remove a worker."""
+    """A worker with another epoch or run cannot fence or drain a worker, and cannot leave."""
     worker.exchange(put(1), want=1)
     before = live.dump()
     other.epoch, other.run = epoch or other.epoch, run
@@ -326,7 +326,7 @@ def test_reclaiming_needs_the_right_epoch_and_run(
 def test_a_worker_that_leaves_returns_all_its_leases(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Leases return to their places, uncharged and unsuspected, and the member is gone."""
+    """The leases return to their places, without an attempt and not as suspects; the member is gone."""
     other.exchange(*puts_of_one_partition())
     assert worker.take(3) == [1, 2, 3]
     assert worker.leave() == (3, False)
@@ -350,7 +350,7 @@ def test_the_last_to_leave_an_open_run_keeps_it(live: LiveFrontier, worker: Hand
 
 
 def test_beats_of_another_frontier_are_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """Heartbeats of another frontier neither keep a worker alive nor show that one is dead."""
+    """A heartbeat with another epoch is not counted, and gets no heartbeats."""
     before = live.dump()
     assert live.call("beats", "worker", "another") == {}
     assert live.dump() == before
@@ -368,7 +368,7 @@ def member(live: LiveFrontier, worker_id: str) -> Member:
 def test_a_worker_that_rejoins_keeps_since_and_done(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
-    """This includes a worker that was declared dead; once its old record is gone, both start again."""
+    """A fenced worker also keeps both. Once its old record is gone, both begin again."""
     live.redis.hset(live.key("worker:worker"), mapping={"since": 5000, "done": 7})
     if fenced:
         other.fence("worker")
@@ -385,7 +385,7 @@ def test_a_worker_that_rejoins_keeps_since_and_done(
 
 @pytest.mark.parametrize("rejoins", [False, True], ids=["join", "rejoin"])
 def test_a_late_copy_of_a_registration_lets_no_late_exchange_in(rejoins: bool, live: LiveFrontier) -> None:
-    """Both calls arrive after their worker has left: Redis has forgotten the token of the put by then."""
+    """Both copies arrive after the worker has left, when Redis has deleted the token of its put."""
     HandWorker(live, "spider").exchange(seeding=1)
     program = HandWorker(live, "program")
     if rejoins:

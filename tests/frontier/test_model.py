@@ -33,7 +33,7 @@ from support.reference_partitions import UNIT_S
 from support.stored import Dump, crawl_keys, reference_state
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "120"))
-"""The number for `make test`; `make check` has fewer."""
+"""Number of examples in `make test`; `make check` runs fewer."""
 settings.register_profile(
     "frontier",
     max_examples=EXAMPLES,
@@ -47,7 +47,7 @@ settings.register_profile(
 QUICK = settings.get_profile("frontier")
 SOAK = settings(QUICK, max_examples=20 * EXAMPLES)
 STARTS = ("args", "", "args", "other args")
-"""Arguments of the workers' start(); some have none."""
+"""Names of the workers' start() methods; empty: the worker has none."""
 WORKERS = 4
 
 
@@ -83,7 +83,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(named=st.booleans(), keep_seen=st.booleans(), limits=st.sampled_from((None,) * 5 + LIMITS))
     def join(self, named: bool, keep_seen: bool, limits: Limits | None = None) -> None:
-        """A process starts; if there are more than WORKERS, the oldest is killed."""
+        """A process starts; if there are more than WORKERS processes, the oldest is killed."""
         worker_id = self.new_name("worker")
         self.limits = limits or self.limits
         crawl = Identity(
@@ -156,7 +156,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(who=WHICH)
     def beat(self, who: int) -> None:
-        """A worker counts up its heartbeat."""
+        """A worker increments its heartbeat."""
         if actor := self.pick(self.actors, who):
             self.both("beats", actor.worker_id, actor.epoch)
 
@@ -207,8 +207,8 @@ class FrontierMachine(BothFrontiers):
             [entry_id for i, entry_id in enumerate(ids) if bits >> i & 1 and entry_id not in stored]
             for ids, bits in zip(kept, (failed, dead), strict=True)
         ]
-        # The frontier chooses the entries of a step and their order: HSCAN follows a hash that differs in
-        # each server. A step gives their turns to the partitions that it touches.
+        # The frontier chooses the entries of a step and their order, because HSCAN follows a hash that
+        # differs in each server. Each step gives turns to its partitions, so the reference repeats the steps.
         steps: tuple[list[bytes], list[bytes]] = ([], [])
 
         def step(
@@ -248,7 +248,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(which=WHICH)
     def late_copy(self, which: int) -> None:
-        """A copy of an earlier call arrives, answered before or not."""
+        """A late copy of an earlier call arrives, whether that call was answered or not."""
         if sent := self.pick(self.history, which):
             self.both(sent[0], *sent[1])
 
@@ -275,10 +275,10 @@ class FrontierMachine(BothFrontiers):
 
     @rule()
     def finish(self) -> None:
-        """The workers reclaim all other members and crawl until nothing is left: no entry is stuck."""
+        """The workers reclaim all other members and crawl until nothing is left, so no entry is stuck."""
         self.steer(Command.RESUME)
         for _ in range(10 + 2 * (len(self.reference.backlog) + len(self.reference.delayed))):
-            for slot in range(len(PARTITIONS)):  # each time: a worker that rejoins sets the limits of its run
+            for slot in range(len(PARTITIONS)):  # in each round, because a rejoin sets the limits of its run
                 self.limit(slot, None, None, None, budget=0)
             for worker_id in set(self.reference.members) - {actor.worker_id for actor in self.actors}:
                 self.reclaim(worker_id, 20, 3)
@@ -287,12 +287,12 @@ class FrontierMachine(BothFrontiers):
             if self.reference.phase == "finished":
                 break
         stuck = self.reference.phase != "finished" and not self.reference.count_incomplete()
-        # A worker of an earlier run takes no part in this one: it learns that its own is finished.
+        # A worker of an earlier run takes no part in this one, because its own run is finished.
         assert not stuck or not [actor for actor in self.actors if actor.run == self.reference.run]
 
     @rule(spared=st.sampled_from((2, 1, 1, 0)))
     def flush(self, spared: int) -> None:
-        """The user flushes the crawl; Redis refuses this while a member is not declared dead."""
+        """The user flushes the crawl; Redis refuses this unless all members are known to be dead."""
         dead = sorted(self.reference.members)[spared:]
         refused_for, expected = self.reference.flush(dead)
         refused_by, census, _, _ = self.live.call("flush", dead)
@@ -352,7 +352,7 @@ class FrontierMachine(BothFrontiers):
 
 @pytest.fixture
 def _no_time_passes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the workers' clocks at 0: a time that is sent in advance is the same in each example."""
+    """Stop the workers' clocks at 0, so that each example sends the same times."""
     monkeypatch.setattr(frontier, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
@@ -365,7 +365,7 @@ def test_the_frontier_does_what_the_reference_does(redis_server: RedisServer) ->
 @pytest.mark.soak
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_the_frontier_does_what_the_reference_does_in_many_examples(redis_server: RedisServer) -> None:
-    """The same, with 20 times as many examples."""
+    """The previous test with 20 times as many examples."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=SOAK)
 
 
@@ -381,7 +381,7 @@ def machine(redis_server: RedisServer, _no_time_passes_by_itself: None) -> Itera
 
 
 def test_retried_dead_letters_are_served_as_in_the_reference(machine: FrontierMachine) -> None:
-    """A retried entry gets a new place: later puts have later places. (Hypothesis found this.)"""
+    """A retried dead letter returns to its place; later puts have later places. (Hypothesis found this.)"""
     unlimited = Limits(0.0, 0, {})
     order, seen = Order.PRIORITY_LIFO, Seen.EXACT
     machine.begin(order=order, seen=seen, limits=unlimited, partitions=1, named=False,
@@ -394,7 +394,7 @@ def test_retried_dead_letters_are_served_as_in_the_reference(machine: FrontierMa
 
 
 def test_budget_counts_are_kept_with_the_records_that_a_retry_needs(machine: FrontierMachine) -> None:
-    """The last worker has left, but a fenced one may return. (Hypothesis found this.)"""
+    """All workers have left, but a fenced worker may return. (Hypothesis found this.)"""
     machine.begin(order=Order.FIFO, seen=Seen.EXACT, limits=Limits(0.0, 0, {}, 6, False), partitions=1,
                   named=False, moves=[PUT] * 6)  # fmt: skip
     for _ in range(3):
@@ -409,7 +409,7 @@ def test_budget_counts_are_kept_with_the_records_that_a_retry_needs(machine: Fro
 
 
 def test_a_retry_of_a_finished_run_ends_its_hold(machine: FrontierMachine) -> None:
-    """A user pauses a finished run and retries one of its dead letters. (Hypothesis found this.)"""
+    """A user pauses a finished run, and a retry of a dead letter resumes it. (Hypothesis found this.)"""
     order, seen = Order.PRIORITY_LIFO, Seen.EXACT
     machine.begin(order=order, seen=seen, limits=Limits(0.0, 0, {}), partitions=1, named=False,
                   moves=[("seen", 0, 0, False, 0, "never"), *[PUT] * 5])  # fmt: skip

@@ -1,4 +1,4 @@
-"""A crawl at rest moves: into another shape, or another Redis. Nothing is lost, doubled or left behind."""
+"""A crawl without workers moves into another shape or another Redis; nothing is lost or left behind."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_crawl_is_moved_completely(
 def test_a_crawl_can_get_another_shape_in_the_same_redis(
     crawl_of: Callable[..., Crawl], order: Order
 ) -> None:
-    """The move uses a temporary name and leaves no key of it; a move that changes nothing does nothing."""
+    """The move uses a temporary name and leaves no key of it. A move into the present shape does nothing."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 2)
     entries, counts = crawl.entries(), sums(crawl, 2)
@@ -108,7 +108,10 @@ def test_a_move_that_fails_at_any_step_loses_and_doubles_nothing(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], monkeypatch: pytest.MonkeyPatch,
     elsewhere: str, before: int, after: int, late: bool, partitioned: bool, away: bool,
 ) -> None:  # fmt: skip
-    """Each step fails once. No worker can join a half-moved crawl. Repeating a whole move changes nothing."""
+    """Each script call fails once, and the move is repeated. No worker can join a half-moved crawl.
+
+    A repeat of a complete move does nothing.
+    """
     monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 40)
     crawl, kills = crawl_of(Seen.EXACT, partitioned), 0
     there = crawl_of(Seen.EXACT, partitioned, url=elsewhere) if away else crawl
@@ -145,7 +148,7 @@ def test_a_move_that_fails_at_any_step_loses_and_doubles_nothing(
 def test_a_repeated_move_restores_the_data_that_a_rolled_back_redis_lost(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """Nothing is deleted before everything is stored, even if Redis loses the end before it is on disk."""
+    """A shard of the new crawl is rolled back before the end, so the move fails and deletes nothing."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     entries, whole = crawl.entries(), Shard(crawl.name, 0)
@@ -179,7 +182,7 @@ def test_the_end_is_on_disk_before_anything_is_deleted(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], monkeypatch: pytest.MonkeyPatch,
     elsewhere: str,
 ) -> None:  # fmt: skip
-    """This also holds for the repeat of a move that was killed between the two steps."""
+    """A move is killed before the end is on disk, and its repeat waits for the disk before it deletes."""
     crawl = crawl_of(Seen.EXACT, True)
     crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
@@ -218,7 +221,7 @@ def test_moved_data_is_on_disk(crawl_of: Callable[..., Crawl]) -> None:
 
 @quick
 def test_a_list_that_is_in_no_index_is_moved(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
-    """Redis evicted its index: an audit finds the list before the move."""
+    """Redis has evicted the index of the list; the audit before the move finds the list."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 2)
     entries = crawl.entries()
@@ -229,7 +232,7 @@ def test_a_list_that_is_in_no_index_is_moved(crawl_of: Callable[..., Crawl], els
 
 @quick
 def test_the_run_continues_after_a_move(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
-    """It keeps its number, name, hold, stats and history."""
+    """The moved run keeps its number, name, hold, stats and history."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     steer(crawl.redis, crawl.name, Command.PAUSE, by="somebody")
@@ -257,7 +260,7 @@ def test_the_run_continues_after_a_move(crawl_of: Callable[..., Crawl], elsewher
 def test_a_run_that_has_finished_stays_finished(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """The next run gets the kept fingerprints, as another kind of seen; until then a retry is possible."""
+    """The next run knows the kept fingerprints, which were converted to another kind of seen."""
     monkeypatch.setattr(sharded_crawl, "IDENTITY", replace(sharded_crawl.IDENTITY, keep_seen=True))
     crawl = crawl_of(Seen.EXACT, True)
     crawl.join(1)
@@ -282,7 +285,7 @@ def test_a_run_that_has_finished_stays_finished(
 def test_limits_budgets_and_waits_apply_in_the_new_shard(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Limits by hand and spent budgets stay, and no site gets a request before its time."""
+    """Manual limits and spent budgets stay, and no site gets a request before its time."""
     limits = replace(sharded_crawl.IDENTITY, limits=Limits(budget=2))
     monkeypatch.setattr(sharded_crawl, "IDENTITY", limits)
     crawl = crawl_of(Seen.EXACT, True)
@@ -305,7 +308,7 @@ def test_limits_budgets_and_waits_apply_in_the_new_shard(
 
 @quick
 def test_a_fingerprint_in_several_shards_is_forgotten_once(crawl_of: Callable[..., Crawl]) -> None:
-    """Each new shard has a copy of the old seen set."""
+    """Each new shard has a copy of the old seen set, but the fingerprint counts once."""
     crawl = crawl_of(Seen.EXACT, True)
     crawl.join(1)
     _, token = crawl.put(admission=Admission.SEEN)

@@ -31,7 +31,7 @@ quick = pytest.mark.usefixtures("_quick_disks")
 def test_one_of_two_simultaneous_moves_is_refused(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """A user repeats a command that is still running."""
+    """A user repeats a move that is still running. The later command completes it, the earlier one stops."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     entries, call, begun = crawl.entries(), Script.call, []
@@ -54,7 +54,7 @@ def test_one_of_two_simultaneous_moves_is_refused(
 def test_a_move_is_refused_if_a_worker_joins_during_it(
     crawl_of: Callable[..., Crawl], elsewhere: str
 ) -> None:
-    """Nothing is moved while a worker is present; one that was away learns that its crawl is gone."""
+    """Nothing is moved while a worker is present. A rejoin into a frozen or moved shard gets LOST."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 2)
     crawl.join(2)
@@ -78,7 +78,7 @@ def test_a_move_is_refused_if_a_worker_joins_during_it(
 def test_a_late_copy_of_the_first_step_empties_no_shard(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, since: str, elsewhere: str
 ) -> None:
-    """The shard was empty when the first step ran."""
+    """The first step of a move deletes the data of its shard. The shard was empty then, but no longer is."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     call, late = Script.call, []
@@ -112,7 +112,7 @@ def test_a_late_copy_of_the_first_step_empties_no_shard(
 def test_commands_that_change_a_crawl_are_refused_during_a_move(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], elsewhere: str
 ) -> None:
-    """Such a command would change data that the move has read. Each message says how to continue."""
+    """Such a command would change data that the move has read. Each message names the command to repeat."""
     crawl = crawl_of(Seen.EXACT, True)
     crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
@@ -135,14 +135,14 @@ def test_commands_that_change_a_crawl_are_refused_during_a_move(
     with pytest.raises(FrontierRefused, match=rf"half moved: the same command with --to, to {elsewhere}"):
         crawl.move(3)
     assert stored.dump(crawl.redis, crawl.name) == before
-    assert crawl.move(1, elsewhere, Order.LIFO).now == Shape(Order.FIFO, Seen.EXACT, 3)  # as it was begun
+    assert crawl.move(1, elsewhere, Order.LIFO).now == Shape(Order.FIFO, Seen.EXACT, 3)  # of the first call
 
 
 @quick
 def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(
     crawl_of: Callable[..., Crawl], elsewhere: str
 ) -> None:
-    """Compact to exact, a move onto an existing crawl, and a missing crawl."""
+    """The move refuses compact to exact, a place where a crawl exists, and a missing crawl."""
     crawl, there = crawl_of(Seen.COMPACT, True), crawl_of(Seen.COMPACT, True, url=elsewhere)
     with pytest.raises(FrontierRefused, match="there is no crawl"):
         crawl.move(3)
@@ -162,7 +162,7 @@ def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(
 def test_entries_that_are_not_found_are_not_deleted(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """The counts are higher than the number of entries that were read."""
+    """The counts are higher than the number of entries that the move has read, so it stops."""
     crawl, read = crawl_of(Seen.EXACT, True), move.dump
     there = crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)

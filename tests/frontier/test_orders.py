@@ -1,6 +1,6 @@
 """Each order holds for ties, and for entries that come back after a lease.
 
-Without partitions there is one strict order of all entries; with partitions, one in each.
+Without partitions there is one strict order of all entries; with partitions, each has its own.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def expected(order: Order, puts: list[Put]) -> dict[bytes, list[int]]:
 
 
 def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -> None:
-    """3,000 entries, put a thousand at a time and leased in odd portions, with some coming back."""
+    """3,000 entries are put a thousand at a time, leased in various portions, and some are released."""
     puts = random_puts(3000, seed=5)
     for i in range(0, len(puts), MAX_MOVES):
         worker.exchange(*puts[i : i + MAX_MOVES])
@@ -166,7 +166,7 @@ def test_priority_orders_equal_those_of_scrapy(
 def test_redis_6_does_not_walk_a_long_list_for_its_newest_entries(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Redis 6 walks from a list's head for an LRANGE: milliseconds per exchange in a list of 1,000,000."""
+    """For an LRANGE at the end of a long list, Redis 6 walks there from the head, for milliseconds."""
     if int(live.redis.info("server")["redis_version"].partition(".")[0]) > 6:
         pytest.skip("a newer Redis begins at the nearer end")
     for begin in range(0, 11_000, 1_000):

@@ -1,4 +1,4 @@
-"""Each partition has its turn and leaves no keys behind; partitions with any names stay apart."""
+"""Each partition gets its turns and leaves no keys behind; partitions with similar names stay apart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B, C, D = SLOTS = (b"a", b"b", b"c", b"d")
 
 @pytest.fixture
 def crowd(worker: HandWorker) -> HandWorker:
-    """Return the worker: ten entries wait in each of four partitions, numbered from 0, 10, 20 and 30."""
+    """Return a worker of a crawl with ten entries in each partition, numbered from 0, 10, 20 and 30."""
     worker.exchange(*(move for i, slot in enumerate(SLOTS) for move in puts(slot, 10, 10 * i)))
     return worker
 
@@ -33,7 +33,7 @@ def crowd(worker: HandWorker) -> HandWorker:
 
 
 def test_a_big_partition_does_not_delay_small_ones(worker: HandWorker) -> None:
-    """Hundreds of entries of one site came first; the first ten leases include one of each other site."""
+    """Although 900 entries of one site came first, the first ten leases include each other site."""
     worker.exchange(*puts(A, 900))
     worker.exchange(*(put(1000 + i, partition=b"small %d" % i) for i in range(9)))
     taken = partitions(worker.exchange(want=10))
@@ -41,14 +41,14 @@ def test_a_big_partition_does_not_delay_small_ones(worker: HandWorker) -> None:
 
 
 def test_the_least_recently_served_partition_is_next(crowd: HandWorker) -> None:
-    """Workers take one lease at a time: each partition gets one before any gets a second."""
+    """Two workers take one lease at a time. Each partition is served once before any is served twice."""
     other = HandWorker(crowd.live, "other")
     taken = [partitions(one.exchange(want=1))[0] for one in (crowd, other) * 4]
     assert taken == [*SLOTS, *SLOTS]
 
 
 def test_partitions_of_which_a_worker_holds_the_fewest_leases_come_first(crowd: HandWorker) -> None:
-    """A worker that is busy with two sites takes the other sites first, then the one where it holds less."""
+    """A worker that holds leases of two sites gets the other sites first, then the site with fewer leases."""
     here = {A: (3, 5), B: (1, 5)}
     assert partitions(crowd.exchange(want=4, terms=Terms(here=here))) == [C, D, B, A]
 
@@ -58,7 +58,7 @@ def test_partitions_of_which_a_worker_holds_the_fewest_leases_come_first(crowd: 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(5.0, 1)], ids=["free", "limited"])
 def test_an_empty_partition_leaves_nothing_behind(live: LiveFrontier, limits: Limits) -> None:
-    """A hundred partitions are leased from, released to, quarantined and emptied: their keys are gone."""
+    """The entries of a hundred partitions are leased, released, quarantined and done; no key is left."""
     worker = HandWorker(live, "worker", replace(IDENTITY, limits=limits))
     before = live.key_names()
     worker.exchange(*(put(n, n % 3, partition=b"slot %d" % n) for n in range(100)), put(100, due_in=10.0))
@@ -80,7 +80,7 @@ def test_an_empty_partition_leaves_nothing_behind(live: LiveFrontier, limits: Li
 
 @pytest.mark.parametrize("name", ["{", "}:meta", "a b", "é", "日本", "x" * MAX_PARTITION_BYTES, "0:", "*[a]"])
 def test_a_partition_can_have_any_name(live: LiveFrontier, worker: HandWorker, name: str) -> None:
-    """Its entries wait, come back, are suspected, limited and flushed like any others."""
+    """The entries of the partition are limited, released, quarantined and flushed like any others."""
     partition = name.encode()
     live.limit(partition, delay_s=10.0, concurrency=1)
     worker.exchange(*puts(partition, 2), put(5, partition=partition, due_in=10.0))

@@ -36,7 +36,7 @@ A, B = b"a", b"b"
 
 
 def test_the_delay_counts_from_the_sending_of_the_request(live: LiveFrontier, slow: HandWorker) -> None:
-    """If the report takes a minute, every worker waits a minute less."""
+    """If the report of a sending arrives a minute late, every worker waits a minute less."""
     other = HandWorker(live, "other", SLOW)
     slow.exchange(want=1)
     live.advance(500)
@@ -49,7 +49,7 @@ def test_the_delay_counts_from_the_sending_of_the_request(live: LiveFrontier, sl
 
 
 def test_the_report_of_another_lease_does_not_end_a_stint(slow: HandWorker) -> None:
-    """The report names an old lease, another partition, or a lease that never existed."""
+    """The report names another entry, another partition, or a lease that never existed."""
     slow.exchange(want=1)
     notes = (sent(n, ago=500, partition=slot) for n, slot in ((1, A), (0, B), (99, b"elsewhere")))
     assert numbers(slow.note(*notes, want=1)) == []
@@ -67,7 +67,7 @@ def test_a_worker_cannot_report_a_lease_that_it_has_lost(live: LiveFrontier, slo
 
 
 def test_rounding_never_shortens_the_delay(live: LiveFrontier) -> None:
-    """Redis counts in whole ms: each step rounds up, and adds no more than the rounding."""
+    """Redis counts in whole milliseconds. Each delay is rounded up, and grows only by this rounding."""
     delay_s = 0.0203  # rounded up to 21 ms
     worker, ahead = HandWorker(live, "worker", limited(delay_s)), Terms(ahead_s=1.0)
     worker.exchange(*puts(A, 101))
@@ -86,7 +86,7 @@ def test_rounding_never_shortens_the_delay(live: LiveFrontier) -> None:
 def test_a_lease_that_ends_unreported_counts_as_sent_just_now(
     live: LiveFrontier, slow: HandWorker, settle: Callable[[int], Move]
 ) -> None:
-    """It may have been sent at the last moment: the whole delay follows."""
+    """The worker may have sent the lease at the last moment, so the whole delay follows."""
     slow.exchange(want=1)
     live.advance(500)
     receipt = slow.exchange(settle(0), want=1)
@@ -96,7 +96,7 @@ def test_a_lease_that_ends_unreported_counts_as_sent_just_now(
 
 
 def test_many_rests_end_at_once(slow: HandWorker) -> None:
-    """There are more rests than one exchange handles: the next exchanges continue."""
+    """More rests end than one exchange handles, so the next exchanges continue."""
     slots = [b"slot %d" % n for n in range(700)]
     slow.exchange(*(put(100 + n, partition=slot) for n, slot in enumerate(slots)))
     slow.exchange(*(put(1000 + n, partition=slot) for n, slot in enumerate(slots)))
@@ -124,7 +124,7 @@ def test_the_concurrency_of_a_partition_holds_for_all_workers_together(
 
 
 def test_a_block_applies_to_all_workers(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """A worker reports a block of 500 s: neither worker leases earlier; the other partitions continue."""
+    """A worker reports a block of 500 s. No worker leases earlier; the other partitions continue."""
     worker.exchange(*puts(A, 3), *puts(B, 3, 10))
     receipt = worker.note(block(A, 500), want=1)
     assert (numbers(receipt), round(receipt.next_due_s or 0, -1)) == ([10], 500)
@@ -135,7 +135,7 @@ def test_a_block_applies_to_all_workers(live: LiveFrontier, worker: HandWorker, 
 
 
 def test_a_shorter_block_changes_nothing(live: LiveFrontier, worker: HandWorker) -> None:
-    """Several pages report blocks at the same time: the longest one holds."""
+    """If several pages report blocks, the longest block holds."""
     worker.exchange(*puts(A, 3))
     worker.note(block(A, 500), block(A, 100), block(A, 0))
     worker.note(block(A, 50))
@@ -150,7 +150,7 @@ def test_a_shorter_block_changes_nothing(live: LiveFrontier, worker: HandWorker)
 
 
 def test_a_clock_that_steps_back_does_not_prolong_rests(live: LiveFrontier, slow: HandWorker) -> None:
-    """Redis's clock was a year ahead and is corrected: each rest keeps its remaining time."""
+    """Redis's clock was a year ahead and is corrected. Each rest keeps its remaining time."""
     year = 365 * 86_400
     live.advance(year)
     slow.exchange(*puts(B, 2, 10), put(20, partition=b"c", due_in=150.0), want=1)

@@ -38,7 +38,7 @@ def test_the_first_worker_with_a_spider_defines_the_crawl(open_frontier: OpenFro
 
 
 def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenFrontier) -> None:
-    """It joins with any order and limits, and all stored settings stay."""
+    """The program joins with any order and limits, and all stored settings stay."""
     live = open_frontier(Order.LIFO)
     HandWorker(live, "spider", replace(SLOW, run_name="job", keep_seen=True))
     before = live.redis.hgetall(live.key("meta"))
@@ -50,7 +50,7 @@ def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenF
 def test_a_crawl_that_programs_began_without_an_order_is_served_oldest_first(
     open_frontier: OpenFrontier,
 ) -> None:
-    """A program with another order is refused; the first worker with a spider decides the order."""
+    """A program that gives another order than `fifo` is refused."""
     HandWorker(open_frontier(Order.FIFO), "program", PROGRAM)
     with pytest.raises(FrontierRefused, match="'fifo', this worker has 'lifo'"):
         HandWorker(open_frontier(Order.LIFO), "other", replace(PROGRAM, order_given=True))
@@ -92,7 +92,10 @@ def test_tokens_that_no_worker_can_repeat_are_deleted(live: LiveFrontier, worker
 
 
 def test_the_log_lists_the_tokens_that_can_be_deleted() -> None:
-    """Tokens of puts that the log no longer repeats and no other worker can; logged puts have no bound."""
+    """A token can be deleted once neither the log nor another worker can repeat its put.
+
+    A logged put loses its bound, because Redis must not refuse its repeat.
+    """
     log = ReplayLog(10.0)
     for n, once in enumerate((True, False, True)):
         move = Put(b"%012d" % n, Admission.ID, b"", 0, False, b"", most=3, once=once)
@@ -108,7 +111,7 @@ def test_the_log_lists_the_tokens_that_can_be_deleted() -> None:
 def test_a_program_that_begins_the_next_run_leaves_the_kept_fingerprints_alone(
     open_frontier: OpenFrontier, seen: Seen
 ) -> None:
-    """It does not know their fingerprinter or their kind of seen: both stay as they were."""
+    """The program does not know their fingerprinter or their kind of seen, so the stored values stay."""
     live = open_frontier(Order.FIFO, seen=seen)
     kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0 if seen is Seen.EXPIRING else 0.0)
     spider = HandWorker(live, "spider", kept)

@@ -25,7 +25,7 @@ def known(n: int, name: bytes = ADOPTED) -> object:
 
 
 def test_a_put_past_its_bound_is_refused(live: LiveFrontier, worker: HandWorker) -> None:
-    """Each put counts the waiting and delayed entries at its moment, also within one exchange."""
+    """Redis counts the waiting and delayed entries before each put, even within one exchange."""
     receipt = worker.exchange(
         bounded(1, 3), bounded(2, 3, due_in=1000.0), bounded(3, 3), bounded(4, 3), put(5)
     )
@@ -38,7 +38,7 @@ def test_a_put_past_its_bound_is_refused(live: LiveFrontier, worker: HandWorker)
 def test_a_repeat_of_a_stored_put_counts_as_seen_and_is_not_refused(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The answer must not claim that the put was not stored."""
+    """The put is stored, so the answer must not report it as refused."""
     worker.exchange(bounded(1, 1))
     receipt = worker.exchange(bounded(1, 1), bounded(2, 1))
     assert (receipt.dropped, receipt.refused) == ((0,), (1,))
@@ -46,7 +46,7 @@ def test_a_repeat_of_a_stored_put_counts_as_seen_and_is_not_refused(
 
 
 def test_adopted_fingerprints_count_as_seen(live: LiveFrontier, worker: HandWorker) -> None:
-    """A put that another scheduler had seen is dropped, and is not in `seen`; others are stored."""
+    """A request that another scheduler has seen is dropped and not added to `seen`; others are stored."""
     assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED, b"\x02" * 20])[0] == 2
     assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED])[0] == 0
     receipt = worker.exchange(known(1), known(2, b"\x03" * 20), put(3), want=9)
@@ -57,7 +57,7 @@ def test_adopted_fingerprints_count_as_seen(live: LiveFrontier, worker: HandWork
 
 
 def test_adopted_fingerprints_are_kept_as_long_as_seen(live: LiveFrontier, worker: HandWorker) -> None:
-    """The adopted set is kept as long as `seen`."""
+    """A run with SCHEDULER_PERSIST keeps adopted fingerprints, and a run without it deletes them."""
     live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED])
     worker.exchange(known(2, b"\x03" * 20), want=1)
     worker.exchange(ack(2))
@@ -71,7 +71,7 @@ def test_adopted_fingerprints_are_kept_as_long_as_seen(live: LiveFrontier, worke
 
 
 def test_an_adoption_cannot_continue_in_another_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """A run that is over takes nothing more."""
+    """An adoption with another epoch, or in a run that is over, stores nothing."""
     with pytest.raises(FrontierRefused, match="LOST"):
         live.call("adopt", "another", worker.run, "", 1, [ADOPTED])
     with pytest.raises(FrontierRefused, match="FINISHED"):

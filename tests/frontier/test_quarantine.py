@@ -1,4 +1,4 @@
-"""An entry that died with its worker runs again alone; a death there is charged, and too many bury it."""
+"""The entries of a dead worker run again one by one; further deaths are charged, and too many bury."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.parametrize("partitioning", ["none", "one"], indirect=T
 
 @pytest.fixture
 def suspects(live: LiveFrontier, worker: HandWorker) -> list[int]:
-    """Return entries 1, 2 and 3, which died with their worker; 4 and 5 were never leased."""
+    """Return the numbers of entries 1, 2 and 3, whose worker has died; 4 and 5 were never leased."""
     worker.exchange(*(put(n) for n in range(1, 6)))
     victim = HandWorker(live, "victim")
     assert victim.take(3) == [1, 2, 3]
@@ -22,7 +22,7 @@ def suspects(live: LiveFrontier, worker: HandWorker) -> list[int]:
 
 
 def test_the_first_death_is_not_charged(live: LiveFrontier, suspects: list[int]) -> None:
-    """Which entry killed the worker is unknown: all come back uncharged, in quarantine."""
+    """Redis does not know which entry killed the worker, so all of them are quarantined, uncharged."""
     entries = live.state()["entries"]
     assert {int(i): (charged, suspect) for i, (_, charged, suspect, _) in entries.items()} == {
         1: (0, True), 2: (0, True), 3: (0, True), 4: (0, False), 5: (0, False),
@@ -30,7 +30,7 @@ def test_the_first_death_is_not_charged(live: LiveFrontier, suspects: list[int])
 
 
 def test_a_worker_holds_one_suspect_at_a_time(worker: HandWorker, suspects: list[int]) -> None:
-    """The best suspect is served at its place, the others are skipped until it is settled."""
+    """The best suspect is served at its place; other suspects are skipped until it is settled."""
     assert worker.take(10) == [1, 4, 5]
     assert numbers(worker.exchange(ack(4), ack(5), want=10)) == []
     assert numbers(worker.exchange(ack(1), want=10)) == [2]
@@ -53,7 +53,7 @@ def test_suspects_and_released_entries_are_merged(
 def test_a_released_suspect_stays_a_suspect(
     live: LiveFrontier, worker: HandWorker, suspects: list[int]
 ) -> None:
-    """A worker that stops properly charges no attempt, and its suspects stay suspects."""
+    """A worker that releases a suspect, or leaves, charges no attempt, and the entry stays a suspect."""
     worker.take(1)
     worker.exchange(release(1))
     assert live.state()["entries"][entry_id(1)] == ("backlog", 0, True, b"payload")
@@ -67,7 +67,7 @@ def test_a_released_suspect_stays_a_suspect(
 def test_rejoin_keeps_the_suspect_and_its_slot(
     live: LiveFrontier, worker: HandWorker, suspects: list[int]
 ) -> None:
-    """A worker that holds a suspect gets no second one under its new id either."""
+    """A worker that holds a suspect gets no second one after its rejoin."""
     worker.take(1)
     worker.rejoin("worker-2")
     assert worker.take(9) == [4, 5]
@@ -82,9 +82,8 @@ def suspected(live: LiveFrontier) -> list[int]:
 def test_leases_lost_with_two_workers_that_stay_away_are_suspects(
     live: LiveFrontier, worker: HandWorker, back: bool
 ) -> None:
-    """A worker may only be cut off, so its leases are no suspects.
-
-    They are suspects if a second worker is lost with them and the first one has not come back.
+    """A worker that falls silent may only be cut off, so its leases do not become suspects.
+    They do if a second worker falls silent with them and the first one has not come back.
     """
     worker.exchange(*(put(n) for n in range(1, 5)))
     first, second = HandWorker(live, "first"), HandWorker(live, "second")
@@ -120,7 +119,7 @@ def test_a_suspect_is_buried_with_the_reason_at_the_limit(
 def test_a_repeated_exchange_returns_the_attempts_of_a_suspect(
     worker: HandWorker, suspects: list[int], live: LiveFrontier
 ) -> None:
-    """The stored reply names the attempts, not the mark beside them."""
+    """Redis stores the attempts and the mark of a suspect in one byte; the repeat returns the attempts."""
     victim = HandWorker(live, "victim")
     victim.take(1)
     worker.reclaim("victim")

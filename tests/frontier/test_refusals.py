@@ -25,7 +25,7 @@ from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 def test_a_worker_of_another_crawl_is_refused(
     live: LiveFrontier, worker: HandWorker, changed: dict[str, str], words: str
 ) -> None:
-    """The open run has other fingerprints or another spider: the error names the difference."""
+    """The open run has another fingerprinter, spider or partition setting, and the error names it."""
     before = live.dump()
     with pytest.raises(FrontierRefused, match=words):
         HandWorker(live, "other", replace(IDENTITY, **changed))
@@ -81,7 +81,7 @@ def test_kept_fingerprints_require_the_same_fingerprinter(live: LiveFrontier, wo
 
 
 def test_other_arguments_are_reported_not_refused(live: LiveFrontier, worker: HandWorker) -> None:
-    """join returns the arguments that the run was started with, for the caller to warn."""
+    """The join returns the arguments with which the run began, so that the caller can log a warning."""
     assert worker.joined.spider_args == IDENTITY.spider_args
     other = HandWorker(live, "other", replace(IDENTITY, spider_args='{"a": 1}'))
     assert other.joined.spider_args == IDENTITY.spider_args
@@ -94,7 +94,7 @@ def test_other_arguments_are_reported_not_refused(live: LiveFrontier, worker: Ha
 def test_a_key_of_another_type_is_refused_before_anything_is_written(
     live: LiveFrontier, worker: HandWorker, name: str
 ) -> None:
-    """The message names the way out: `clear --all --force`."""
+    """The message names the command that helps: `clear --all --force`."""
     worker.exchange(put(1))
     live.redis.delete(live.key(name))
     live.redis.set(live.key(name), "not ours")

@@ -42,7 +42,7 @@ def retry_all(live: LiveFrontier) -> Retried:
 
 
 def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None:
-    """The workers had nothing to do; a retry that moves nothing does not wake them."""
+    """A retry sends a command to workers without work, but not if it moves nothing."""
     worker.exchange(put(1), want=1)
     worker.exchange(fail(1))
     assert retry_all(live).failed == 1
@@ -54,7 +54,7 @@ def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None
 def test_a_request_that_fails_again_during_the_retry_is_not_moved_again(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Otherwise a page that fails at once would keep the command busy forever."""
+    """If it were moved again, a page that fails at once would keep the command busy without an end."""
     worker.exchange(put(1), want=1)
     worker.exchange(fail(1))
     rounds = 0
@@ -73,7 +73,7 @@ def test_a_request_that_fails_again_during_the_retry_is_not_moved_again(
 
 
 def test_a_retry_moves_all_of_very_many_records(live: LiveFrontier, worker: HandWorker) -> None:
-    """One read or one call takes only a part of them; new failures in between hide none."""
+    """Each read or call takes only some of the records; new failures between the calls hide none."""
     live.frontier.keep_failed = 1000
     for begin in range(0, 1000, 250):
         worker.exchange(*(put(n) for n in range(begin, begin + 250)), want=250)
@@ -94,7 +94,7 @@ def test_a_retry_moves_all_of_very_many_records(live: LiveFrontier, worker: Hand
 
 
 def test_a_record_is_found_although_its_position_has_changed(live: LiveFrontier, worker: HandWorker) -> None:
-    """The list was full, and other requests failed after the read: the script searches for the record."""
+    """Other requests failed after the read, and the full list was trimmed, so the script must search."""
     worker.exchange(*(put(n) for n in range(8)), want=8)
     worker.exchange(*(fail(n) for n in range(5)))
     records = live.redis.lrange(live.key("failed"), 0, -1)
@@ -113,7 +113,7 @@ def test_a_record_is_found_although_its_position_has_changed(live: LiveFrontier,
 
 @pytest.mark.parametrize("how", END)
 def test_a_repeated_retry_changes_nothing(live: LiveFrontier, worker: HandWorker, how: str) -> None:
-    """As after a lost reply: the record is gone, whether its entry waits, is leased or done."""
+    """After a lost reply the retry is repeated. The record is gone, wherever its entry is by then."""
     worker.exchange(put(1), want=1)
     worker.exchange(END[how](1))
     records = [(record, -1) for record in live.redis.lrange(live.key("failed"), 0, -1)]
@@ -133,7 +133,7 @@ def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> 
 
 
 def test_a_new_crawl_or_run_under_the_same_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
-    """The crawl was deleted and begun again after the read, or its next run has begun."""
+    """Since the command's read, the crawl was deleted and begun again, or its next run has begun."""
     worker.exchange(put(1), want=1)
     worker.exchange(bury(1))
     for epoch, run in (("other", 0), (worker.epoch, 1), (worker.epoch, -1)):
@@ -158,7 +158,7 @@ def finished_run(live: LiveFrontier) -> HandWorker:
 
 @pytest.mark.parametrize("keep_seen", [False, True])
 def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, keep_seen: bool) -> None:
-    """The next worker continues it, and requests that the run had admitted are duplicates."""
+    """The next worker continues the run, and requests that the run had admitted are duplicates."""
     worker = finished_run(live)
     known = [put(n, admission=by) for n, by in enumerate(Admission, 3)]
     worker.exchange(*known, want=9)
@@ -175,7 +175,7 @@ def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, k
 
 
 def test_a_late_copy_of_a_join_begins_no_run(live: LiveFrontier) -> None:
-    """Its worker crawled alone and has left: the next run would delete the records that a retry needs."""
+    """The worker crawled alone and has left. A next run would delete the records that a retry needs."""
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     worker.exchange(put(1), want=1, seeding=1)
     worker.exchange(fail(1), seeding=0)
@@ -191,7 +191,7 @@ def test_a_late_copy_of_a_join_begins_no_run(live: LiveFrontier) -> None:
 def test_fingerprints_kept_for_a_retry_do_not_count_in_the_next_run(
     live: LiveFrontier, persisted: bool, persists: bool
 ) -> None:
-    """It goes with the failed records, unless both runs persist."""
+    """The next run deletes them with the failed records, unless both runs persist."""
     worker = finished_run(live)
     seen = put(3, admission=Admission.SEEN)
     worker.exchange(seen, want=1)
@@ -204,7 +204,7 @@ def test_fingerprints_kept_for_a_retry_do_not_count_in_the_next_run(
 
 
 def test_another_fingerprinter_can_begin_the_next_run(live: LiveFrontier) -> None:
-    """The last run's fingerprints stayed only for a retry."""
+    """The fingerprints of the last run were kept only for a retry."""
     worker = finished_run(live)
     worker.exchange(put(3, admission=Admission.SEEN), want=1)
     worker.exchange(ack(3))
@@ -214,7 +214,7 @@ def test_another_fingerprinter_can_begin_the_next_run(live: LiveFrontier) -> Non
 
 
 def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) -> None:
-    """The parent yields the child again under the same id; this also holds after the end of a run."""
+    """The retried parent yields the child again under the same id, even after the end of a run."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)
     worker.exchange(put(2), fail(1), want=1)
@@ -228,7 +228,7 @@ def test_a_child_that_is_retried_with_its_parent_waits_once(live: LiveFrontier) 
 
 
 def test_a_missing_crawl_is_not_created(live: LiveFrontier) -> None:
-    """There is nothing to retry."""
+    """The retry of a missing crawl is refused."""
     with pytest.raises(FrontierRefused, match="changed since this command read it"):
         retry_records(live.redis, live.frontier.name, look(live), (), [entry_id(1)])
     assert live.dump() == {}

@@ -1,4 +1,4 @@
-"""Truncated and packed fingerprints: none is lost; growth and deletion take bounded steps."""
+"""A compact `seen` loses no fingerprint, and grows and is deleted in bounded steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def live(open_frontier: Callable[..., LiveFrontier]) -> LiveFrontier:
-    """Return a frontier that truncates its fingerprints."""
+    """Return a frontier with a compact `seen`."""
     return open_frontier(Order.FIFO, seen=Seen.COMPACT)
 
 
@@ -50,7 +50,7 @@ def in_parts(tokens: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 def test_every_exchange_uses_the_stored_kind_of_seen(
     live: LiveFrontier, open_frontier: Callable[..., LiveFrontier]
 ) -> None:
-    """Programs that do not know the kind of seen use it, even one that joined before the kind was set."""
+    """Programs do not know the kind of seen but use it, even a program that joined before it was set."""
     program = replace(
         IDENTITY, fingerprinter="", spider="", keep_seen=None, order_given=False, seen_given=False
     )
@@ -138,7 +138,7 @@ def test_the_docs_state_the_chance_of_a_false_seen() -> None:
 
 
 def left_behind(live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finish a run that keeps nothing; its last worker dies before it has swept."""
+    """Finish a run that keeps nothing; the sweep of its last worker fails."""
 
     async def die(*_: object) -> bool:
         raise FrontierUnavailable("Redis does not answer")
@@ -174,7 +174,7 @@ def test_a_sweep_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
     kind: Seen,
 ) -> None:
-    """Each call deletes at most a step of keys, from several generations; a leaving worker stops in time."""
+    """Each call deletes a bounded number of keys, from any generation, and stops after the given time."""
     left_behind(live, monkeypatch)
     live.redis.hset(live.key("discarded"), "older", 1500)
     monkeypatch.setattr(frontier, "SWEEP_STEP", 500)
@@ -190,7 +190,7 @@ def test_a_sweep_is_bounded(
 
 
 def test_a_sweep_finds_all_of_very_many_generations(live: LiveFrontier) -> None:
-    """A scan from the start of a large hash finds only the first generations; the sweep finds all."""
+    """The sweep does not scan from the start of the hash, where it would soon find nothing."""
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 1 for n in range(1500)})
     for _ in range(1500 // 16 + 2):
         if not live.call("sweep", 0.0):
@@ -200,7 +200,7 @@ def test_a_sweep_finds_all_of_very_many_generations(live: LiveFrontier) -> None:
 
 @pytest.mark.parametrize("method", ["join", "flush"])
 def test_buckets_that_lost_their_meta_are_deleted(live: LiveFrontier, method: str) -> None:
-    """The directory in `seen` names the buckets."""
+    """Although `meta` is gone, the directory in `seen` still names the buckets."""
     HandWorker(live, "worker").exchange(*(seen(n, n) for n in range(100)))
     live.redis.delete(keys.meta(live.crawl))
     if method == "join":

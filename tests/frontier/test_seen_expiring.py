@@ -1,4 +1,4 @@
-"""Fingerprints expire: a new run ignores the older ones, a continued run ignores none."""
+"""A new run ignores fingerprints that have expired, but a run that continues ignores none."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_expired_page_is_admitted_once(live: LiveFrontier) -> None:
 
 
 def test_a_put_that_was_already_seen_is_as_old_as_before(live: LiveFrontier) -> None:
-    """A second find does not renew the admission of a page."""
+    """A duplicate put does not renew the admission of a page."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1))
     age(live, 1, HOUR - 60)
@@ -86,7 +86,7 @@ def test_a_put_that_was_already_seen_is_as_old_as_before(live: LiveFrontier) -> 
 
 
 def test_ages_count_from_the_start_of_the_run(live: LiveFrontier) -> None:
-    """The age counts at the start of the run, not at the put."""
+    """The age at the start of the run decides, not the age at the put."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1))
     age(live, 1, HOUR - 60)
@@ -108,7 +108,7 @@ def test_without_a_time_to_live_nothing_is_forgotten(live: LiveFrontier) -> None
 
 @pytest.mark.parametrize("method", ["join", "flush"])
 def test_fingerprints_that_lost_their_meta_are_cleared(live: LiveFrontier, method: str) -> None:
-    """Without `meta` their kind is unknown, but they block nothing."""
+    """Without `meta` the kind of seen is unknown, but the old fingerprints hide no page."""
     HandWorker(live, "worker", CRAWL).exchange(seen(1, 1))
     live.redis.delete(keys.meta(live.crawl))
     if method == "join":

@@ -1,4 +1,4 @@
-"""One shard of several: it follows home, ends with it, and keeps leases whose work is done."""
+"""One shard of several follows home, ends with home, and keeps leases whose work is done."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPREAD = replace(IDENTITY, shards=3)
 
 
 def test_leases_of_one_process_in_another_shard_count_once() -> None:
-    """The worker ids of the other shard do not show which worker of the process is which."""
+    """A process has other worker ids in the other shard, so one of its workers gets all counts of there."""
     here, there = ([Member(name, {"pid": 1}, False, n, done=10 * n) for name in "ab"] for n in (1, 2))
     other = Member("c", {"pid": 2}, False, 5)
     found = _of_all([*here, other], there)
@@ -48,7 +48,7 @@ def ends(version: int = UNFINISHED) -> Terms:
 
 
 class Other:
-    """A shard other than home, and the way a worker joins it."""
+    """A shard other than home; `join` lets a worker join it as real workers do."""
 
     def __init__(self, live: LiveFrontier) -> None:
         self._live = live
@@ -78,7 +78,7 @@ def test_a_shard_is_created_with_the_epoch_and_the_run_of_home(live: LiveFrontie
 
 
 def test_a_shard_that_is_gone_after_all_shards_existed_is_lost(live: LiveFrontier, other: Other) -> None:
-    """Before that, a join creates a missing shard: the worker that should have created it may have died."""
+    """Before that, a join creates a missing shard, because the worker that should have may have died."""
     home = HandWorker(live, "a", SPREAD).joined
     assert not home.shards_exist
     other.join(home)
@@ -92,7 +92,7 @@ def test_a_shard_that_is_gone_after_all_shards_existed_is_lost(live: LiveFrontie
 
 
 def test_a_worker_whose_crawl_was_lost_as_it_joined_clears_no_shard(live: LiveFrontier, other: Other) -> None:
-    """While the worker joined, home was emptied and a new crawl began."""
+    """While the worker joined, home was emptied, and a new crawl began."""
     lost = HandWorker(live, "a", SPREAD).joined
     stored.roll_back(live.redis, live.crawl, {})
     new = HandWorker(live, "b", SPREAD).joined
@@ -104,7 +104,7 @@ def test_a_worker_whose_crawl_was_lost_as_it_joined_clears_no_shard(live: LiveFr
 
 
 def test_a_run_that_ends_while_a_worker_joins_it_is_not_begun_again(live: LiveFrontier, other: Other) -> None:
-    """The shard is cleared: every later put would be new there and be crawled again."""
+    """The end of the run has cleared the shard, so all later puts would be new there and run again."""
     home = HandWorker(live, "a", SPREAD)
     other.join(home.joined)
     home.exchange(seeding=Seeding.DONE, terms=ends(home.exchange(seeding=Seeding.DONE).census.version))
@@ -116,7 +116,7 @@ def test_a_run_that_ends_while_a_worker_joins_it_is_not_begun_again(live: LiveFr
 
 
 def test_a_cleared_shard_is_used_again_if_home_was_opened_again(live: LiveFrontier, other: Other) -> None:
-    """A late put has opened home since."""
+    """A late put has opened home again since the shard was cleared."""
     home = HandWorker(live, "a", SPREAD)
     other.join(home.joined)
     live.run(other.frontier.leave("a", home.joined.epoch, 0, None, version=2**52))
@@ -135,7 +135,7 @@ def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -
 
 
 def test_a_shard_begins_the_run_of_home_and_does_not_go_back(live: LiveFrontier, other: Other) -> None:
-    """The shard drops the rest of an older run: all of it was done, or home would still be in that run."""
+    """The shard drops the rest of an older run, because all of it was done before home began this run."""
     home = HandWorker(live, "a", SPREAD).joined
     other.join(home)
     assert other.join(replace(home, run=1), worker_id="b").run == 1
@@ -170,7 +170,7 @@ def test_home_finishes_only_with_the_version_of_the_collect(live: LiveFrontier, 
 
 
 def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, other: Other) -> None:
-    """So no worker finishes the run with an older answer, and a finished run opens again."""
+    """No worker may finish the run with an answer from before, and a finished run opens again."""
     worker = HandWorker(live, "a", SPREAD)
     version = worker.exchange(terms=ends()).census.version
     raised = worker.exchange(seeding=1, terms=ends())
@@ -219,7 +219,7 @@ def test_a_partition_with_a_kept_lease_is_in_use_under_its_own_name(live: LiveFr
 
 @pytest.mark.parametrize("ends_by", ["its worker's death", "a release"])
 def test_a_kept_lease_does_not_count_as_a_suspect(live: LiveFrontier, other: Other, ends_by: str) -> None:
-    """It was quarantined; now its work is done: no attempt is charged, and the next suspect is served."""
+    """The suspect's work is done, so no attempt is charged, and its worker gets the next suspect."""
     first, worker = HandWorker(live, "a"), HandWorker(live, "b")
     first.exchange(put(1), put(2))
     first.take(2)
@@ -252,7 +252,7 @@ def test_a_worker_with_a_suspect_in_another_shard_gets_no_suspect(live: LiveFron
 
 
 def test_losses_of_another_shard_are_noted_at_home(live: LiveFrontier) -> None:
-    """It counts once, however often and by however many workers it is reported."""
+    """A loss counts once, however often and by however many workers it is reported."""
     worker = HandWorker(live, "a")
 
     def told(*notes: Gone) -> int:
@@ -264,7 +264,7 @@ def test_losses_of_another_shard_are_noted_at_home(live: LiveFrontier) -> None:
 
 
 def test_a_run_with_losses_in_another_shard_is_not_complete(live: LiveFrontier) -> None:
-    """As after a loss at home, a worker with its name begins the next run."""
+    """A worker with the name of such a run begins the next run, as after a loss at home."""
     named = replace(IDENTITY, run_name="today")
     worker = HandWorker(live, "a", named)
     worker.exchange(terms=Terms(notes=[Gone(2, 1)]), seeding=1)

@@ -1,4 +1,4 @@
-"""An interrupted start() keeps the run open until one with the same arguments is complete."""
+"""An interrupted start() keeps the run open until a start() with the same arguments is complete."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def all_done(worker: HandWorker) -> Receipt:
 def test_other_workers_do_not_finish_a_run_with_an_incomplete_start(
     live: LiveFrontier, how: str, seeding: int
 ) -> None:
-    """All entries are done and no worker seeds, but a start() is missing: the census reports it."""
+    """All entries are done and no worker seeds, but a start() is incomplete. The census reports it."""
     broken(live, how, seeding=seeding)
     worker = HandWorker(live, "worker", OTHER)
     receipt = all_done(worker)
@@ -49,12 +49,12 @@ def test_other_workers_do_not_finish_a_run_with_an_incomplete_start(
 
 
 def test_without_seed_once_only_a_later_start_replaces_an_interrupted_one(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE = False: a complete or running start() yielded only its own requests."""
+    """With DQ_SEED_ONCE = False, each start() yields only its own requests, so no earlier one replaces it."""
     early = HandWorker(live, "early", OWN)
     complete = HandWorker(live, "complete", OWN)
     complete.exchange()
     broken(live, "killed", OWN)
-    # Redis's clock does not show which worker began later: it may have been set back.
+    # Redis's clock does not show which worker began later, because it may have been set back.
     live.redis.hset(live.key("worker:early"), "since", 2**50)
     assert all_done(early).census.incomplete == 1
     later = HandWorker(live, "later", OWN)
@@ -65,7 +65,7 @@ def test_without_seed_once_only_a_later_start_replaces_an_interrupted_one(live: 
 
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_worker_that_was_declared_dead_completes_its_own_start(live: LiveFrontier, drained: bool) -> None:
-    """DQ_SEED_ONCE = False: the worker returns and completes the start() that counted as interrupted."""
+    """With DQ_SEED_ONCE = False, the returning worker completes the start() that counted as interrupted."""
     worker, by = HandWorker(live, "worker", OWN), HandWorker(live, "by", replace(IDENTITY, starts=""))
     worker.exchange(put(1), seeding=1)
     by.fence("worker")
@@ -79,7 +79,7 @@ def test_a_worker_that_was_declared_dead_completes_its_own_start(live: LiveFront
 
 
 def test_the_start_of_a_worker_without_a_record_does_not_count_as_later(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE = False: a fenced and drained worker returns after another start() was interrupted."""
+    """With DQ_SEED_ONCE = False, a drained worker returns after another start() was interrupted."""
     worker = HandWorker(live, "worker", OWN)
     by = HandWorker(live, "by", replace(IDENTITY, starts=""))
     by.fence("worker", gone=True)
@@ -91,7 +91,7 @@ def test_the_start_of_a_worker_without_a_record_does_not_count_as_later(live: Li
 
 
 def test_a_continued_start_does_not_replace_another_one(live: LiveFrontier) -> None:
-    """DQ_SEED_ONCE = False: two start() calls were interrupted, and one of their workers returns."""
+    """With DQ_SEED_ONCE = False, two start() methods are interrupted, and one of the workers returns."""
     frozen = HandWorker(live, "frozen", OWN)
     frozen.exchange(put(2), seeding=1)
     broken(live, "killed", OWN)
@@ -105,7 +105,7 @@ def test_a_continued_start_does_not_replace_another_one(live: LiveFrontier) -> N
 
 
 def test_the_mark_that_a_start_must_run_again_is_kept(live: LiveFrontier) -> None:
-    """Another start() with the same arguments is interrupted afterwards."""
+    """The mark stays after another start() with the same arguments is interrupted."""
     early = HandWorker(live, "early", ARGS)
     early.exchange(seeding=1)
     broken(live, "leave", seeding=4)
@@ -124,7 +124,7 @@ def test_a_completed_start_stays_complete_if_its_worker_dies(live: LiveFrontier)
 
 @pytest.mark.parametrize("how", ["killed", "leave"])
 def test_only_a_later_start_replaces_one_that_must_run_again(live: LiveFrontier, how: str) -> None:
-    """A roll-back lost its requests: another start() that was complete earlier does not help."""
+    """A roll-back lost requests of the start(), which an earlier complete start() cannot replace."""
     complete = HandWorker(live, "complete", ARGS)
     complete.exchange(put(9))
     broken(live, how, seeding=4)
@@ -136,7 +136,7 @@ def test_only_a_later_start_replaces_one_that_must_run_again(live: LiveFrontier,
 def test_a_rejoin_reports_that_start_must_run_again_even_if_the_worker_then_dies(
     live: LiveFrontier,
 ) -> None:
-    """Redis was rolled back further than its log: one rejoin shows this, and the next reports it."""
+    """A rejoin shows that Redis was rolled back further than the worker's log; the next one reports it."""
     complete = HandWorker(live, "complete", ARGS)
     complete.exchange(put(9))
     worker = HandWorker(live, "worker", ARGS)
@@ -161,7 +161,7 @@ def test_seen_kept_for_a_retry_belongs_to_the_run_that_a_start_opens_again(live:
 
 
 def test_a_dead_worker_without_a_record_counts_as_an_interrupted_start(live: LiveFrontier) -> None:
-    """Its record was deleted or evicted: the run stays open until a later start() is complete."""
+    """The record was deleted or evicted. The run stays open until a later start() is complete."""
     lost = HandWorker(live, "lost", OTHER)
     lost.exchange(put(1), seeding=1)
     worker = HandWorker(live, "worker", ARGS)

@@ -1,4 +1,4 @@
-"""Commands for all workers: their receivers, and the leases while they hold."""
+"""Commands reach all workers; while a crawl is on hold, nothing is leased."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_no_start_payload_is_claimed_on_hold(redis_server: object, live: LiveFro
 
 
 def test_a_heartbeat_returns_the_number_of_commands(live: LiveFrontier, worker: HandWorker) -> None:
-    """The count rises with each command, so a worker that rarely exchanges learns of it in time."""
+    """The count grows with each command, so a worker that rarely exchanges notices commands in time."""
     counts = []
     for word in (None, Command.PAUSE, Command.RESUME, Command.STOP):
         if word:

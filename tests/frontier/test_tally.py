@@ -60,7 +60,7 @@ def test_a_repeat_counts_once(live: LiveFrontier, teller: Teller) -> None:
 
 
 def test_a_repeat_after_a_rejoin_counts_once(live: LiveFrontier, teller: Teller) -> None:
-    """The worker has another id then, but the source of the counts is the same."""
+    """After the rejoin the worker has another id, but the source of the counts is the same."""
     teller.tell(("sum", "a", 1), number=1)
     teller.worker.rejoin("anew")
     assert teller.tell(("sum", "a", 1), number=1) == "OK"
@@ -83,7 +83,7 @@ def test_a_stale_tally_changes_nothing(
 
 
 def test_sums_are_kept_until_the_next_run_begins(live: LiveFrontier, teller: Teller) -> None:
-    """A user can read them after the end, including the counts of the leave itself."""
+    """A user can read the sums after the end, including counts that a worker reports after its leave."""
     teller.worker.exchange()
     teller.tell(("sum", "a", 1))
     teller.worker.leave()
@@ -103,7 +103,7 @@ def test_whole_numbers_are_exact_to_64_bits(live: LiveFrontier, teller: Teller, 
 
 
 def test_a_sum_that_overflows_continues_as_a_broken_number(live: LiveFrontier, teller: Teller) -> None:
-    """The sum neither fails nor becomes negative."""
+    """The sum becomes a floating-point number; it neither fails nor becomes negative."""
     for _ in range(2):
         assert teller.tell(("sum", "a", 2**63 - 1), ("sum", "b", 10**30), ("sum", "c", 1e300)) == "OK"
     assert read(live) == pytest.approx({"a": 2.0**64, "b": 2e30, "c": 2e300})

@@ -94,7 +94,7 @@ def test_an_exchange_that_was_stopped_loses_nothing(each_stop: EachStop, identit
 def test_a_put_that_was_stopped_is_new_when_it_is_repeated(
     each_stop: EachStop, seen: Seen, words: str
 ) -> None:
-    """The run was finished: it is open as soon as an entry waits."""
+    """The run was finished, and the put opens it before an entry waits."""
     for live, stop in each_stop("exchange", words, seen, least=6):
         worker = HandWorker(live, "worker", replace(IDENTITY, seen_ttl_s=1000.0 * (seen is Seen.EXPIRING)))
         worker.exchange(put(9, admission=Admission.SEEN, token=MOVED), want=1)
@@ -139,7 +139,7 @@ def test_no_start_payload_is_lost(each_stop: EachStop, crawl_name: str, kind: st
 
 @HOW
 def test_an_offer_that_was_stopped_is_made_again(each_stop: EachStop, words: str) -> None:
-    """No other worker can receive the declined entry."""
+    """The repeat offers the declined entry, which only this worker can receive."""
     for live, stop in each_stop("exchange", words):
         first, worker = HandWorker(live, "first"), HandWorker(live, "worker")
         first.exchange(put(1), want=1)
@@ -210,7 +210,7 @@ def test_a_retry_or_drop_that_was_stopped_loses_no_entry(each_stop: EachStop, wh
 @HOW
 @pytest.mark.parametrize(("what", "finished"), [("join", False), ("join", True), ("leave", True)])
 def test_a_run_begins_once(each_stop: EachStop, what: str, finished: bool, words: str) -> None:
-    """The description of the run is complete."""
+    """The repeat completes the description of the run and begins no other run."""
     identity = replace(IDENTITY, limits=Limits(0.0, 3, {"a": (1.0, None)}))
     for live, stop in each_stop(what, words):
         if finished:
@@ -269,7 +269,7 @@ def test_an_import_that_was_stopped_is_completed_by_the_repeat(
 @HOW
 @pytest.mark.parametrize("what", ["flush", "forget", "steer", "limit"])
 def test_a_command_that_was_stopped_can_be_repeated(each_stop: EachStop, what: str, words: str) -> None:
-    """No seen fingerprint is forgotten."""
+    """The command forgets no fingerprint except the one that it names."""
     for live, stop in each_stop(what, words, least=1):
         tokens = [b"token %d" % n for n in range(30)]
         worker = HandWorker(live, "worker")
@@ -308,7 +308,7 @@ def test_a_run_marked_as_torn_is_finished_only_after_an_audit(live: LiveFrontier
 def test_an_audit_believes_only_counts_that_were_stored(
     live: LiveFrontier, worker: HandWorker, mark: int, gone: int
 ) -> None:
-    """Otherwise it would report settled entries as gone."""
+    """After a script that could not store its counts, settled entries must not be reported as gone."""
     worker.exchange(put(1), put(2), want=2)
     live.redis.hdel(live.key("in-flight:worker"), entry_id(1))
     live.redis.hset(live.key("meta"), "torn", mark)

@@ -71,7 +71,7 @@ class Masters:
 
 @pytest.fixture
 def masters(live: LiveFrontier) -> Masters:
-    """Return both in step, with one request that is older than the horizon and a newer one."""
+    """Return two masters with equal data: a request older than the horizon, and a newer one."""
     made = Masters(live)
     made.put(0.0)
     made.put(HORIZON_S + 1)
@@ -80,7 +80,7 @@ def masters(live: LiveFrontier) -> Masters:
 
 
 def test_no_put_counts_as_lost_within_the_horizon(masters: Masters) -> None:
-    """Each master knows one id of the worker and its puts under that id; the log has the others."""
+    """Each master knows one id of the worker, and the puts under this id; the log has the other puts."""
     for turn in range(6):
         masters.put(HORIZON_S + 2 + turn)
         masters.swap()
@@ -90,7 +90,7 @@ def test_no_put_counts_as_lost_within_the_horizon(masters: Masters) -> None:
 
 
 def test_a_worker_continues_if_a_master_knows_none_of_its_last_ids(masters: Masters) -> None:
-    """It refuses the exchanges, and the other master answers each rejoin that follows."""
+    """Such a master refuses the exchanges, and the other master answers each rejoin that follows."""
     for _ in range(FORMER_IDS):
         masters.put(HORIZON_S + 2, in_turn=True)
         masters.swap()
@@ -114,7 +114,7 @@ def test_a_late_copy_of_a_rejoin_does_not_hide_the_former_ids(masters: Masters) 
 
 
 def test_a_put_that_only_the_other_master_has_is_lost_after_the_horizon(masters: Masters) -> None:
-    """The log no longer has the request: start() must run again."""
+    """The log no longer has the request, so start() must run again."""
     masters.swap()
     masters.put(HORIZON_S + 2)
     masters.put(2 * HORIZON_S + 3)

@@ -1,4 +1,4 @@
-"""`scrapy crawl` opens a crawl: its line in the log, and SCHEDULER_FLUSH_ON_START."""
+"""`scrapy crawl` opens a crawl: its line in the log, SCHEDULER_FLUSH_ON_START, and Redis rights."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def live(server: RedisServer, project: Project) -> Iterator[LiveFrontier]:
 def join(
     live: LiveFrontier, worker_id: str, identity: dict[str, object], crawl: Identity = OURS
 ) -> HandWorker:
-    """Let a worker of one of our projects join."""
+    """Let a worker of our project, with this identity, join the crawl."""
     live.call("join", worker_id, identity, "epoch", crawl)
-    return HandWorker(live, worker_id, crawl)  # it joins again, which changes nothing
+    return HandWorker(live, worker_id, crawl)  # the worker joins a second time, which changes nothing
 
 
 def opening_line(worker: Worker, crawl: str) -> str:
-    """Return the one line about the opened crawl."""
+    """Return the only line about the opened crawl."""
     line = rf"^\S+ \S+ \[scrapy_dq\.scheduling\.progress_log\] (?:INFO|WARNING): Crawl '{crawl}' at (.*)$"
     found = re.findall(line, worker.text, re.MULTILINE)
     assert len(found) == 1, worker.text
@@ -78,7 +78,7 @@ def warnings_of(worker: Worker) -> list[str]:
 def test_a_worker_waits_for_a_redis_that_is_just_starting(
     start_redis: StartRedis, start_site: StartSite, make_project: MakeProject
 ) -> None:
-    """It logs that it waits a few seconds, then crawls: containers start together."""
+    """The worker logs that it waits, and then crawls: containers often start together with Redis."""
     redis = start_redis(appendonly=True)
     redis.stop()
     site = start_site(pages=3)
@@ -92,7 +92,7 @@ def test_a_worker_waits_for_a_redis_that_is_just_starting(
 
 
 def test_each_new_run_is_announced(project: Project, server: RedisServer) -> None:
-    """The line has Redis, run and counts; it offers no new start, because there is nothing to delete."""
+    """The line has Redis's address, the run and the counts. Nothing is stored that could be deleted."""
     for run in (0, 1):
         worker = project.run_to_end(timeout_s=30)
         where = f"127.0.0.1:{server.port}/0"
@@ -101,7 +101,7 @@ def test_each_new_run_is_announced(project: Project, server: RedisServer) -> Non
 
 
 def test_a_resumed_run_is_announced_with_its_counts(project: Project, live: LiveFrontier) -> None:
-    """The worker is alone: the line has the counts, and how to start over."""
+    """No other worker is registered, so the line has the counts, and says how to start over."""
     hand = join(live, "stopped", GONE)
     hand.exchange(put(1), put(2), put(3, admission=Admission.SEEN), want=1)
     hand.leave()
@@ -113,14 +113,14 @@ def test_a_resumed_run_is_announced_with_its_counts(project: Project, live: Live
 def test_a_joined_run_is_announced_with_its_counts_and_its_workers(
     project: Project, live: LiveFrontier
 ) -> None:
-    """Another worker holds a lease: this one stays beside it."""
+    """Another worker has a lease, so this worker stays until the lease is done."""
     hand = join(live, "alive", own_identity())
     hand.exchange(put(1), want=1, seeding=1)
     worker = project.start_worker()
     worker.wait_for_log("Crawl ")
     line = opening_line(worker, project.name)
     assert re.search(r": joined run 0 alongside 1 registered workers?; 0 waiting, 1 in flight, 0 seen$", line)
-    assert not line.endswith(AFRESH)  # it would be refused
+    assert not line.endswith(AFRESH)  # a flush would be refused
     hand.exchange(ack(1))
     hand.leave()
     worker.wait(30)
@@ -128,7 +128,7 @@ def test_a_joined_run_is_announced_with_its_counts_and_its_workers(
 
 
 def test_a_finished_run_of_the_same_name_is_announced(project: Project, live: LiveFrontier) -> None:
-    """The worker closes `finished` at once, and its log names the way to run again."""
+    """The worker closes with `finished`, and its log says how to start another run."""
     hand = join(live, "finished", GONE, replace(OURS, run_name="nightly-7"))
     hand.exchange()
     hand.leave()
@@ -140,7 +140,7 @@ def test_a_finished_run_of_the_same_name_is_announced(project: Project, live: Li
 
 
 def test_other_spider_arguments_are_warned_about(server: RedisServer, make_project: MakeProject) -> None:
-    """They may be another crawl with the same name: the warning has their names and DQ_CRAWL, no value."""
+    """The arguments may mean another crawl of the same name. The warning has their names and DQ_CRAWL."""
     workers = []
     for category in ("poetry", "prose"):
         project = make_project([], redis_url=server.url)
@@ -165,7 +165,7 @@ FLUSH = {"SCHEDULER_FLUSH_ON_START": "1"}
 
 
 def test_a_flush_deletes_the_old_crawl_if_no_worker_is_alive(project: Project, live: LiveFrontier) -> None:
-    """Leases of a worker that died on this machine are also deleted, at once; then a new run begins."""
+    """Leases of a worker that died on this machine are also deleted. Then a new run begins."""
     hand = join(live, "gone", GONE, replace(OURS, fingerprinter="other.Fingerprinter"))
     hand.exchange(put(1), put(2, admission=Admission.SEEN), want=1)
     before = live.state()["epoch"]
@@ -180,7 +180,7 @@ def test_a_flush_deletes_the_old_crawl_if_no_worker_is_alive(project: Project, l
 
 
 def test_a_flush_refuses_while_another_worker_lives(project: Project, live: LiveFrontier) -> None:
-    """Nothing is deleted; the first ERROR line names the live worker and the remedy."""
+    """Nothing is deleted. The first ERROR line names the live worker and the remedy."""
     hand = join(live, "alive", own_identity())
     hand.exchange(put(1), put(2), want=1, seeding=1)
 
@@ -218,7 +218,7 @@ DENIED = r"(?i)permission|can't run|can't access|unknown command .FUNCTION"
 
 
 def test_the_docs_have_the_rights_that_doctor_prints() -> None:
-    """They are equal to the output of `scrapy dq doctor --acl`."""
+    """docs/deploying.md has the same rights as the output of `scrapy dq doctor --acl`."""
     roles = {"crawler": (), "observer": (), "feeder": ("books:start_urls",)}
     assert {role: acl_of(role, start_keys=fed) for role, fed in roles.items()} == RIGHTS
     assert roles.keys() == ROLES.keys()
@@ -226,7 +226,7 @@ def test_the_docs_have_the_rights_that_doctor_prints() -> None:
 
 @pytest.fixture
 def as_user(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[[str], str]]:
-    """Yield a function that makes a user of the docs, and returns the server's URL for this user."""
+    """Yield a function that makes a Redis user with the rights of the docs, and returns the user's URL."""
     with redis_server.client() as admin:
 
         def make(role: str) -> str:
@@ -242,7 +242,7 @@ def as_user(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[[st
 def test_the_users_in_the_docs_cannot_harm_anything_outside_the_crawl(
     as_user: Callable[[str], str], role: str
 ) -> None:
-    """They can harm no other keys, and not the server, its clients, or other programs' scripts."""
+    """The users of the docs can harm no other keys, and neither the server, its clients nor other scripts."""
     with redis.Redis.from_url(as_user(role)) as client:
         client.ping()
         for command in HARMFUL:
@@ -253,7 +253,7 @@ def test_the_users_in_the_docs_cannot_harm_anything_outside_the_crawl(
 def test_the_rights_of_a_crawler_suffice(
     as_user: Callable[[str], str], redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """A crawler can run every transition."""
+    """With these rights, a crawler can call every transition."""
     url = as_user("crawler")
     with closing(LiveFrontier(redis_server.url, crawl_name)) as cleaner:
         use_everything(url, crawl_name)
@@ -263,7 +263,7 @@ def test_the_rights_of_a_crawler_suffice(
 
 
 def use_everything(url: str, crawl: str) -> None:
-    """Make every move and every transition of a frontier as the user of *url*."""
+    """As the user of *url*, make every move and call every transition of a frontier."""
     live = LiveFrontier(url, crawl, Order.PRIORITY_LIFO, Seen.COMPACT)
     a, b = HandWorker(live, "a"), HandWorker(live, "b")
     seeds = [put(n, n % 2, admission=kind) for n, kind in enumerate(Admission, 10)]
@@ -304,7 +304,7 @@ def use_everything(url: str, crawl: str) -> None:
 
 
 def test_the_tests_of_rights_use_every_transition() -> None:
-    """A new transition has to be added to `use_everything`, and its commands to the docs."""
+    """For a new transition, add a call to `use_everything`, and its Redis commands to the docs."""
 
     by_commands = {
         "steer", "retry", "forget", "drop", "freeze", "load", "sizes", "upcoming", "probe", "known",

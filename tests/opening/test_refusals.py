@@ -1,4 +1,4 @@
-"""`scrapy crawl` when the crawl cannot be opened: it logs the reason, and changes nothing."""
+"""If `scrapy crawl` cannot open a crawl, it logs the reason and changes nothing."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class FailingScheduler(Scheduler):
 
 
 class Stage:
-    """Resources of a case: Redis servers, and its own crawl name."""
+    """The resources of a case: Redis servers and a crawl name."""
 
     def __init__(self, servers: Mapping[Kind, RedisServer], stack: ExitStack, crawl: str) -> None:
         self._servers = servers
         self._stack = stack
         self.crawl = crawl
         self.servers = list(servers.values())
-        """All servers of the case; none of them may be changed."""
+        """All servers of the case, whose data must not be changed."""
 
     def server(self, kind: Kind | None = None) -> RedisServer:
         return self._servers[kind or found_kinds()[0]]
@@ -71,7 +71,7 @@ class Stage:
         return server
 
     def store(self, *, order: Order = Order.PRIORITY_LIFO, **other: str) -> str:
-        """Store a crawl as our spider would have, except *other*; return the server's URL."""
+        """Store a crawl of our spider, with *other* values in its identity, and return the server's URL."""
         agreed = {
             "fingerprinter": FINGERPRINTER, "spider": SPIDER, "spider_args": "{}", "partition_by": "slot",
         } | other  # fmt: skip
@@ -90,7 +90,7 @@ class Stage:
         return self.server().url
 
     def user(self, kind: Kind, *rules: str) -> str:
-        """Make a user of the server, and return the URL for this user."""
+        """Make a Redis user with *rules*, and return the URL for this user."""
         server = self.server(kind)
         with server.client() as admin:
             admin.execute_command("ACL", "SETUSER", self.crawl, "on", f">{PASSWORD}", *rules)
@@ -107,9 +107,9 @@ class Case(NamedTuple):
     """A reason why a crawl cannot be opened."""
 
     prepare: Callable[[Stage], str]
-    """Creates the reason and returns REDIS_URL."""
+    """Creates the reason, and returns REDIS_URL."""
     says: tuple[str, ...]
-    """Parts of the first ERROR line, besides the place of Redis."""
+    """Parts of the first ERROR line, besides the address of Redis."""
     settings: Mapping[str, Any] = {}
     names_redis: bool = True
     spider: str = SPIDER_MODULE
@@ -194,7 +194,7 @@ for _kind in KINDS:
     if find_binary(_kind):
         _rights = ("denies access", "ACL SETUSER", "docs/deploying.md")
         CASES[f"no EVALSHA, {_kind}"] = Case(without_rights(_kind, "~*", "+@all", "-evalsha"), _rights)
-        # The user may use the other start key.
+        # This user may use only one of the two start keys.
         CASES[f"a start key, {_kind}"] = Case(
             without_rights(_kind, "~dq:*", "~yes", "+@all"), (*_rights, "~dq:* ~yes ~no "), spider=FED_BY_TWO
         )
@@ -209,11 +209,11 @@ class Refused(NamedTuple):
     url: str
     before: list[stored.Dump]
     after: list[stored.Dump]
-    """The data under the crawl's name, in each server."""
+    """The data of the crawl in each server."""
 
     @property
     def first_error(self) -> tuple[str, str]:
-        """The logger and the message of the first line of level ERROR or above."""
+        """Return the logger and the message of the first line of level ERROR or above."""
         found = re.search(r"^\S+ \S+ \[(\S+)\] (?:ERROR|CRITICAL): (.*)$", self.worker.text, re.M)
         assert found, self.worker.text
         return found[1], found[2]
@@ -228,9 +228,9 @@ def dump_all(server: RedisServer, crawl: str) -> stored.Dump:
 def refused(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Refused]]:
-    """Run one worker for each selected case, some at a time, and yield the ends of the workers.
+    """Run one worker for each selected case, AT_ONCE at a time, and yield how each worker has ended.
 
-    The case "control" has another scheduler, which fails to open.
+    The worker of "control" has another scheduler, which fails to open.
     """
     folder = tmp_path_factory.mktemp("refusals")
     wanted = {item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")}
@@ -265,7 +265,7 @@ def refused(
 def test_a_worker_reports_why_a_crawl_cannot_be_opened_and_changes_nothing(
     refused: dict[str, Refused], case: str
 ) -> None:
-    """The first ERROR line is ours: fault, place, remedy. Redis is unchanged, and the log has no password."""
+    """The first ERROR line has fault, address and remedy. Redis is unchanged. The log has no password."""
     ended = refused[case]
     logger, message = ended.first_error
     assert logger.startswith("scrapy_dq.")
@@ -276,19 +276,19 @@ def test_a_worker_reports_why_a_crawl_cannot_be_opened_and_changes_nothing(
     assert ended.after == ended.before
     log = ended.worker.text
     assert PASSWORD not in log
-    # Scrapy closes a spider that it could not open. Source: scrapy/core/engine.py::close_spider
+    # Scrapy closes a spider that could not be opened. Source: scrapy/core/engine.py::close_spider
     assert "Spider closed (" in log
-    # Scrapy also reports the failure of each step; but the log has the reason once.
+    # Scrapy could report the failure of each step, but the log must have the reason only once.
     assert len(re.findall(r"^\S+ \S+ \[\S+\] (?:ERROR|CRITICAL): ", log, re.M)) == 1
     assert "Traceback" not in log
     assert "Traceback" in refused["control"].worker.text
     assert "Spider opened" in log
-    # 1 if Scrapy's crawl command notices so late a failure (2.19 does, 2.13 does not).
+    # The status is 1 if Scrapy's crawl command notices such a late failure (2.19 does, 2.13 does not).
     assert ended.code == refused["control"].code
 
 
 def test_the_stored_crawl_of_these_tests_can_be_opened(tmp_path: Path) -> None:
-    """The crawl of the cases above opens: each case is refused only for its own change."""
+    """Without the change of a case, the stored crawl opens, so each case is refused only for its change."""
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer())
         project = Project(tmp_path / "project", [], redis_url=server.url)

@@ -13,12 +13,14 @@ SPIDER = FED + '    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}\n'
 def test_start_keys_must_be_in_the_slot_of_the_crawl(
     start_redis: StartRedis, start_site: StartSite, make_project: MakeProject
 ) -> None:
-    """No script reaches both slots: one ERROR names the key and a usable one; nothing is taken."""
+    """No script can use two slots. One ERROR names the key, and a usable key. No payload is taken."""
     server = start_redis(args=["--cluster-enabled", "yes"])
     site = start_site(pages=5)
     with server.client() as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "it is up", 10)
+        wait_until(
+            lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster is up", 10
+        )
         project = make_project([], redis_url=server.url, spider=SPIDER)
         plain = f"{project.name}:start_urls"
         client.rpush(plain, site.start_url)

@@ -1,4 +1,4 @@
-"""Plugins of other projects do the same under two workers of scrapy_dq as under Scrapy's own scheduler."""
+"""Third-party plugins behave the same with two workers of scrapy_dq and with Scrapy's own scheduler."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from tree_project.settings import SPIDER_NAME
 
 @dataclass(frozen=True)
 class Plugin:
-    """The use of a plugin in a project."""
+    """How a project uses a plugin."""
 
     package: str
     settings: dict[str, Any]
     spider: str = "class ProjectSpider(TreeSpider):\n    name = SPIDER_NAME"
     says: list[str] = field(default_factory=list)
-    """Stats that the plugin must have written, under either scheduler."""
+    """Stats that the plugin must write, with either scheduler."""
     runs: int = 1
-    """Number of runs: a plugin that remembers earlier runs shows it in the second one."""
+    """Number of runs. A plugin that remembers earlier runs shows this in the second run."""
     workers: int = 2
-    """Workers of scrapy_dq; 1 if the plugin keeps a file that two processes cannot share."""
+    """Number of scrapy_dq's workers. It is 1 if the plugin has a file that two processes cannot share."""
     before: tuple[int, int] = (99, 0)
-    """The plugin works only with Scrapy before this version, under any scheduler."""
+    """The plugin works only with Scrapy before this version, with any scheduler."""
 
 
 PLUGINS = [
@@ -159,7 +159,7 @@ def site() -> Iterator[TreeSite]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of all runs of a project."""
+    """The results of all runs of a project."""
 
     pages: Counter[str]
     items: Counter[str]
@@ -170,7 +170,7 @@ class Outcome:
 
 @pytest.fixture
 def crawled(tmp_path: Path, site: TreeSite, redis_url: str) -> Iterator[Callable[..., Outcome]]:
-    """Yield a function that crawls a project with a plugin, as often as needed, and returns the outcome."""
+    """Yield a function that crawls a project with a plugin, in all its runs, and returns the outcome."""
     with ExitStack() as stack:
 
         def crawl(plugin: Plugin, name: str, workers: int, **settings: Any) -> Outcome:
@@ -195,7 +195,7 @@ def crawled(tmp_path: Path, site: TreeSite, redis_url: str) -> Iterator[Callable
 def test_a_plugin_works_as_with_the_scheduler_of_scrapy(
     plugin: Plugin, crawled: Callable[..., Outcome], record_property: Callable[[str, object], None]
 ) -> None:
-    """Pages, items and stats are the same; every request is shared, and none fails."""
+    """Pages, items and stats are equal. No request is local, and none fails."""
     version = importlib.metadata.version(plugin.package)
     if scrapy.version_info[:2] >= plugin.before:
         pytest.skip(f"{plugin.package} {version} does not work with Scrapy {scrapy.__version__}")
@@ -228,7 +228,7 @@ def test_a_plugin_works_as_with_the_scheduler_of_scrapy(
     ids=["scrapy-playwright", "scrapy-splash", "scrapy-zyte-api"],
 )
 def test_the_requests_of_a_plugin_are_stored_whole(package: str, source: str) -> None:
-    """These plugins need a browser or a service: the test restores their requests."""
+    """The plugins need a browser or a service, so the test only stores and restores their requests."""
     if package == "scrapy-splash" and scrapy.version_info[:2] >= (2, 14):
         pytest.skip(f"it cannot be imported with Scrapy {scrapy.__version__}")
     importlib.metadata.version(package)

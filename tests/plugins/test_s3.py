@@ -1,4 +1,4 @@
-"""A feed in S3, through botocore: a server that is down at the end of the crawl gets every item later."""
+"""A feed in S3, through botocore. A server that is down when the crawl ends gets all items later."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUCKET, SECRET = "books", "s3krit-s3krit"
 
 @contextmanager
 def server(port: int) -> Iterator[Any]:
-    """Run an S3 server with an empty bucket; yield a client."""
+    """Run an S3 server with an empty bucket, and yield a client."""
     session = pytest.importorskip("botocore.session").get_session()
     pytest.importorskip("moto.server")
     client = session.create_client(
@@ -55,15 +55,15 @@ def server(port: int) -> Iterator[Any]:
 
 
 def accept_anybody(port: int, count: int) -> None:
-    """Have the server check no credentials in the next *count* requests, and then in all."""
+    """Make the server check no credentials in the next *count* requests, but in all later ones."""
     url, kind = f"http://127.0.0.1:{port}/moto-api/reset-auth", {"Content-Type": "text/plain"}
     urlopen(Request(url, str(count).encode(), kind)).close()
 
 
 def test_a_feed_is_stored_when_the_server_is_up_again(scene: SetScene) -> None:
-    """Three workers, one killed: 300 pages, each once, in one object and in batches of 100.
+    """Three workers crawl 300 pages, and one is killed. The object and the batches have each item once.
 
-    With credentials that it does not accept, nothing is stored, and nothing is lost.
+    If the server does not accept the credentials, nothing is stored, and nothing is lost.
     """
     port = free_port()
     settings = {

@@ -1,4 +1,4 @@
-"""The workers of a crew run on uvloop, if it is installed and the project names no other event loop."""
+"""A crew's workers run on uvloop if it is installed, and if the project names no other event loop."""
 
 from __future__ import annotations
 

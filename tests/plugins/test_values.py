@@ -25,7 +25,7 @@ def there_and_back(value: Any) -> Any:
 
 @pytest.mark.parametrize("module", ["numpy", "pandas"])
 def test_scalars_come_back_with_their_classes(module: str) -> None:
-    """In containers, and as keys."""
+    """The scalars are in a list, and are keys of dicts."""
     library = importlib.import_module(module)
     if module == "numpy":
         values = [library.bool_(1), library.int8(-5), library.uint64(2**64 - 1), library.float32(0.1)]
@@ -52,7 +52,7 @@ def test_a_value_without_a_plain_form_is_refused() -> None:
 
 
 def test_a_scalar_of_another_shape_is_refused() -> None:
-    """A program that can write to Redis may have stored it."""
+    """Another program that writes to the same Redis may have stored such a state."""
     msgpack = importlib.import_module("msgpack")
     codec = Codec(ItsSpider())
     for name in ("int8", "float32", "datetime64", "timedelta64", "ndarray", "dtype", "load", "bool_"):
@@ -68,7 +68,7 @@ def test_a_scalar_of_another_shape_is_refused() -> None:
 
 
 def test_strings_of_beautifulsoup_come_back_as_str() -> None:
-    """Their original class refers to the whole page."""
+    """The class of such a string refers to the whole page, so only the text is kept."""
     soup = importlib.import_module("bs4").BeautifulSoup("<p>a<!--b--></p>", "html.parser")
     again = there_and_back([*soup.p.contents])
     assert (again, [*map(type, again)]) == (["a", "b"], [str, str])

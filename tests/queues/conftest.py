@@ -25,7 +25,7 @@ QUICK = {"REDIS_PARAMS": {"socket_timeout": 0.2}, "DQ_SHUTDOWN_GRACE": 0.5}
 
 
 class Program:
-    """A Python program in another process; it appends lines to a record."""
+    """A Python program in another process; it appends lines to a record file."""
 
     def __init__(self, source: str, record: Path, *args: str, cwd: Path | None = None) -> None:
         self.record = record
@@ -44,7 +44,7 @@ class Program:
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill it with SIGKILL."""
+        """Kill the program with SIGKILL."""
         self._process.kill()
         self._process.wait(10)
 
@@ -52,7 +52,7 @@ class Program:
         self._process.send_signal(signum)
 
     def end(self, timeout_s: float = 30.0) -> str:
-        """Wait for its exit status 0, and return its output."""
+        """Wait until the program ends with exit status 0, and return its output."""
         output, _ = self._process.communicate(timeout=patience(timeout_s))
         assert self._process.returncode == 0, output
         return output
@@ -71,7 +71,10 @@ Lines = Callable[[], list[str]]
 
 @pytest.fixture
 def start_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Yield a function that starts a program with the arguments record, *args*; it is killed at the end."""
+    """Yield a function that starts a program; its arguments are the path of a record file, and *args*.
+
+    At the end of the test, the programs are killed.
+    """
     with ExitStack() as programs:
 
         def start(source: str, *args: str, cwd: Path | None = None) -> Program:
@@ -84,7 +87,7 @@ def start_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Callable[[], list[str]]:
-    """Return a function that reads the complete lines of the record."""
+    """Return a function that reads the complete lines of the record file."""
 
     def read() -> list[str]:
         record = tmp_path / "record.txt"
@@ -95,7 +98,10 @@ def lines(tmp_path: Path) -> Callable[[], list[str]]:
 
 @pytest.fixture
 def make(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., Queue]]:
-    """Yield a function that makes a Queue from its arguments except the crawl; all are closed at the end."""
+    """Yield a function that makes a Queue of this test's crawl from the other arguments of Queue.
+
+    At the end of the test, the queues are closed and the crawl is deleted.
+    """
     with ExitStack() as queues:
 
         def make_one(maxsize: int = 0, **options: Any) -> Queue:
@@ -111,7 +117,7 @@ def make(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., Q
 
 @pytest.fixture(params=["queue.Queue", "scrapy_dq.Queue"])
 def like_queue(request: pytest.FixtureRequest, make: Callable[..., Queue]) -> Callable[..., Any]:
-    """Return Python's class, or ours: each test holds for both."""
+    """Return Python's Queue class, or a function that makes our Queue; each test holds for both."""
     return queue.Queue if request.param == "queue.Queue" else make
 
 

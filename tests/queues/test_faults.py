@@ -61,11 +61,11 @@ def test_a_consumer_and_redis_are_killed(
     producer = start_program(PRODUCER, server.url, crawl_name, str(ITEMS))
     kills = 0
     for done in (ITEMS // 5, ITEMS // 2):
-        wait_until(lambda done=done: len(lines()) >= done, "items are worked off", 30)  # type: ignore[misc]
+        wait_until(lambda done=done: len(lines()) >= done, "items are done", 30)  # type: ignore[misc]
         consumers.pop(0).kill()
         kills += 1
         consumers.append(start_program(CONSUMER, server.url, crawl_name))
-    wait_until(lambda: len(lines()) >= ITEMS * 3 // 4, "items are worked off", 30)
+    wait_until(lambda: len(lines()) >= ITEMS * 3 // 4, "items are done", 30)
     server.restart(kill=True)
     producer.end(60)
     worked = Counter(int(line.split()[0]) for line in lines())
@@ -76,7 +76,7 @@ def test_a_consumer_and_redis_are_killed(
 def test_items_of_a_killed_producer_stay_in_order(
     make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """Its items stay, in order and without a gap."""
+    """All items that the producer had put stay, in order and without a gap."""
     q = make()
     producer = start_program(PRODUCER, redis_server.url, crawl_name, "1000000")
     wait_until(lambda: q.qsize() == 20, "the queue is full")
@@ -144,7 +144,7 @@ def test_calls_wait_while_redis_is_unavailable(
 def test_close_ends_within_its_grace_while_redis_is_unavailable(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer
 ) -> None:
-    """It ends within its grace; another process gets the items that it could not hand in."""
+    """The close ends within the grace; another process gets the items that are not known to be done."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
     q.put_all("ab")
@@ -161,7 +161,7 @@ def test_close_ends_within_its_grace_while_redis_is_unavailable(
 def test_calls_that_wait_get_their_own_errors_when_the_queue_closes(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer
 ) -> None:
-    """Each call gets its own error: the put may have reached Redis."""
+    """Each call gets its own error. The error of the put says that its item may be stored."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings=QUICK)
     q.put("a")
@@ -179,7 +179,7 @@ def test_calls_that_wait_get_their_own_errors_when_the_queue_closes(
 def test_a_queue_stops_waiting_for_a_lost_answer_as_it_opens(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next call tries again."""
+    """The first call raises, and the next call tries again."""
     monkeypatch.setattr(member, "JOIN_PATIENCE_S", 0.0)
     proxy = start_proxy(redis_server.url)
     proxy.cut_next_reply("HGET")
@@ -233,7 +233,7 @@ def test_a_queue_works_as_soon_as_redis_is_there(
 def test_a_queue_opens_although_a_reply_is_lost(
     make: Make, start_proxy: StartProxy, redis_server: RedisServer, command: str
 ) -> None:
-    """Its first call waits, as every other call does."""
+    """The first call of a queue waits for Redis, as every other call does."""
     proxy = start_proxy(redis_server.url)
     fault = proxy.cut_next_reply(command)
     q = make(url=proxy.url)
@@ -255,11 +255,11 @@ def test_an_order_other_than_the_stored_one_is_refused(make: Make) -> None:
 def test_a_put_returns_when_a_replica_has_the_item(
     start_redis: Callable[..., RedisServer], crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With DQ_WAIT_REPLICAS and no replica, it waits and logs that; it continues with the first replica."""
+    """With DQ_WAIT_REPLICAS and no replica, the put waits and logs that, until a replica has the item."""
     master, replica = start_redis(appendonly=True), start_redis()
     with Queue(crawl_name, url=master.url, settings={"DQ_WAIT_REPLICAS": 1}) as q, replica.client() as client:
         putting = Background(lambda: q.put("item"))
-        wait_until(lambda: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in caplog.text, "it says what it waits for")
+        wait_until(lambda: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in caplog.text, "the log names the replica")
         assert putting.blocked
         client.replicaof("127.0.0.1", str(master.port))
         putting.wait(30)

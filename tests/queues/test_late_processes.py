@@ -42,10 +42,10 @@ q.put("last")
 def test_a_process_suspended_at_the_end_of_the_run_continues_in_the_next_one(
     make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str, lines: Lines
 ) -> None:
-    """It was declared dead, and another worker finished the run: it continues in the next run."""
+    """The process was declared dead, and another worker finished the run; it continues in the next one."""
     program = start_program(SLEEPER, redis_server.url, crawl_name)
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
-    # Stopped before its report that the first item is done, the program would get that item again.
+    # If the program were stopped before it reports the first item as done, it would get that item again.
     wait_until(lambda: live.call("census").done == 1, "the program waits for an item")
     assert lines() == ["first"]
     program.send(signal.SIGSTOP)
@@ -53,7 +53,7 @@ def test_a_process_suspended_at_the_end_of_the_run_continues_in_the_next_one(
     q = make()
     q.put("second")
     os.kill(program.pid, signal.SIGCONT)
-    wait_until(lambda: lines() == ["first", "second"], "the program goes on")
+    wait_until(lambda: lines() == ["first", "second"], "the program continues")
     q.put("end")
     program.end()
     assert q.get() == "last"
@@ -85,7 +85,7 @@ def test_a_put_that_missed_its_run_goes_into_the_next_one(
 def test_a_process_that_was_declared_dead_continues_without_its_items(
     make: Make, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """Another worker has its items; its task_done changes nothing, and it continues."""
+    """Another worker has the items of the process, so its task_done changes nothing, and it continues."""
     q = make()
     q.put_all(["a", "b"])
     assert q.get() == "a"
@@ -112,7 +112,7 @@ def test_items_of_a_process_that_redis_forgot_go_into_the_next_run(
     crawl_name: str,
     ends: str,
 ) -> None:
-    """Redis was rolled back beyond its puts, and others finished the run: the next run has the items."""
+    """Redis lost the puts in a roll-back, and another worker finished the run. The next run has the items."""
     server = start_redis(appendonly=True)
     live = LiveFrontier(server.url, crawl_name, Order.FIFO)
     other = HandWorker(live, "other")

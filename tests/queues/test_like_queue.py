@@ -131,7 +131,7 @@ def test_join(like_queue: LikeQueue) -> None:
 
 
 def test_the_example_of_the_documentation(like_queue: LikeQueue) -> None:
-    """Threads process the items of another thread, and join() waits for all: each item comes once."""
+    """Threads process the items of another thread, and join() waits for them; each item comes once."""
     q = like_queue()
     worked: Counter[int] = Counter()
     lock = threading.Lock()
@@ -157,7 +157,7 @@ def shut(q: Any) -> None:
 
 
 def test_shutdown(like_queue: LikeQueue) -> None:
-    """Afterwards put raises ShutDown, and so does get when no item waits."""
+    """After shutdown(), put raises ShutDown, and so does get when no item waits."""
     q = like_queue()
     shut(q)
     q.put("a")

@@ -19,7 +19,7 @@ def pause(made: OnDemand, want: int = 0, moves: int = 0, full: bool = False) -> 
 
 
 def test_a_call_that_waits_is_answered_at_once() -> None:
-    """So is a full outbox; a lease goes back if its caller has gone away."""
+    """An exchange is also due if the outbox is full, or if the caller of a lease has gone away."""
     assert pace(urgent=True).due_at(0, 0, False, 0) == 0.0
     assert pace().due_at(0, 0, True, 0) == 0.0
     left = pace()
@@ -28,7 +28,7 @@ def test_a_call_that_waits_is_answered_at_once() -> None:
 
 
 def test_a_queue_takes_one_lease_for_each_caller_and_none_in_advance() -> None:
-    """The speed of the callers makes no difference; a lease in the buffer belongs to a caller who waits."""
+    """The speed of the callers makes no difference. A buffered lease belongs to a caller that waits."""
     made = pace()
     for _ in range(100):
         made.taken()
@@ -37,14 +37,14 @@ def test_a_queue_takes_one_lease_for_each_caller_and_none_in_advance() -> None:
 
 
 def test_a_single_settlement_waits_briefly_for_others() -> None:
-    """A single acknowledgement is sent after 15 ms."""
+    """A single ack waits up to 15 ms for other moves."""
     made = pace()
     made.first_move()
     assert 0 < pause(made, moves=1) <= LINGER_S
 
 
 def test_pauses_grow_while_nothing_comes() -> None:
-    """From 20 ms to half a second; a call or a lease starts again. Without a caller: the longest."""
+    """Pauses grow from 20 ms to 0.5 s, and a call or a lease resets them. Without a caller, they are long."""
     made = pace(waits=True)
     assert 0.5 * IDLE_FIRST_S < pause(made, 1) <= IDLE_FIRST_S
     for _ in range(9):

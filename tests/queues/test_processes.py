@@ -42,7 +42,7 @@ def client(redis_server: RedisServer) -> Any:
 def test_a_child_process_works_at_the_same_queue(
     make: Make, redis_server: RedisServer, crawl_name: str, client: redis.Redis, method: str
 ) -> None:
-    """Forked or spawned, a child is another worker, and closes nothing."""
+    """Forked or spawned, a child is another worker, and does not close the queue of its parent."""
     q = make()
     with Queue(f"{crawl_name}-results", url=redis_server.url) as results:
         q.put("used before the fork")
@@ -65,7 +65,7 @@ def test_a_child_process_works_at_the_same_queue(
 
 
 def test_a_get_takes_no_items_in_advance(make: Make, crawl_name: str, client: redis.Redis) -> None:
-    """A get takes only its item: an item kept in one process would delay a process that waits."""
+    """A get takes one item, because an item kept in one process would delay a process that waits."""
     first, second = make(), make()
     first.put_all(range(10))
     assert [first.get(), second.get(), first.get(), second.get()] == [0, 1, 2, 3]
@@ -74,7 +74,7 @@ def test_a_get_takes_no_items_in_advance(make: Make, crawl_name: str, client: re
 
 
 def test_each_thread_gets_an_item_while_items_wait(make: Make) -> None:
-    """An exchange may bring a process fewer leases than its threads need: they ask again."""
+    """An exchange may bring a process fewer leases than its threads need, so they ask again."""
     q, other = make(), make()
     join_crawl(other)
     for _ in range(5):
@@ -124,7 +124,7 @@ def test_a_call_is_not_answered_by_an_older_exchange(
     proxy.set_delay(1.0)
     before = applied()
     older = Background(q.qsize)
-    wait_until(lambda: applied() != before, "Redis has applied it, and the proxy has its answer")
+    wait_until(lambda: applied() != before, "Redis has applied the exchange, and the proxy has its answer")
     other.put("a")
     called = Background(getattr(q, call))
     if call == "join":
@@ -162,7 +162,7 @@ def test_a_call_that_waits_makes_few_exchanges(
     ("item", "at_once"), [(0, MAX_MOVES), ("x" * 1_000_000, MAX_EXCHANGE_BYTES // 1_000_000)]
 )
 def test_put_all_stores_a_part_before_it_takes_more_items(make: Make, item: Any, at_once: int) -> None:
-    """The number and the size of the items make no difference."""
+    """Either the number or the size of the items ends a part."""
     q = make(durable=False)
 
     def items() -> Iterator[Any]:
@@ -176,7 +176,7 @@ def test_put_all_stores_a_part_before_it_takes_more_items(make: Make, item: Any,
 
 
 def test_items_that_found_no_room_are_put_later(make: Make) -> None:
-    """Another process was quicker; the order stays."""
+    """Another process filled the queue first. The items are put when there is room, in their order."""
     q, other = make(5), make()
     join_crawl(q)
     other.put_all(range(5))
@@ -186,7 +186,7 @@ def test_items_that_found_no_room_are_put_later(make: Make) -> None:
 
 
 def test_close_returns_the_items_that_are_not_done(make: Make, crawl_name: str, client: redis.Redis) -> None:
-    """It goes to its old place; later calls raise ShutDown, and a second close does no harm."""
+    """Such items go back to their places. Later calls raise ShutDown, and a second close does nothing."""
     with make() as q:
         q.put_all("abc")
         assert q.get() == "a"
@@ -204,7 +204,7 @@ def test_close_returns_the_items_that_are_not_done(make: Make, crawl_name: str, 
 def test_a_queue_that_is_garbage_collected_leaves(
     make: Make, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """An object that no code can call keeps no items from the others."""
+    """A queue object that no code can call must not keep items from other processes."""
     q: Queue | None = Queue(crawl_name, url=redis_server.url)
     assert q is not None
     q.put("a")
@@ -239,7 +239,7 @@ def test_a_program_that_ends_without_close_settles_its_finished_items(
     start_program: StartProgram, redis_server: RedisServer, crawl_name: str, make: Make, lines: Lines,
     client: redis.Redis,
 ) -> None:  # fmt: skip
-    """Its main thread ends first, without close(): all threads' work is done, and the worker has left."""
+    """The main thread ends first, without close(). All threads finish their work, and the worker leaves."""
     start_program(WITHOUT_A_WORD, redis_server.url, crawl_name).end()
     assert sorted(map(int, lines())) == list(range(15))
     overview = peek(client, crawl_name)
@@ -261,7 +261,7 @@ q.task_done()
 def test_without_a_url_the_embedded_redis_serves(
     start_program: StartProgram, tmp_path: Path, lines: Lines
 ) -> None:
-    """In a project's folder it is the project's Redis; it stops with its last user."""
+    """In a project's folder, the queue uses the project's embedded Redis, which stops with its last user."""
     (tmp_path / "scrapy.cfg").touch()
     output = start_program(EMBEDDED, cwd=tmp_path).end()
     assert lines() == ["('a', 1)"]
@@ -307,7 +307,7 @@ def test_an_interrupt_ends_a_call_that_waits(
 
 
 def test_nothing_connects_before_the_first_call(make: Make, start_program: StartProgram) -> None:
-    """An object for an unavailable Redis costs nothing; a wrong setting raises an error at once."""
+    """An object for an unavailable Redis starts no thread; a wrong setting raises an error at once."""
     threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else []
     q = make(url="redis://127.0.0.1:1/0")
     assert repr(q).startswith("<Queue 'crawl-")
@@ -319,7 +319,7 @@ def test_nothing_connects_before_the_first_call(make: Make, start_program: Start
 
 
 def test_qsize_empty_and_full_begin_no_crawl(make: Make, crawl_name: str, client: redis.Redis) -> None:
-    """qsize(), empty() and full() join no crawl: in a finished crawl, that would begin the next run."""
+    """qsize(), empty() and full() join no crawl, because in a finished crawl a join begins the next run."""
     q = make()
     assert (q.qsize(), q.empty(), q.full()) == (0, True, False)
     assert peek(client, crawl_name).phase == "absent"
@@ -331,7 +331,7 @@ def test_qsize_empty_and_full_begin_no_crawl(make: Make, crawl_name: str, client
 def test_a_queue_that_is_closed_during_its_first_call_does_not_join(
     make: Make, crawl_name: str, client: redis.Redis
 ) -> None:
-    """Otherwise a member would stay behind, and no run would finish."""
+    """Otherwise its worker would stay registered, and no run would finish."""
     q = make()
     lock, user = q._starting, threading.current_thread()
 
@@ -360,7 +360,7 @@ def test_shutdown_ends_a_first_call_that_joins(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     call: str, immediate: bool, by_another: bool,
 ) -> None:  # fmt: skip
-    """Another thread, which finds no member yet, or a signal handler in this thread shuts it down."""
+    """Another thread, which finds no member yet, or a signal handler in this thread, shuts the queue down."""
     start = Member.start
     others: list[Background] = []
 
@@ -384,7 +384,7 @@ def test_shutdown_ends_a_first_call_that_joins(
 
 
 def test_a_signal_handler_can_close_a_queue_that_joins(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call ends, and the member that it started ends as well."""
+    """The call ends, and so does the member that it has started."""
     start = Member.start
 
     def close_and_start(member: Member) -> None:
@@ -395,4 +395,4 @@ def test_a_signal_handler_can_close_a_queue_that_joins(make: Make, monkeypatch: 
     q = make()
     with pytest.raises(ShutDown):
         Background(q.get).wait()
-    wait_until(lambda: "scrapy-dq-queue" not in {t.name for t in threading.enumerate()}, "its thread ends")
+    wait_until(lambda: "scrapy-dq-queue" not in {t.name for t in threading.enumerate()}, "the thread ends")

@@ -1,4 +1,4 @@
-"""A Redis that was rolled back or emptied under a Queue: items are stored again, and calls wait for that."""
+"""After a roll-back of Redis, a Queue stores items again; after a FLUSHALL, its calls raise."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_items_that_a_roll_back_lost_are_stored_again(
         q.put("b")
         q.put("c")
         server.roll_back(snapshot)
-        wait_until(lambda: other.qsize() == 3, "all are there again")
+        wait_until(lambda: other.qsize() == 3, "all items are stored again")
         assert [other.get() for _ in range(3)] == ["a", "b", "c"]
 
 
 def test_items_lost_in_a_roll_back_beyond_the_horizon_are_reported(
     make: Make, start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Items are lost for good: the log and the next flush() name the remedy."""
+    """Some items are lost. The log and the next flush() name the remedy."""
     server = start_redis(appendonly=True)
     q = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": 1})
     q.put("kept")
@@ -61,7 +61,7 @@ def test_items_lost_in_a_roll_back_beyond_the_horizon_are_reported(
 def test_join_waits_for_items_that_other_processes_store_again(
     horizon_s: int, make: Make, start_redis: Callable[..., RedisServer], start_proxy: StartProxy
 ) -> None:
-    """Redis comes back without the items, and they are not there yet when the joining process looks."""
+    """Redis comes back without the items. When the joining process looks, they are not stored again yet."""
     server = start_redis(appendonly=True)
     proxy = start_proxy(server.url)
     # A late answer would count as an outage; the process would then wait for others for one horizon.
@@ -86,7 +86,7 @@ def test_join_waits_for_items_that_other_processes_store_again(
         except FrontierUnavailable:
             return False
 
-    wait_until(is_back, "it is back, and nothing is there", 30)
+    wait_until(is_back, "Redis is back, without the items", 30)
     if horizon_s > 1:
         assert waiting.blocked
     proxy.pass_through()
@@ -141,7 +141,7 @@ def test_a_waiting_call_raises_when_redis_is_emptied(
 
 
 def test_a_put_whose_outbox_is_lost_is_repeated(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The moves on disk cannot be read back: the worker repeats an unconfirmed put."""
+    """The moves on disk cannot be read back, so the worker repeats the unconfirmed put."""
     q = make()
     join_crawl(q)
     prefix, lost = Outbox.prefix, []
@@ -165,7 +165,7 @@ def test_a_flush_waits_for_items_that_are_stored_again(
     crawl_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Storing the lost items takes many exchanges: the flush waits for the disk after the last one."""
+    """Storing the lost items takes many exchanges, and the flush waits for the disk after the last one."""
     server = start_redis(appendonly=True, args=["--appendfsync", "always"])
     live = LiveFrontier(server.url, crawl_name, Order.FIFO)
     other = HandWorker(live, "other")

@@ -20,7 +20,7 @@ SETTINGS = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": 1}
 
 
 def test_items_of_all_shards_are_handed_out_while_others_are_in_progress(make: Callable[..., Queue]) -> None:
-    """A caller is not a slot: items at work leave it free."""
+    """Items in work do not lower the number of leases that the callers may get."""
     q = make(settings=SETTINGS, durable=False)
     for item in range(9):
         q.put(item)
@@ -28,7 +28,7 @@ def test_items_of_all_shards_are_handed_out_while_others_are_in_progress(make: C
     for _ in range(9):
         q.task_done()
     q.join()
-    wait_until(q.empty, "items are left", 30)
+    wait_until(q.empty, "the queue is empty", 30)
 
 
 def test_maxsize_applies_to_all_shards_together(make: Callable[..., Queue]) -> None:
@@ -58,7 +58,7 @@ def test_a_bounded_put_counts_items_of_other_producers_in_all_shards(
     join_crawl(other)
     for item in range(5):
         one.put(item)
-    wait_until(lambda: other.qsize() == 5, "it has seen them", 30)
+    wait_until(lambda: other.qsize() == 5, "the other queue sees the items", 30)
     with pytest.raises(queue.Full):
         other.put_nowait(5)
     waiting = Background(lambda: other.put(5))
@@ -78,7 +78,7 @@ def test_qsize_counts_all_shards_before_the_queue_has_joined(make: Callable[...,
 def test_a_member_that_learns_of_the_end_as_it_leaves_stops_its_worker_once(
     make: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member then stores the remaining items in the next run, and leaves that run."""
+    """The member stores the remaining items in the next run, and then leaves that run."""
     puts, stopped, stopping = list[Put](), list[ShardedWorker](), list[ShardedWorker]()
     stop, put = ShardedWorker.stop, ShardedWorker.put
 

@@ -119,14 +119,14 @@ def spread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spread
 
 
 def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
-    """This is also true of other items in a call with one for the silent shard, before and after it."""
+    """This includes items in the same call as an item for the silent shard, before and after it."""
     q = spread.queue
     q.put("0first")
     with spread.away(SILENT):
         several = Background(
             lambda: q.put_all(["1a", *(f"{shard}b{n}" for n in range(100) for shard in (HOME, OTHER)), "1c"])
         )
-        wait_until(lambda: spread.waits(SILENT), "it waits")
+        wait_until(lambda: spread.waits(SILENT), "the put for the silent shard waits")
         one = Background(lambda: q.put("1d"))
         assert one.blocked
         q.put("2e")
@@ -144,7 +144,7 @@ def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
 
 
 def test_an_item_of_another_shard_is_found(spread: Spread) -> None:
-    """Even while home is away. If no item is found, the silent shard may have one."""
+    """This holds even if home is silent. Without an item, the call raises: the silent shard may have one."""
     q = spread.queue
     for shard, item in (HOME, "2a"), (SILENT, "0b"), (OTHER, "1c"):
         q.put(item)
@@ -184,7 +184,7 @@ def test_callers_share_the_items_of_one_shard(spread: Spread) -> None:
 
 
 def test_shards_that_answered_are_not_asked_again_because_of_a_slow_one(spread: Spread) -> None:
-    """Calls that waited for one answer used to ask the others without a pause."""
+    """A call that waits for a slow shard must not ask the other shards without pauses."""
     q = spread.queue
     q.put("0first")
     assert q.get() == "0first"

@@ -130,7 +130,7 @@ def test_untrusted_values_are_refused_with_a_message(items: Items, payload: byte
 def test_an_unreadable_item_becomes_a_dead_letter(
     make: Make, redis_server: RedisServer, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """get sets it aside with its reason and takes the next one; get_nowait does not raise Empty for it."""
+    """get sets the item aside with its reason and takes the next one; get_nowait does not raise Empty."""
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
     worker = HandWorker(live, "another")
     worker.exchange(put(1, payload=b"\x09?"), put(2, payload=b""), put(3, payload=b"\x03\x07"))

@@ -1,4 +1,4 @@
-"""Fixtures for tests that run Scrapy: one Redis for all tests, scripts, and a look at a crawl."""
+"""Fixtures for tests that run Scrapy: one Redis for all tests, scripts, and functions that read a crawl."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from support.worker import Worker
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Yield the URL of one server. Its kind makes no difference to Scrapy."""
+    """Yield the URL of one server. The kind of server makes no difference to Scrapy."""
     with RedisServer(appendonly=True) as server:
         yield server.url
 
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[redis.Redis]:
-    """Yield a client of that server, made as a user's program makes it."""
+    """Yield a client of that server, made in the way of a user's program."""
     with get_redis(url=redis_url) as client:
         yield client
 
@@ -64,7 +64,7 @@ def tree(
 
 @pytest.fixture
 def look(redis_url: str) -> Iterator[Callable[[Project | str], Overview]]:
-    """Yield a function that reads the state of a crawl by its name or its project."""
+    """Yield a function that reads the state of a crawl, given its name or its project."""
     client = connect_url(redis_url, 5.0)
     yield lambda crawl: peek(client, crawl.name if isinstance(crawl, Project) else crawl)
     client.close()
@@ -85,7 +85,7 @@ def reasons(redis_url: str) -> Iterator[Callable[[Project], list[str]]]:
 
 @pytest.fixture
 def start_script() -> Callable[[Project, str], Worker]:
-    """Return a function that runs Python source in a project's folder, with its environment and settings."""
+    """Return a function that runs *source* as a Python script in a project's folder, with its settings."""
 
     def start(project: Project, source: str) -> Worker:
         number = len(project.workers)

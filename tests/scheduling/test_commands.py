@@ -1,4 +1,4 @@
-"""A session passes commands for all workers on to its memory, the engine and the log."""
+"""A session passes on the commands for all workers: to its memory, to the engine and to the log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def session() -> Session:
 def test_a_session_obeys_forget_and_stop_commands(
     session: Session, before: Commands, words: Commands, forgets: int, closes: int
 ) -> None:
-    """It ignores commands from before it joined. A counter that went back gives no command."""
+    """Commands from before the worker joined have no effect. A counter that went back gives no command."""
     session.commanded(before, words)
     assert session.admissions.forget_sent.call_count == forgets  # type: ignore[attr-defined]
     assert session.hooks.close_spider.call_count == closes  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def test_a_session_obeys_forget_and_stop_commands(
         session.hooks.close_spider.assert_called_with("stopped")  # type: ignore[attr-defined]
 
 
-# The requests of start() cannot be stored, so each worker crawls them.
+# The requests of start() cannot be stored, so each worker crawls its own.
 LOCAL = spider_of("""
     async def start(self):
         for number in range(3):
@@ -59,7 +59,7 @@ LOCAL = spider_of("""
 
 
 def test_local_requests_also_wait_during_a_pause(redis_url: str, make_project: MakeProject) -> None:
-    """During the pause the worker sends no request, and after it all of them."""
+    """During the pause, the worker sends no local request. Afterwards it sends all of them."""
     project = make_project([], redis_url=redis_url, spider=LOCAL, settings={"DQ_PARTITION_BY": "none"})
     with connect_url(redis_url) as client, closing(LiveFrontier(redis_url, project.name)) as live:
         first = HandWorker(live, "first", Identity("", "", ""))

@@ -26,16 +26,16 @@ PAGE = "http://127.0.0.1/p/1"
 
 
 def entry(fields: dict[int, Any], version: int = 1) -> bytes:
-    """Return an entry as another program could write it."""
+    """Return an entry that another program could write."""
     return bytes((version,)) + msgpack.packb(fields)
 
 
 def nested(depth: int) -> bytes:
-    """Return an entry with nested arrays in its meta."""
+    """Return an entry with *depth* nested arrays in its meta."""
     return bytes((1,)) + b"\x82\x01" + msgpack.packb(PAGE) + b"\x08\x81\xa1a" + b"\x91" * depth + b"\xc0"
 
 
-# Payloads, each with a part of its reason.
+# Each payload has a part of the reason for which it is buried.
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "its format is None"),
     "another format": (entry({URL: PAGE}, version=9), "its format is 9"),
@@ -61,7 +61,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
     redis_url: str, tree: Tree, look: Look, reasons: Reasons, errors: Errors
 ) -> None:
-    """Each is buried with a reason and a warning and is counted. Nothing is raised, all else is crawled."""
+    """Each entry is buried with a reason, and counted. Nothing is raised, and all other pages are crawled."""
     site, project = tree(pages=9)
     with closing(LiveFrontier(redis_url, project.name)) as live:
         stranger = HandWorker(live, "stranger", IDENTITY)
@@ -85,7 +85,7 @@ def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
             assert any(part in reason for reason in given), case
 
 
-# Requests that decode but make a part of Scrapy raise. Each names a page that would be fetched.
+# Decoding accepts these requests, but they make a part of Scrapy raise. Each names a page of the site.
 TROUBLE: dict[str, dict[int, Any]] = {
     "cb_kwargs": {CB_KWARGS: {"surprise": 1}},
     "slot": {META: {"download_slot": [1]}},
@@ -102,7 +102,7 @@ TROUBLE: dict[str, dict[int, Any]] = {
 def test_requests_that_make_scrapy_raise_do_not_stop_the_crawl(
     redis_url: str, tree: Tree, look: Look
 ) -> None:
-    """If meta makes a middleware or the downloader raise, only that request fails."""
+    """If a meta makes a middleware or the downloader raise, only its own request fails."""
     site, project = tree(pages=9)
     with closing(LiveFrontier(redis_url, project.name)) as live:
         stranger = HandWorker(live, "stranger", IDENTITY)
@@ -128,7 +128,7 @@ NOWHERE = spider_of("""
 def test_links_to_hosts_that_cannot_exist_fail_and_leave_no_dead_letters(
     redis_url: str, tree: Tree, look: Look
 ) -> None:
-    """A page can have 20,000 such links. Redis keeps the newest failed requests, but all dead letters."""
+    """A page can have 20,000 such links. Redis keeps all dead letters, but only the newest failures."""
     _, project = tree(
         spider=NOWHERE,
         settings={"RETRY_TIMES": 1, "CONSTANTS": {"scrapy_dq.frontier.frontier.Frontier.keep_failed": 3}},

@@ -1,4 +1,4 @@
-"""`dq_delay`, `dq_not_before` and DQ_RETRY_BACKOFF make requests wait in Redis or in their worker."""
+"""`dq_delay`, `dq_not_before` and DQ_RETRY_BACKOFF make requests wait in Redis, or in their worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROMPT_S = 0.6
 
 @pytest.fixture
 def prompt_s() -> Prompt:
-    """Return a function that returns PROMPT_S plus the stalls since the test began."""
+    """Return a function that returns PROMPT_S plus the time of stalls since the test began."""
     clock = Stopwatch()
     return lambda: PROMPT_S + clock.stalled_s
 
@@ -61,7 +61,7 @@ def all_hits(site: TreeSite, target: str) -> list[float]:
 
 
 def test_a_crawl_waits_for_a_request_until_it_is_due(begin: Tree, prompt_s: Prompt) -> None:
-    """dq_delay, dq_not_before or the later of both decides. The idle worker makes few exchanges."""
+    """dq_delay, dq_not_before, or the later of both decides. The idle worker makes few exchanges."""
     site, project = begin(
         spider(
             'request("/now?s=0")',
@@ -83,11 +83,11 @@ def test_a_crawl_waits_for_a_request_until_it_is_due(begin: Tree, prompt_s: Prom
 
 
 def test_a_delay_outlives_a_kill(begin: Tree, look: Look, prompt_s: Prompt) -> None:
-    """The due time is stored: the restart neither loses, shortens nor extends the delay."""
+    """The due time is stored, so a restart neither loses, shortens nor extends the delay."""
     site, project = begin(spider('request("/later?s=0", dq_delay=8)'))
     first = project.start_worker()
-    wait_until(lambda: look(project).census.delayed == 1, "it is stored", 20)
-    wait_until(lambda: look(project).census.done == 1, "its parent is done", 5)
+    wait_until(lambda: look(project).census.delayed == 1, "the delayed request is stored", 20)
+    wait_until(lambda: look(project).census.done == 1, "the parent is done", 5)
     first.kill()
     second = project.start_worker()
     second.wait_for_log("0 waiting, 1 delayed, 0 in flight")
@@ -116,7 +116,7 @@ def test_retries_and_redirects_of_a_delayed_request_are_not_delayed_again(
 
 
 def test_a_local_request_waits_in_its_worker(begin: Tree, prompt_s: Prompt) -> None:
-    """It waits for its due time, even as the last request. Its parent is acked only after it."""
+    """A local request waits for its due time, even as the last request. Its parent is acked afterwards."""
     site, project = begin(
         spider(
             'request("/now?s=0", dq_local=True)',
@@ -141,7 +141,7 @@ LOCAL_START = spider_of("""
 
 
 def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Tree) -> None:
-    """It is a start request, so Redis knows nothing of it."""
+    """The local request comes from start(), so it has no parent, and Redis does not know it."""
     _, project = begin(LOCAL_START)
     project.run_to_end(timeout_s=20)
     assert project.count() == {"/later?s=0": 1}
@@ -149,7 +149,7 @@ def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Tree
 
 @pytest.mark.parametrize("through", ["command line", "settings"])
 def test_a_backoff_delays_retries_and_not_redirects(begin: Tree, through: str, prompt_s: Prompt) -> None:
-    """The backoff doubles up to its cap, and half of it is jitter. It is off by default."""
+    """The backoff doubles up to its cap, and half of it is jitter. By default, there is no backoff."""
     flaky, moved = "/flaky?s=0&flaky=2", "/moved?flaky=1&to=/there%3Fs=0"
     in_settings = {"DQ_RETRY_BACKOFF": {"base": 0.8, "cap": 1.2}} if through == "settings" else {}
     site, project = begin(
@@ -188,7 +188,7 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     reasons: Reasons,
     debug: bool,
 ) -> None:
-    """Each has a reason and a warning, and no entry in `seen`: a correct request for the page is crawled."""
+    """Each dead letter has a reason and is not in `seen`, so a later request for its page is crawled."""
     site = start_site(pages=1)
     requests = [f'request("/{n}?s=0", {meta})' for n, meta in enumerate([*BAD_TIMES, *BAD_TIMES])]
     project = make_project(
@@ -206,14 +206,14 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     assert max(map(len, told)) < 300
     with connect_url(redis_url) as client:
         letters = client.hvals(keys.prefix(project.name) + "dead")
-    # The partition where each request would wait after a retry.
+    # This is the partition in which the request would wait after a retry.
     assert {msgpack.unpackb(letter, raw=True)[6] for letter in letters} == {b"127.0.0.1"}
     assert worker.text.count("becomes a dead letter") == len(requests if debug else BAD_TIMES)
     assert "Traceback" not in worker.text
 
 
 def test_a_local_request_with_an_invalid_time_is_crawled_at_once(begin: Tree, look: Look) -> None:
-    """A dead letter has a stored request, but this request cannot be stored."""
+    """A dead letter needs a stored request, but this request cannot be stored."""
     _, project = begin(spider('request("/0?s=0", dq_delay=-1, dq_local=True)'))
     worker = project.run_to_end(timeout_s=20)
     assert project.count() == {"/0?s=0": 1}
@@ -223,7 +223,7 @@ def test_a_local_request_with_an_invalid_time_is_crawled_at_once(begin: Tree, lo
 
 @pytest.mark.parametrize("days", [1, -1])
 def test_the_clock_of_a_host_does_not_matter(begin: Tree, days: int, prompt_s: Prompt) -> None:
-    """A host whose clock is a day fast or slow crawls by Redis's time."""
+    """Even if the host's clock is a day fast or slow, requests are sent by Redis's time."""
     at = time.time() + 4.0
     site, project = begin(
         spider(f'request("/at?s=0", dq_not_before={at})', 'request("/after?s=0", dq_delay=1)')
@@ -237,7 +237,7 @@ def test_the_clock_of_a_host_does_not_matter(begin: Tree, days: int, prompt_s: P
     )
     (project.folder / "sitecustomize.py").write_text(wrong)
     worker = project.run_to_end(timeout_s=30)
-    assert worker.text[:10] != time.strftime("%Y-%m-%d")  # its log uses the wrong clock
+    assert worker.text[:10] != time.strftime("%Y-%m-%d")  # the worker's log uses the wrong clock
     done = project.record.stat().st_mtime  # /at is the last page
     assert at - EARLY_S <= done <= at + prompt_s()
     assert -EARLY_S <= first_hits(site)["/after?s=0"] - 1 <= prompt_s()

@@ -1,4 +1,4 @@
-"""engine_hooks.py names each missing part of Scrapy's engine in an error."""
+"""engine_hooks.py checks Scrapy's engine, and reports what happens to its requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scrapy_dq.scheduling.session import Session
 from support.given import MakeProject
 from support.waiting import free_port
 
-# Engine doubles, each without one part that Scrapy might change.
+# Each engine double lacks one part that a future Scrapy might change.
 BROKEN_ENGINES = {
     "engine._slot": {"_slot": None},
     "engine._slot.inprogress": {"_slot.inprogress": []},
@@ -86,7 +86,7 @@ def test_a_scrapy_without_a_needed_part_is_refused_by_name(part: str) -> None:
 
 
 def test_a_complete_engine_is_accepted_and_reports_requests_that_leave_it() -> None:
-    """This test's double has all parts. The hooks report a request that leaves the downloader or the set."""
+    """The double has all parts. The hooks report when a request leaves the downloader and the engine."""
     engine = make_engine()
     left: list[tuple[str, Outcome | None]] = []
     EngineHooks(
@@ -102,7 +102,7 @@ def test_a_complete_engine_is_accepted_and_reports_requests_that_leave_it() -> N
 
 
 def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped() -> None:
-    """Pages in a callback stay. All downloads stay if the downloader does not list them."""
+    """Pages in a callback are not given up, and nothing is if the downloader does not list its requests."""
     engine = make_engine()
     pages = [scrapy.Request(f"http://example.com/{name}") for name in ("slow", "parsed")]
     output: list[Any] = []
@@ -129,7 +129,7 @@ def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped(
 
 
 def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> None:
-    """A request from a downloader middleware has a parent, even while other requests are under way."""
+    """The new request has the old one as its parent, even while other requests are under way."""
     engine = make_engine()
     settlement = EngineHooks(
         SimpleNamespace(engine=engine, signals=SignalManager()), lambda *_: None, lambda _: None
@@ -141,7 +141,7 @@ def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> Non
 
 
 def test_no_hook_of_scrapy_shows_when_a_request_is_done() -> None:
-    """If Scrapy adds one, settlement must use it: docs/internals/settlement.md."""
+    """If Scrapy adds such a hook, settlement should use it: docs/internals/settlement.md."""
     for cls in (BaseScheduler, Scheduler):
         assert not [name for name in dir(cls) if name.startswith("finish") or name.endswith("_finished")]
 
@@ -149,7 +149,7 @@ def test_no_hook_of_scrapy_shows_when_a_request_is_done() -> None:
 def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
     caplog: pytest.LogCaptureFixture, make_project: MakeProject
 ) -> None:
-    """Opening fails before it looks for Redis, and closing afterwards is safe."""
+    """Opening fails before the worker connects to Redis. Closing afterwards is safe."""
 
     class AnySpider(scrapy.Spider):
         name = "any"

@@ -1,4 +1,4 @@
-"""Requests that fail for good are counted and stored with the data that a user needs to retry them."""
+"""Requests that fail for good are counted, and stored with the data that a user needs to retry them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Odd(Exception):
 
 
 def at(line: str, function: str) -> str:
-    """Return the place of a line of SPIDER in the form that ends a reason."""
+    """Return the place of *line* in SPIDER, in the form at the end of a reason."""
     [number] = [n for n, text in enumerate(SPIDER.splitlines(), 1) if line in text]
     return f"(spiders/spider.py:{number} in {function})"
 
@@ -144,10 +144,10 @@ def project(begin: Tree) -> Project:
 
 
 def test_requests_that_fail_for_good_are_kept(project: Project, redis_url: str, look: Look) -> None:
-    """Redis keeps URL, reason, time, worker and request, but no request that was handled or dropped."""
+    """Redis keeps URL, reason, time, worker and request. Handled and dropped requests are not kept."""
     worker = project.run_to_end()
     census = look(project).census
-    # The requests of the 19 that did not fail, and a child.
+    # 19 requests minus the failed ones, plus one child.
     assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 19 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
         records = kept(client, project.name, "failed")
@@ -203,7 +203,7 @@ class Pipeline:
 
 
 def test_a_request_fails_if_its_await_is_cancelled(begin: Tree, redis_url: str) -> None:
-    """A database driver may cancel an await. Scrapy then logs nothing, and would lose the item or request."""
+    """A database driver may cancel an await. Scrapy then logs nothing, and would lose item and request."""
     _, project = begin(CANCELLED, settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.Pipeline": 1}})
     assert project.run_to_end().close_reason == "finished"
     with connect_url(redis_url) as client:
@@ -218,7 +218,7 @@ def test_a_request_fails_if_its_await_is_cancelled(begin: Tree, redis_url: str) 
 
 
 def test_start_fails_if_its_await_is_cancelled(begin: Tree) -> None:
-    """Scrapy takes this for the end of the engine, and then no worker of the crawl would ever finish."""
+    """Scrapy takes the cancellation for the end of the engine. Then no worker of the crawl would finish."""
     _, project = begin(CANCELLED, settings={"IN_START": True})
     worker = project.run_worker()
     assert worker.close_reason == "start_error", worker.text
@@ -240,7 +240,7 @@ LOGINS = spider_of("""
 
 
 def test_no_login_is_stored_with_a_reason_or_logged(begin: Tree, redis_url: str) -> None:
-    """Scrapy's errors quote the URL or a part of it. Scrapy's own lines, such as "Crawled", do not count."""
+    """Scrapy's errors quote the URL or a part of it. Lines from Scrapy itself are not checked here."""
     settings = {"DOWN": f"http://127.0.0.1:{free_port()}", "RETRY_ENABLED": False}
     _, project = begin(LOGINS, settings=settings)
     worker = project.run_to_end()
@@ -258,7 +258,7 @@ def test_no_login_is_stored_with_a_reason_or_logged(begin: Tree, redis_url: str)
 
 
 def test_a_run_with_persist_warns_about_failed_requests_that_it_forgets(project: Project) -> None:
-    """Failed requests are not crawled again, and their records are gone: the user needs a warning."""
+    """Failed pages are in `seen`, so no worker crawls them again, and their records are gone."""
     settings = {"SCHEDULER_PERSIST": True}
     text = f"WARNING: Crawl {project.name!r}: {len(FAILED)} requests of the last run had failed for good or"
     runs = [project.run_to_end(settings=settings).text.count(text) for _ in range(3)]
@@ -315,13 +315,13 @@ class Rescue:
 
 
 def reasons_of(project: Project, redis_url: str) -> dict[str, str]:
-    """Return the reason of each failed request by its path."""
+    """Return a dict of the reasons of failed requests, by path."""
     with connect_url(redis_url) as client:
         return {urlsplit(one.label).path: one.reason for one in kept(client, project.name, "failed")}
 
 
 def test_a_page_that_ends_with_an_error_status_has_failed(begin: Tree, redis_url: str, look: Look) -> None:
-    """It fails after the last attempt, unless a callback, an errback or a spider middleware handles it."""
+    """The page fails after its last attempt, unless a callback, errback or spider middleware handles it."""
     settings = {
         "RETRY_TIMES": 1,
         "RETRY_PRIORITY_ADJUST": 0,
@@ -367,7 +367,7 @@ NO_HTTPERROR = {"scrapy.spidermiddlewares.httperror.HttpErrorMiddleware": None}
 def test_settings_decide_which_statuses_have_failed(
     settings: dict[str, Any], expected: dict[str, str], begin: Tree, redis_url: str
 ) -> None:
-    """A status in RETRY_HTTP_CODES is a failure, unless Scrapy gives the response to a callback."""
+    """A status in RETRY_HTTP_CODES is a failure, unless Scrapy passes the response to a callback."""
     _, project = begin(ONE_ERROR, settings={"RETRY_ENABLED": False} | settings)
     project.run_to_end()
     assert reasons_of(project, redis_url) == expected

@@ -16,8 +16,9 @@ from support.given import Tree
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
-# Four children with one URL. The first time, the callback stops after two; then it yields all four in
-# reverse. With TWO_PARENTS, two pages have equal children that do not show their parent.
+# A page has four children with one URL. In the first run, the callback stops after two of them; in the
+# second, it yields all four in reverse. With TWO_PARENTS, two pages have equal children that do not show
+# their parent.
 CHILDREN = spider_of("""
     async def start(self):
         for name in "ab" if self.settings.getbool("TWO_PARENTS") else "a":
@@ -40,13 +41,13 @@ CHILD_NAMES = [f"child-{number}" for number in (1, 2, 3, 4)]
 
 
 def test_a_page_that_runs_again_may_yield_its_requests_in_another_order(begin: Tree) -> None:
-    """Their content identifies them, not their order: each is crawled once."""
+    """The contents of the requests identify them, not their order, so each request is crawled once."""
     _, project = begin(CHILDREN)
     first = project.run_worker(settings={"BREAK": 1}, timeout_s=20)
     assert first.close_reason == "enough"
     second = project.run_to_end(timeout_s=20)
     assert project.count() == dict.fromkeys(CHILD_NAMES, 1)
-    assert second.stats["dq/duplicates"] == 2 + 1  # the first run's children, and the page from start()
+    assert second.stats["dq/duplicates"] == 2 + 1  # the first run's two children, and the page from start()
 
 
 def test_equal_children_of_two_parents_stay_separate(begin: Tree) -> None:
@@ -58,7 +59,7 @@ def test_equal_children_of_two_parents_stay_separate(begin: Tree) -> None:
 
 
 def test_the_id_of_a_redirect_does_not_depend_on_its_latency() -> None:
-    """Two workers may download a page if one is declared dead. Both redirects have the same id."""
+    """If a worker is declared dead, two workers may download the page. Both must store the same redirect."""
     ids = []
     for latency in (b"0.1", b"0.2"):
         admissions = Admissions(RequestFingerprinter().fingerprint)
@@ -70,7 +71,7 @@ def test_the_id_of_a_redirect_does_not_depend_on_its_latency() -> None:
 
 @pytest.mark.parametrize("start", [False, True])
 def test_the_token_of_a_request_does_not_depend_on_its_delay(start: bool) -> None:
-    """A page requests itself after a jittered delay. If it is killed and runs again, one request remains."""
+    """A page may request itself after a random delay. If it runs twice, only one request must remain."""
 
     def token(delay: float) -> bytes:
         admissions = Admissions(RequestFingerprinter().fingerprint)
@@ -82,7 +83,7 @@ def test_the_token_of_a_request_does_not_depend_on_its_delay(start: bool) -> Non
 
 
 def test_closing_takes_no_longer_than_the_rest_of_the_grace() -> None:
-    """The grace begins with the signal, not with the end of the pages at work. One try is always made."""
+    """The grace begins with the signal, not when the last page ends. One try is always made."""
 
     async def time_left(since_signal_s: float | None) -> float:
         session = Session.__new__(Session)
@@ -101,9 +102,9 @@ def test_closing_takes_no_longer_than_the_rest_of_the_grace() -> None:
 def test_after_a_lost_outbox_a_worker_forgets_its_requests_and_may_close(
     parentless: bool, shares_seen: bool, closes: int
 ) -> None:
-    """Pages that run again must send their requests again. Only the next crawl runs start() again.
+    """Pages that run again must also send their requests again. Only the next crawl runs start() again.
 
-    A project's own dupefilter would drop the lost requests.
+    With a project's own dupefilter, the worker closes, because that filter would drop the lost requests.
     """
     session = Session.__new__(Session)
     session.admissions = Admissions(lambda request: b"")
@@ -125,7 +126,7 @@ TOO_LATE = spider_of("""
 
 
 def test_requests_after_a_worker_has_left_are_dropped_with_a_warning(begin: Tree) -> None:
-    """A `spider_closed` handler may add a request, for example. No worker would store or crawl it."""
+    """For example, a `spider_closed` handler may add a request. No worker would store or crawl it."""
     _, project = begin(TOO_LATE)
     worker = project.run_to_end(timeout_s=20)
     assert project.count("accepted") == {"False": 2}
@@ -150,11 +151,11 @@ HANDED_TO_THE_ENGINE = spider_of("""
 
 
 def test_a_page_waits_for_a_local_request_that_may_be_its_child(tree: Tree) -> None:
-    """The child's parent is unknown, so every page at work waits for it. Killed, the page runs again."""
+    """The child's parent is unknown, so all pages in progress wait for it. The killed page runs again."""
     _, project = tree(spider=HANDED_TO_THE_ENGINE, pages=1)
     first = project.start_worker(settings={"HOLD": 1})
-    wait_until(lambda: project.count("later"), "there was an exchange since the page's callback ended", 20)
+    wait_until(lambda: project.count("later"), "the page's callback has ended before an exchange", 20)
     first.kill()
     second = project.run_to_end(timeout_s=30)
-    assert "joined run 0 " in second.text  # a new run would crawl the page anyway
+    assert "joined run 0 " in second.text  # a new run would crawl the page in any case
     assert (project.count("page"), project.count("child")) == ({"page": 2}, {"child": 2})

@@ -1,4 +1,4 @@
-"""Requests in a downloader middleware wait for another request of their site, which is scheduled."""
+"""Requests in a downloader middleware wait for another request to their site, which is scheduled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from support.given import Tree
 from support.tree_spider import spider_of
 
-# Each session is valid for 20 pages. The login waits in Redis with the pages and comes before them.
+# Each login is valid for 20 pages. It waits in Redis like the pages, but has a higher priority.
 LOGIN = spider_of("""
     def log_in(self, response):
         middleware = self.crawler.login_middleware
@@ -56,7 +56,7 @@ class LoginMiddleware:
 
 @pytest.mark.parametrize("slots", [1, 8])
 def test_a_login_that_its_pages_wait_for_is_handed_out(tree: Tree, slots: int) -> None:
-    """The waiting pages are in the downloader but do not use their site's slots, so the login has room."""
+    """The waiting pages are in the downloader, but take no slots of their site, so the login can be sent."""
     middlewares = {"tree_project.spiders.spider.LoginMiddleware": 1}
     site, project = tree(
         spider=LOGIN,
@@ -71,14 +71,14 @@ def test_a_login_that_its_pages_wait_for_is_handed_out(tree: Tree, slots: int) -
 
 @pytest.mark.parametrize("downloader", [object(), SimpleNamespace(active=set(), slots=None)])
 def test_no_request_counts_as_held_up_in_an_unknown_downloader(downloader: object) -> None:
-    """With DQ_PARTITION_BY = "none", scrapy_dq does not use these parts of the downloader."""
+    """With DQ_PARTITION_BY = "none", scrapy_dq does not need these parts of the downloader."""
     hooks = EngineHooks.__new__(EngineHooks)
     hooks._engine = SimpleNamespace(downloader=downloader)
     assert hooks.held_up() == set()
 
 
 def test_a_site_at_its_limit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked again after the other sites have room."""
+    """The request of the site at its limit is tried again, after another site's request was taken."""
     hanging, waiting = Request("http://hanging/"), Request("http://waiting/")
     hooks: Any = SimpleNamespace(held_up=lambda: {hanging, waiting}, wake=lambda: None)
     monkeypatch.setattr(downloads, "HELD_UP_AFTER_S", 0.0)

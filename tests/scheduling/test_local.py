@@ -1,4 +1,4 @@
-"""Local requests, by `dq_local` or because they cannot be stored, stay in their worker and are never lost."""
+"""Local requests (`dq_local`, or not storable) stay in their worker, and no crash loses them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOGIN = spider_of("""
 
     def parse(self, response):
         yield from super().parse(response)
-        # Twice: the second one is a duplicate, for this worker alone.
+        # The second request is a duplicate within this worker.
         for _ in range(2):
             url = response.urljoin("/local" + page_path(response) + "?s=0.01")
             yield scrapy.Request(url, self.leaf, meta=LOCAL, cb_kwargs={"parent": page_path(response)})
@@ -42,7 +42,7 @@ LOCAL = {"dq_local": True}
 
 
 def test_a_dq_local_request_stays_in_its_worker(tree: Tree) -> None:
-    """Each of two workers logs in for itself. A page's local child is crawled by the page's worker."""
+    """Each of two workers logs in on its own. A page's local child is crawled by the page's worker."""
     site, project = tree(spider=LOGIN, settings={"CONCURRENT_REQUESTS": 4}, pages=60, latency_s=0.05)
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
@@ -73,7 +73,7 @@ ENTER = spider_of("""
 
 @pytest.mark.parametrize("local", [True, False])
 def test_a_login_that_only_one_worker_has_is_reported_once(tree: Tree, local: bool) -> None:
-    """An ordinary login is sent once per run, so the other worker fetches its pages without the cookie."""
+    """An ordinary login is sent once in a run, so the other worker fetches its pages without the cookie."""
     _, project = tree(spider=ENTER, settings={"LOCAL": local}, pages=30)
     workers = project.start_workers(2)
     assert project.wait(60) == ["finished", "finished"]
@@ -115,7 +115,7 @@ CHAIN = spider_of("""
 
 
 def test_a_chain_of_local_requests_does_not_stay_in_memory(tree: Tree) -> None:
-    """Each request is the parent of the next one. With a site's cookies, one can take 300 kB."""
+    """Each request is the parent of the next one. With a site's cookies, one request can take 300 kB."""
     _, project = tree(spider=CHAIN, pages=1)
     project.run_to_end(timeout_s=30)
     assert project.count("alive") == {"few": 1}
@@ -147,7 +147,7 @@ class Middleware:
 
 @pytest.mark.parametrize("through", ["callback", "middleware"])
 def test_a_request_that_is_returned_again_does_not_stay_in_memory(tree: Tree, through: str) -> None:
-    """A callback or a middleware returns its own request. It must not become its own parent."""
+    """A callback or a middleware returns its own request, which must not become its own parent."""
     _, project = tree(
         spider=AGAIN,
         settings={
@@ -165,7 +165,7 @@ def test_a_request_that_is_returned_again_does_not_stay_in_memory(tree: Tree, th
 def test_requests_that_cannot_be_stored_are_crawled_by_their_own_worker(tree: Tree, debug: bool) -> None:
     """Requests with a lambda, an open file or too large a body are crawled by this worker and counted.
 
-    There is one warning for each reason, or with SCHEDULER_DEBUG one for each request.
+    There is one warning for each reason. With SCHEDULER_DEBUG, there is one for each request.
     """
     settings = {"DQ_MAX_ENTRY_BYTES": 1024, "SCHEDULER_DEBUG": debug}
     _, project = tree(spider=UNSTORABLE, settings=settings, pages=1)
@@ -176,16 +176,16 @@ def test_requests_that_cannot_be_stored_are_crawled_by_their_own_worker(tree: Tr
     assert stats["dq/unencodable"] == stats["dq/enqueued/local"] == len(local)
     assert stats["dq/acked"] == 3
     warnings = [line for line in worker.text.splitlines() if "it stays in this worker" in line]
-    assert len([line for line in warnings if "WARNING" in line]) == 4 + debug  # two lambdas, in two methods
+    assert len([line for line in warnings if "WARNING" in line]) == 4 + debug  # two methods have lambdas
     assert sum("DQ_MAX_ENTRY_BYTES = 1,024" in line for line in warnings) == 1 + debug
     for path in ("/lambda?s=0", "/open-file?s=0", "/large?s=0", "/local-of-local?s=0"):
         assert len([line for line in warnings if path in line]) == 1
     assert "spider_exceptions/count" not in stats
 
 
-# Five pages, each with one local child: fetched directly, with the meta of the page, after a redirect, after
-# a retry, and one that is local because it cannot be stored. At the same time another page's callback
-# continues and its children are crawled.
+# Five pages each have one local child: fetched directly, with the meta of the page, after a redirect, after a
+# retry, and one that cannot be stored. At the same time, another page's callback continues, and its children
+# are crawled.
 MORTAL = spider_of("""
     async def start(self):
         site = self.start_urls[0]
@@ -244,14 +244,14 @@ KINDS = ("direct", "passed_on", "moved", "flaky", "unstorable")
 
 
 def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Tree, look: Look) -> None:
-    """A worker is killed in callbacks of local children. Their pages are in flight and run again."""
+    """The worker is killed in callbacks of local children. Their pages are in flight, and run again."""
     _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.start_worker(settings={"MODE": "hold"})
     wait_until(lambda: set(project.count("child")) == {*KINDS}, "all local children are under way", 20)
     wait_until(lambda: set(project.count("leaf")) >= {*KINDS}, "their first children are done", 20)
     done = look(project).census.done
-    # Acks are in order: acks for more pages than run at once must have come later.
-    wait_until(lambda: look(project).census.done > done + 40, "others are acked meanwhile", 20)
+    # Acks are sent in order, so acks of more pages than can run at once include later ones.
+    wait_until(lambda: look(project).census.done > done + 40, "other pages are acked", 20)
     first.kill()
     assert project.count("page") == dict.fromkeys(KINDS, 1)
     second = project.run_to_end(timeout_s=30)
@@ -259,11 +259,11 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Tree, l
     assert project.count("page") == dict.fromkeys(KINDS, 2)
     assert project.count("child", pids=[second.pid]) == dict.fromkeys(KINDS, 1)
     leaves = project.count("leaf")
-    assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)  # first and last leaf, once each
+    assert {kind: leaves[kind] for kind in KINDS} == dict.fromkeys(KINDS, 2)  # a first and a last leaf each
 
 
 def test_a_page_whose_local_child_is_interrupted_runs_again(begin: Tree) -> None:
-    """CloseSpider in a local child's callback releases its page, and the next worker runs it."""
+    """CloseSpider in the callback of a local child releases its page, and the next worker runs the page."""
     _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.run_worker(settings={"MODE": "stop"}, timeout_s=20)
     assert first.close_reason == "stopped"
@@ -294,7 +294,7 @@ UNFILTERED = spider_of("""
 def test_a_page_that_runs_again_does_not_double_its_unfiltered_children(
     kind: str, redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
 ) -> None:
-    """This includes children of a local request, and children with the meta of a download."""
+    """Children of a local request are not doubled either, nor children with their parent's meta."""
     project = make_project(
         [start_site(pages=22, fan_out=0).url("/p/0")], redis_url=redis_url, spider=UNFILTERED,
         settings={"MODE": "go", "KIND": kind},
@@ -302,14 +302,14 @@ def test_a_page_that_runs_again_does_not_double_its_unfiltered_children(
     for _ in range(2):
         worker = project.start_worker(settings={"MODE": "hold"})
         wait_until(lambda: len(project.count("leaf")) == 20, "all children are crawled", 30)
-        wait_until(lambda: look(project).census.in_flight == 1, "their ends are stored", 30)
+        wait_until(lambda: look(project).census.in_flight == 1, "the acks of all children are stored", 30)
         worker.kill()
     project.run_to_end(timeout_s=30)
     assert project.count("leaf") == {f"/p/{number}": 1 for number in range(2, 22)}
     assert project.count("listing") == {"-": 1}
 
 
-# Some callbacks cannot be stored, as a site may cause. The callbacks of "quick" and "stored" pages can.
+# Callbacks of LINKS may be lambdas, which cannot be stored. A site may have any number of such links.
 MANY_LOCAL = spider_of("""
     def parse(self, response):
         for host, count, target, local in self.settings.getlist("LINKS"):
@@ -322,7 +322,7 @@ MANY_LOCAL = spider_of("""
 
 @pytest.fixture
 def links(tree: Tree) -> Tree:
-    """Return a function that makes a project with links of MANY_LOCAL and further settings."""
+    """Return a function that makes a project with links for MANY_LOCAL, and with further settings."""
 
     def make(*links: tuple[str, int, str, bool], **more: Any) -> tuple[TreeSite, Project]:
         settings = {"LINKS": links, "RETRY_ENABLED": False, "CONCURRENT_REQUESTS": 4} | more
@@ -334,7 +334,7 @@ def links(tree: Tree) -> Tree:
 def test_local_requests_of_a_slow_site_leave_room_for_other_sites(
     links: Tree,
 ) -> None:
-    """However many requests there are, their site uses only its own slots, or slots that others leave."""
+    """Any number of requests uses only their site's own slots, or slots that other sites leave free."""
     site, project = links(
         (HOSTS[1], 20, "/slow/%d?s=600", True), (HOSTS[2], 40, "/quick/%d?s=0", False),
         CONCURRENT_REQUESTS_PER_DOMAIN=2,
@@ -348,7 +348,7 @@ def test_local_requests_of_a_slow_site_leave_room_for_other_sites(
 def test_a_local_request_waits_while_its_site_is_blocked(
     links: Tree,
 ) -> None:
-    """This worker has received a Retry-After. Local requests of another site continue."""
+    """The worker has received a Retry-After for the site. Local requests of another site continue."""
     site, project = links(
         (HOSTS[1], 10, "/busy/%d?s=0&flaky=1&after=300", True), (HOSTS[2], 10, "/quick/%d?s=0", True),
         DQ_DOMAIN_DELAY=0.1,
@@ -402,7 +402,7 @@ STATUS = spider_of(
 
 
 def test_tools_for_scrapys_scheduler_show_stored_and_local_requests(begin: Tree) -> None:
-    """The telnet console's `est()` shows requests in Redis as `dqs` and local requests as `mqs`."""
+    """The telnet console's `est()` shows requests in Redis as `dqs`, and local requests as `mqs`."""
     _, project = begin(STATUS, settings={"CONCURRENT_REQUESTS": 1})
     worker = project.run_worker()
     assert worker.close_reason == "looked", worker.text

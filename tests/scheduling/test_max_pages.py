@@ -1,4 +1,4 @@
-"""DQ_MAX_PAGES limits a run's requests over all workers exactly."""
+"""DQ_MAX_PAGES limits the requests of a run over all workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def crawl(redis_url: str, start_site: StartSite, make_project: MakeProject) -> t
 def test_all_workers_together_crawl_no_more_than_max_pages(
     crawl: tuple[TreeSite, Project], look: Look
 ) -> None:
-    """They crawl exactly the limit. The rest waits, and a larger limit continues the crawl."""
+    """Three workers send exactly the limit. Other requests wait, and a larger limit continues the crawl."""
     site, project = crawl
     workers = [project.start_worker(settings={"DQ_MAX_PAGES": 25}) for _ in range(3)]
     project.wait()
@@ -42,7 +42,7 @@ def test_a_kill_does_not_change_the_number_of_pages(crawl: tuple[TreeSite, Proje
     """Other workers crawl the dead worker's requests within the same limit."""
     site, project = crawl
     killed, *others = (project.start_worker(settings={"DQ_MAX_PAGES": 30}) for _ in range(3))
-    wait_until(lambda: sum(site.hits().values()) >= 5, "they crawl")
+    wait_until(lambda: sum(site.hits().values()) >= 5, "the workers crawl")
     killed.kill()
     for worker in others:
         worker.wait()
@@ -51,7 +51,7 @@ def test_a_kill_does_not_change_the_number_of_pages(crawl: tuple[TreeSite, Proje
 
 
 def test_one_worker_with_several_shards_keeps_max_pages(crawl: tuple[TreeSite, Project], look: Look) -> None:
-    """It keeps the limit however the requests are spread, although it asks all shards at once."""
+    """The worker keeps the limit however its requests are spread, although it asks all shards at once."""
     site, project = crawl
     settings = {"DQ_SHARDS": 3, "DQ_PARTITION_BY": "none", "DQ_ROLLBACK_HORIZON": 1}
     assert project.run_worker(settings={**settings, "DQ_MAX_PAGES": 25}).close_reason == "max_pages"
@@ -61,7 +61,7 @@ def test_one_worker_with_several_shards_keeps_max_pages(crawl: tuple[TreeSite, P
 
 
 def test_workers_with_several_shards_exceed_max_pages_only_slightly(crawl: tuple[TreeSite, Project]) -> None:
-    """A worker does not know at once what others lease in another shard. It still crawls its own leases."""
+    """A worker learns late what other workers lease in another shard, and still crawls its own leases."""
     site, project = crawl
     settings = {"DQ_SHARDS": 3, "DQ_PARTITION_BY": "none", "DQ_ROLLBACK_HORIZON": 1}
     workers = [project.start_worker(settings={**settings, "DQ_MAX_PAGES": 25}) for _ in range(2)]

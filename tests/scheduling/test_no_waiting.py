@@ -13,7 +13,7 @@ LONGEST_MS = 200
 def test_the_engine_never_waits_for_a_slow_redis(
     redis_url: str, make_project: MakeProject, start_site: StartSite, start_proxy: StartProxy
 ) -> None:
-    """Each round trip takes 1 s. The crawl ends complete, and no call of the engine takes 200 ms."""
+    """Each round trip takes 1 s. All pages are crawled, and no call of the engine takes 200 ms."""
     proxy = start_proxy(redis_url)
     proxy.set_delay(ROUND_TRIP_S / 2)
     site = start_site(pages=13, fan_out=12)

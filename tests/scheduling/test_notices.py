@@ -27,7 +27,7 @@ def webhook() -> Iterator[PostServer]:
 
 
 def test_each_event_is_sent_once_and_no_log_contains_the_address(tree: Tree, webhook: PostServer) -> None:
-    """Two workers crawl, and the webhook refuses one event once."""
+    """Two workers crawl, and the webhook refuses the first try of one event."""
     _, project = tree(
         spider=SPIDER,
         settings={
@@ -54,7 +54,7 @@ def test_each_event_is_sent_once_and_no_log_contains_the_address(tree: Tree, web
 def test_a_webhook_that_fails_delays_only_the_end(
     tree: Tree, webhook: PostServer, path: str, why: str
 ) -> None:
-    """It does not delay the process's end, even with an endless answer. The log names it without secrets."""
+    """The process waits for the webhook for at most 5 s. The log names the host without the secret."""
     url = webhook.url + path if path else f"http://127.0.0.1:{free_port()}"
     _, project = tree(settings={"DQ_NOTIFY_URL": f"{url}/hook/s3cret"}, pages=5)
     worker = project.run_to_end(timeout_s=60)

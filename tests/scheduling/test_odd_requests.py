@@ -1,4 +1,4 @@
-"""Unusual requests: none is lost, and none hangs the crawl."""
+"""Unusual requests are neither lost, nor do they hang the crawl."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TIMELESS = spider_of("""
 
 
 def test_a_host_name_that_python_would_encode_for_hours_does_not_block_a_worker(tree: Tree) -> None:
-    """Links and redirects have hosts of 20,000 letters, and pages claim the encoding of host names."""
+    """Links and redirects have hosts of 20,000 letters, and pages claim an encoding for host names."""
     _, project = tree(spider=TIMELESS, pages=1)
     worker = project.run_to_end(timeout_s=60)
     assert project.count() == {"/odd?s=0": 1}
@@ -65,7 +65,7 @@ BRACKETS = spider_of("""
 
 
 def test_a_link_that_cannot_be_parsed_is_dropped(tree: Tree) -> None:
-    """Scrapy turns a wide bracket into a real one. Then the fingerprint or the slot would raise."""
+    """Scrapy turns a full-width bracket into a real one. Then the fingerprint or the slot would raise."""
     _, project = tree(spider=BRACKETS, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/plain?s=0", "/plain?s=0&in=%5Bquery%5D"], 2)
@@ -74,7 +74,7 @@ def test_a_link_that_cannot_be_parsed_is_dropped(tree: Tree) -> None:
 
 
 def test_a_priority_of_another_type_loses_nothing(tree: Tree) -> None:
-    """True counts as 1. None cannot be stored and stays in the worker. Too large a number is clamped."""
+    """True counts as 1, and a number that is too large is clamped. None makes the request local."""
     _, project = tree(spider=PRIORITIES, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/true?s=0", "/none?s=0", "/huge?s=0", "/plain?s=0"], 1)
@@ -82,9 +82,9 @@ def test_a_priority_of_another_type_loses_nothing(tree: Tree) -> None:
 
 
 def test_a_local_request_can_yield_itself_again(tree: Tree) -> None:
-    """`yield response.request` may poll: each request is crawled, and the parent is acked at the end.
+    """`yield response.request` may poll. Each request is crawled, and the parent is acked at the end.
 
-    The request's class may be one that Scrapy cannot copy.
+    This includes a request class that Scrapy cannot copy.
     """
     _, project = tree(spider=POLLING, pages=1)
     worker = project.run_to_end(timeout_s=30)
@@ -113,7 +113,7 @@ class Baker:
 
 
 def test_the_cookies_of_a_site_are_not_stored_with_each_retry(redis_url: str, tree: Tree) -> None:
-    """They are not stored with failures either: a site could make them 900 kB. The worker adds them again."""
+    """A site's cookies could be 900 kB, so failures are stored without them. The worker adds them again."""
     _, project = tree(spider=COOKIES % free_port(), pages=1)
     project.run_to_end(timeout_s=30)
     assert project.count("cookies") == {"small=1": 1}
@@ -161,9 +161,10 @@ SCHEMES = spider_of("""
 
 
 def test_a_page_cannot_lead_to_a_file_of_this_host(tree: Tree) -> None:
-    """The spider itself may open files: requests from start() are crawled, and so are their links.
+    """A spider may open files: file requests from start() are crawled, and so are their links.
 
-    A page may come from the web or an FTP server. The spider may keep a page's link until it is idle.
+    Links from the web or an FTP server must not lead to files, even if the spider keeps them until it is
+    idle.
     """
     _, project = tree(spider=SCHEMES, pages=1)
     worker = project.run_to_end(timeout_s=30)

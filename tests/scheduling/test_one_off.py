@@ -1,4 +1,4 @@
-"""`scrapy shell`, `fetch`, `view`, `parse` and `check` leave a crawl alone and need no Redis."""
+"""`scrapy shell`, `fetch`, `view`, `parse` and `check` leave a crawl unchanged, and need no Redis."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def site(start_site: StartSite) -> TreeSite:
 
 @pytest.fixture
 def crawl(redis_url: str, crawl_name: str) -> Iterator[LiveFrontier]:
-    """Yield a crawl with waiting entries and entries in flight with a worker on another host."""
+    """Yield a crawl with waiting entries, and entries in flight with a worker on another host."""
     with closing(LiveFrontier(redis_url, crawl_name)) as live:
         worker = HandWorker(live, "elsewhere")
         worker.exchange(*(put(n) for n in range(WAITING + IN_FLIGHT)), want=IN_FLIGHT)
@@ -46,7 +46,7 @@ def crawl(redis_url: str, crawl_name: str) -> Iterator[LiveFrontier]:
 
 
 def run_all(project: Project, site: TreeSite) -> dict[str, str]:
-    """Run the five commands at once; return each output with its log, and assert an exit code of 0."""
+    """Run the five commands at the same time, require exit status 0, and return each output with its log."""
     name, page = project.name, site.start_url
     commands = {
         "shell": ("shell", "-c", SHELL, "--spider", name, page),
@@ -55,7 +55,7 @@ def run_all(project: Project, site: TreeSite) -> dict[str, str]:
         "parse": ("parse", "--spider", name, "--depth", "2", page),
         "check": ("check", name),
     }
-    environ = project.environ() | {"BROWSER": "true"}  # the program that `view` opens: it ends at once
+    environ = project.environ() | {"BROWSER": "true"}  # the program that `view` opens, without effect
     running = {
         command: subprocess.Popen(
             project.command(*words),
@@ -87,8 +87,8 @@ def assert_all_worked(printed: dict[str, str], project: Project, site: TreeSite)
     assert "{'path': '/p/1'}" in printed["parse"]  # an item of depth 2
     assert "Ran 2 contracts" in printed["check"]
     assert "OK" in printed["check"]
-    # The commands fetch only their own pages: five times the root, once its children. (The shell of Scrapy
-    # 2.13 also runs start().)
+    # The commands fetch only their own pages: all five fetch the root, and one its children. (The shell of
+    # Scrapy 2.13 also runs start().)
     hits = {path: times for path, times in site.hits().items() if path != START}
     assert hits == {"/p/0": 5} | {f"/p/{child}": 1 for child in (1, 2, 3, 4)}
 
@@ -100,7 +100,7 @@ def test_one_off_commands_do_not_touch_a_waiting_crawl(
     make_project: MakeProject,
     start_proxy: StartProxy,
 ) -> None:
-    """Fifty entries wait and three are in flight. No command sends anything to Redis."""
+    """Fifty entries wait, and three are in flight. No command sends anything to Redis."""
     proxy = start_proxy(redis_url)
     project = make_project(
         [site.url(START)],
@@ -119,7 +119,7 @@ def test_one_off_commands_do_not_touch_a_waiting_crawl(
 
 
 def test_one_off_commands_start_no_embedded_redis(site: TreeSite, make_project: MakeProject) -> None:
-    """The project has no Redis, and ADDONS installs scrapy_dq. All five work; `%(dq_worker)s` is "local"."""
+    """ADDONS installs scrapy_dq, but the five commands need no Redis. `%(dq_worker)s` is "local"."""
     project = make_project(
         [site.url(START)],
         spider=SPIDER,

@@ -1,4 +1,4 @@
-"""`scrapy crawl` with scrapy_dq.RedisPipeline stores items in time and reports errors."""
+"""`scrapy crawl` with scrapy_dq.RedisPipeline stores items before their requests are acked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BY_ADDON = {"SCHEDULER": None, "DUPEFILTER_CLASS": None, "ADDONS": {"scrapy_dq.A
 
 
 def stored(client: redis.Redis, key: str) -> Counter[str]:
-    """Return how often the item of each page is under *key*, a list or a stream."""
+    """Return how often the item of each page is stored under *key*, a list or a stream."""
     if client.type(key) == b"stream":
         items = [fields[b"item"] for _, fields in client.xrange(key)]
     else:
@@ -33,7 +33,7 @@ def stored(client: redis.Redis, key: str) -> Counter[str]:
 
 
 def warnings_of(worker: Worker) -> list[str]:
-    """Return the warnings of Python or this package."""
+    """Return the warnings of Python and of scrapy_dq in the worker's log."""
     return re.findall(r"^.*(?:Deprecat|scrapy_dq.*WARNING:).*$", worker.text, re.M)
 
 
@@ -52,7 +52,7 @@ def warnings_of(worker: Worker) -> list[str]:
 def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
     tree: Tree, client: redis.Redis, look: Look, settings: dict[str, Any]
 ) -> None:
-    """This holds with either scheduler, and neither Scrapy nor scrapy_dq warns."""
+    """With both schedulers, each item is stored, and neither Scrapy nor scrapy_dq warns."""
     site, project = tree(settings={"ITEM_PIPELINES": PIPELINES} | settings, pages=60)
     worker = project.run_to_end(timeout_s=20)
     key = "stream of " + project.name if "REDIS_ITEMS_KEY" in settings else project.name + ":items"
@@ -68,7 +68,7 @@ def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
     client.delete(key)
 
 
-# A pipeline whose items use another connection, ITEMS_URL, than the crawl's requests.
+# This pipeline connects to ITEMS_URL, not to the Redis of the requests.
 OWN_REDIS = spider_of(
     """
 class OwnPipeline(RedisPipeline):
@@ -90,7 +90,7 @@ OWN_PIPELINES = {"tree_project.spiders.spider.OwnPipeline": 300, "support.tree_s
 
 @pytest.fixture
 def cut_off(redis_url: str, tree: Tree, start_proxy: StartProxy, client: redis.Redis) -> Callable[..., Any]:
-    """Return a function that starts a crawl and cuts its pipeline off when some items are stored."""
+    """Return a function that starts a crawl, and cuts its pipeline off after some items are stored."""
 
     def begin(pages: int, some: int, **more: Any) -> tuple[TreeSite, Project, str, Worker, RedisProxy]:
         proxy, own = start_proxy(redis_url), {"ITEM_PIPELINES": OWN_PIPELINES, "CONCURRENT_REQUESTS": 8}
@@ -108,10 +108,10 @@ def cut_off(redis_url: str, tree: Tree, start_proxy: StartProxy, client: redis.R
 def test_items_that_a_killed_worker_had_not_stored_are_scraped_again(
     cut_off: Callable[..., Any], client: redis.Redis
 ) -> None:
-    """The requests of waiting items are not acked, so a kill -9 at that moment loses none of them."""
+    """Requests with waiting items are not acked, so a kill -9 at that moment loses none of the items."""
     site, project, key, worker, proxy = cut_off(80, 20)
     wait_until(
-        lambda: len(project.count()) > len(project.count("item")), "callbacks ran whose items wait", 10
+        lambda: len(project.count()) > len(project.count("item")), "items of finished callbacks wait", 10
     )
     worker.kill()
     proxy.pass_through()
@@ -124,7 +124,7 @@ def test_items_that_a_killed_worker_had_not_stored_are_scraped_again(
 def test_a_stop_during_an_outage_gives_the_requests_back_and_fails_the_items(
     cut_off: Callable[..., Any], client: redis.Redis, look: Look, errors: Errors
 ) -> None:
-    """After SIGTERM and the grace, there is one ERROR, and Scrapy's for each item. The next crawl has all."""
+    """After SIGTERM and the grace, one ERROR reports it, and the next crawl stores all items."""
     site, project, key, worker, proxy = cut_off(60, 10, DQ_SHUTDOWN_GRACE=1)
     worker.terminate()
     assert worker.wait(20) == 0
@@ -160,7 +160,7 @@ class OwnPipeline(RedisPipeline):
 
 
 def test_a_subclass_of_the_pipeline_chooses_the_key(tree: Tree, client: redis.Redis, errors: Errors) -> None:
-    """`item_key` chooses it. One of 30 items cannot be serialized; another program owns one of three keys."""
+    """One of the items cannot be serialized, and one of the three keys belongs to another program."""
     _, project = tree(
         spider=OWN_ITEMS,
         settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.OwnPipeline": 300}},
@@ -189,7 +189,7 @@ def padded(item):
 
 
 def test_an_item_that_is_too_large_for_redis_fails_alone(tree: Tree, client: redis.Redis) -> None:
-    """Redis closes the connection because the item is too large. No other item waits behind it."""
+    """Redis closes the connection when the item is too large. Other items are still stored."""
     site, project = tree(
         spider=HUGE_ITEM,
         settings={
@@ -223,7 +223,7 @@ def test_settings_that_cannot_be_used_end_the_crawl_at_its_start(
 def test_items_go_to_the_embedded_redis_if_none_is_named(
     make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """The pipeline and the scheduler of a process share it. The last one to leave stops it."""
+    """The pipeline and the scheduler of a process share it, and the last of them stops it."""
     site = start_site(pages=20)
     project = make_project([site.start_url], settings={"ITEM_PIPELINES": PIPELINES})
     worker = project.run_to_end(timeout_s=30)

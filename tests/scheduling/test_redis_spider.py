@@ -1,4 +1,4 @@
-"""RedisSpider: other programs feed start requests through Redis while the spider runs."""
+"""RedisSpider: other programs feed it start requests through Redis while it runs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ def spider(*lines: str) -> str:
 
 @pytest.fixture
 def fed(make_project: MakeProject, start_site: StartSite, redis_url: str) -> Tree:
-    """Return a function that makes a site, SITE, and a project with a fed spider.
+    """Return a function that makes a site, SITE, and a project with a RedisSpider.
 
-    Its arguments: more *lines* of the spider's class, the tree's, *more* of the module, and settings.
+    Its arguments are *lines* of the spider's class, options of the site, *more* lines of the module, and
+    settings.
     """
 
     def make(
@@ -52,14 +53,14 @@ def key(project: Project) -> str:
 
 
 def targets(site: TreeSite) -> list[str]:
-    """Return the targets of all requests to the site, with repeats."""
+    """Return the targets of all requests to the site, with repetitions."""
     return sorted(site.hits().elements())
 
 
 def test_start_payloads_are_crawled_and_an_idle_spider_closes(
     fed: Tree, client: redis.Redis, look: Look
 ) -> None:
-    """Payloads are bare URLs, or JSON with method, meta and form data. In the end the run is finished."""
+    """Payloads are bare URLs, or JSON with method, meta or form data. At the end, the run is finished."""
     site, project = fed(pages=40)
     client.rpush(
         key(project),
@@ -77,10 +78,10 @@ def test_start_payloads_are_crawled_and_an_idle_spider_closes(
 
 
 def test_without_an_idle_time_the_spider_stays_open(fed: Tree, client: redis.Redis, look: Look) -> None:
-    """With MAX_IDLE_TIME_BEFORE_CLOSE = 0, the default, it never closes. Two workers share the payloads."""
+    """MAX_IDLE_TIME_BEFORE_CLOSE = 0, the default, keeps the spider open. Two workers share the payloads."""
     site, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=0, pages=3)
     workers = project.start_workers(2)
-    wait_until(lambda: look(project).census.workers == 2, "both have joined", 30)
+    wait_until(lambda: look(project).census.workers == 2, "both workers have joined", 30)
     for round_ in range(3):
         client.rpush(key(project), *(site.url(f"/p/2?{round_}-{n}") for n in range(5)))
         wait_until(lambda r=round_: sum(site.hits().values()) == 5 * (r + 1), "all are crawled", 20)
@@ -94,7 +95,7 @@ def test_without_an_idle_time_the_spider_stays_open(fed: Tree, client: redis.Red
 
 @pytest.mark.parametrize("kind", ["SET", "ZSET"])
 def test_sets_and_sorted_sets_feed_a_spider(fed: Tree, client: redis.Redis, kind: str) -> None:
-    """REDIS_START_URLS_AS_SET and _AS_ZSET name the key's type. The highest score comes first."""
+    """REDIS_START_URLS_AS_SET and _AS_ZSET name the type of the key. The highest score comes first."""
     site, project = fed(**{f"REDIS_START_URLS_AS_{kind}": True, "CONCURRENT_REQUESTS": 1})
     urls = [site.url(f"/p/{k}") for k in range(4, 9)]
     if kind == "SET":
@@ -115,7 +116,7 @@ def test_streams_feed_a_spider_and_finished_messages_are_acknowledged(fed: Tree,
             key(project), {"data": site.url(path)} if n % 2 else {"url": site.url(path), "method": "GET"}
         )
     killed = project.start_worker()
-    wait_until(lambda: site.hits()["/p/5"], "it is asked for", 20)
+    wait_until(lambda: site.hits()["/p/5"], "the page is requested", 20)
     assert client.xpending(key(project), group)["min"] == first
     killed.kill()
     site.set_latency(0)
@@ -127,7 +128,7 @@ def test_streams_feed_a_spider_and_finished_messages_are_acknowledged(fed: Tree,
 
 
 def test_a_spider_can_be_fed_by_several_keys(fed: Tree, client: redis.Redis) -> None:
-    """The class's `redis_key` wins over the setting. %(name)s is the spider's name."""
+    """The class's `redis_key` has precedence over the setting. %(name)s is the spider's name."""
     site, project = fed('redis_key = ["%(name)s:urgent", "%(name)s:other"]', REDIS_START_URLS_KEY="unused")
     client.rpush(f"{project.name}:other", site.url("/p/8"))
     client.rpush(f"{project.name}:urgent", site.url("/p/7"))
@@ -168,7 +169,7 @@ BAD = {
 def test_a_payload_that_makes_no_request_becomes_a_dead_letter(
     fed: Tree, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
-    """Each has a reason, but the log does not have all reasons. The payloads between them are crawled."""
+    """Each of these payloads has a reason, but not all reasons are logged. Other payloads are crawled."""
     site, project = fed()
     for n, payload in enumerate(BAD):
         client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
@@ -184,7 +185,7 @@ def test_a_payload_that_makes_no_request_becomes_a_dead_letter(
 
 
 def test_the_meta_of_a_payload_becomes_the_meta_of_its_request(fed: Tree, client: redis.Redis) -> None:
-    """As with scrapy-redis, Scrapy's middlewares obey it and callbacks can read it."""
+    """As with scrapy-redis, Scrapy's middlewares obey the meta, and callbacks can read it."""
     site, project = fed(
         "def parse(self, response):",
         "    self.record('page', f'{response.status} {response.meta[\"own\"]}')",
@@ -198,7 +199,7 @@ def test_the_meta_of_a_payload_becomes_the_meta_of_its_request(fed: Tree, client
 def test_payloads_of_other_hosts_are_not_fetched_with_the_method_of_the_docs(
     fed: Tree, start_site: StartSite, client: redis.Redis
 ) -> None:
-    """Scrapy's offsite middleware drops them, and redirects to other hosts, whatever their meta is."""
+    """Scrapy's offsite middleware drops them, and redirects to other hosts, whatever the meta contains."""
     other = start_site(pages=9)
     elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
     docs = (Path(__file__).parents[2] / "docs" / "from-scrapy-redis.md").read_text("utf-8")
@@ -228,7 +229,7 @@ OWN = (
 def test_meta_from_a_payload_cannot_run_code_through_a_method_of_the_spider(
     fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """Its request cannot be stored, and its worker crawls it only after the same checks."""
+    """A request that cannot be stored passes the same checks before its own worker crawls it."""
     site, project = fed(*OWN)
     for page, meta in enumerate(({}, {"referrer_policy": "os.abort"}, {"download_slot": "\n"}), 1):
         client.rpush(key(project), json.dumps({"url": site.url(f"/p/{page}"), "meta": meta}))
@@ -242,7 +243,7 @@ def test_meta_from_a_payload_cannot_run_code_through_a_method_of_the_spider(
 def test_a_project_can_override_make_request_from_data(
     fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """It may yield several requests with any callback. An exception or no request gives a reason."""
+    """The method may yield requests with any callback. Its exception becomes the reason of a dead letter."""
     site, project = fed(
         "def make_request_from_data(self, data):",
         "    if data == b'none':",
@@ -256,7 +257,7 @@ def test_a_project_can_override_make_request_from_data(
     )
     client.rpush(key(project), "3", "what?", "2")
     worker = project.run_worker()
-    # The requests are filtered, so the second payload's are duplicates of the first one's.
+    # The requests are filtered, so the last payload's requests are duplicates of the first payload's.
     assert targets(site) == ["/p/8?0", "/p/8?1", "/p/8?2"]
     assert [event.event for event in project.events()] == ["own"] * 3
     assert reasons(project) == ["ValueError: invalid literal for int() with base 10: b'what?'"]
@@ -264,7 +265,7 @@ def test_a_project_can_override_make_request_from_data(
 
 
 def test_the_spiders_own_start_requests_also_run(fed: Tree, client: redis.Redis) -> None:
-    """Older spiders have `start_requests`. `start_urls` are not crawled."""
+    """Older spiders define `start_requests`. A RedisSpider's `start_urls` are not crawled."""
     site, project = fed(
         "start_urls = [SITE + '/p/7']",
         "def start_requests(self):",
@@ -278,7 +279,7 @@ def test_the_spiders_own_start_requests_also_run(fed: Tree, client: redis.Redis)
 def test_a_method_that_makes_no_request_leaves_a_reason(
     fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """The reasons distinguish None, an empty list and an object that is not a Request."""
+    """The reasons distinguish None and an empty list from objects that are not a Request."""
     _, project = fed(
         "def make_request_from_data(self, data):",
         "    return {b'none': None, b'empty': [], b'item': {'a': 1}, b'number': 7}[data]",
@@ -297,11 +298,11 @@ def test_a_method_that_makes_no_request_leaves_a_reason(
 def test_a_crawl_waits_until_a_start_key_of_another_type_is_repaired(
     fed: Tree, client: redis.Redis, errors: Errors
 ) -> None:
-    """One ERROR names the key. When the user has repaired it, the crawl continues."""
+    """One ERROR names the key. After the user has deleted it, the crawl continues."""
     site, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=2)
     client.set(key(project), "mine")
     worker = project.start_worker()
-    wait_until(lambda: errors(worker), "the key was told", 20)
+    wait_until(lambda: errors(worker), "the error is logged", 20)
     client.delete(key(project))
     client.rpush(key(project), site.url("/p/8"))
     assert project.wait() == ["finished"]
@@ -327,7 +328,7 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Pic
 def test_a_payload_whose_request_stays_in_its_worker_is_in_flight(
     fed: Tree, client: redis.Redis, look: Look, callback: str, settings: dict[str, Any]
 ) -> None:
-    """It cannot be stored, or the fingerprinter raises. If its worker dies, another one makes it again."""
+    """If the worker dies, another one makes the request from the payload again."""
     site, project = fed(
         "def make_request_from_data(self, data):",
         f"    return scrapy.Request(data.decode(), callback={callback})",
@@ -337,16 +338,16 @@ def test_a_payload_whose_request_stays_in_its_worker_is_in_flight(
     )
     client.rpush(key(project), site.url("/p/8?s=60"))
     worker = project.start_worker()
-    wait_until(lambda: site.hits(), "it is under way", 20)
+    wait_until(lambda: site.hits(), "the page is requested", 20)
     assert look(project).census.in_flight == 1
     worker.kill()
     worker = project.start_worker()
-    wait_until(lambda: sum(site.hits().values()) == 2, "it is crawled again", 30)
+    wait_until(lambda: sum(site.hits().values()) == 2, "the page is requested again", 30)
     worker.kill()
 
 
 def test_a_plain_spider_waits_for_the_idle_time(tree: Tree, look: Look) -> None:
-    """SCHEDULER_IDLE_BEFORE_CLOSE works with any spider and never blocks the event loop."""
+    """SCHEDULER_IDLE_BEFORE_CLOSE works with any spider, and never blocks the event loop."""
     settings = {"SCHEDULER_IDLE_BEFORE_CLOSE": 1}
     _, project = tree(settings=settings, pages=3)
     worker = project.run_to_end()
@@ -373,7 +374,7 @@ def test_an_attribute_that_cannot_be_used_is_refused(attribute: str, value: Any,
 
 
 def test_the_spider_has_the_server_attribute_of_scrapy_redis(fed: Tree, client: redis.Redis) -> None:
-    """`self.server` is a client of the same Redis for rare uses."""
+    """`self.server` is a client of the crawl's Redis, for rare calls."""
     site, project = fed(
         "def parse(self, response):", "    self.server.set(self.redis_key + ':seen', response.url)"
     )
@@ -383,7 +384,7 @@ def test_the_spider_has_the_server_attribute_of_scrapy_redis(fed: Tree, client: 
 
 
 def test_a_spider_whose_run_is_over_does_not_listen(fed: Tree, client: redis.Redis) -> None:
-    """The run of its DQ_RUN_NAME is over. It closes, and payloads wait for another worker."""
+    """The run of this DQ_RUN_NAME is over, so the spider closes, and its payloads wait for another worker."""
     site, project = fed(DQ_RUN_NAME="monday")
     client.rpush(key(project), site.url("/p/8"))
     assert project.run_worker().close_reason == "finished"
@@ -395,7 +396,7 @@ def test_a_spider_whose_run_is_over_does_not_listen(fed: Tree, client: redis.Red
 
 
 def test_a_spider_fed_through_the_embedded_redis_logs_a_hint(fed: Tree, make_project: MakeProject) -> None:
-    """After a migration, programs may push to localhost:6379, which no worker reads."""
+    """After a migration, programs may still push to localhost:6379, which no worker reads."""
     says = "programs that push to a Redis server do not use it. Set REDIS_URL to that server"
     assert says in make_project([], spider=spider(), settings=QUICK).run_worker().text
     assert says not in fed()[1].run_worker().text
@@ -404,7 +405,7 @@ def test_a_spider_fed_through_the_embedded_redis_logs_a_hint(fed: Tree, make_pro
 def test_under_another_scheduler_a_redis_spider_warns_that_it_is_not_fed(
     fed: Tree, client: redis.Redis, start_site: StartSite
 ) -> None:
-    """With DQ_ENABLED = False or another SCHEDULER, the keys do not change."""
+    """With DQ_ENABLED = False or another SCHEDULER, the start keys stay unchanged."""
     site, project = fed(DQ_ENABLED=False, pages=2)
     client.rpush(key(project), site.start_url)
     worker = project.run_worker()
@@ -414,7 +415,7 @@ def test_under_another_scheduler_a_redis_spider_warns_that_it_is_not_fed(
 
 
 def test_a_payload_that_kills_its_worker_is_given_back(fed: Tree, client: redis.Redis, look: Look) -> None:
-    """It is killed while it makes a request from it. The claim is in flight, and the next worker takes it."""
+    """A method of the spider kills its worker. The next worker gets the claimed payloads."""
     site, project = fed(
         "def make_request_from_data(self, data):",
         "    import os, pathlib, signal",
@@ -432,8 +433,8 @@ def test_a_payload_that_kills_its_worker_is_given_back(fed: Tree, client: redis.
 
 
 def test_an_idle_spider_asks_redis_twice_a_second(fed: Tree, client: redis.Redis, look: Look) -> None:
-    """Redis does not notify it of new payloads. It checks for them in its usual exchanges."""
+    """Redis does not notify the spider of new payloads. The spider's usual exchanges look for them."""
     _, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
     worker = project.run_worker()
-    # The first pauses are shorter: 20 ms, then doubled each time. From 0.5 s on they are 0.4 to 0.5 s.
+    # The first pauses are shorter: 20 ms, and twice as long each time. Later they are 0.4 to 0.5 s long.
     assert 10 <= worker.stats["dq/exchanges"] <= 5 / 0.4 + 8

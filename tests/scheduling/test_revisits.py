@@ -1,4 +1,4 @@
-"""Real crawls of a changing site visit pages again: docs/continuous.md."""
+"""Real crawls of a changing site that visit pages again: docs/continuous.md."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Crawl = Callable[..., tuple[ChangingSite, Project]]
 
 @pytest.fixture
 def crawl(redis_url: str, make_project: MakeProject) -> Iterator[Crawl]:
-    """Return a function that starts a site and makes a project that crawls it from `/`."""
+    """Return a function that starts a site, and makes a project that crawls it from `/`."""
     sites: list[ChangingSite] = []
 
     def begin(
@@ -72,13 +72,13 @@ def crawl(redis_url: str, make_project: MakeProject) -> Iterator[Crawl]:
 
 
 def visited(site: ChangingSite, least: int, *paths: str) -> None:
-    """Wait until the site has received *least* more requests for each path."""
+    """Wait until the site has received *least* more requests for each of *paths*."""
     before = Counter(hit.path for hit in site.hits)
     wait_until(lambda: all(site.count(p) - before[p] >= least for p in paths), "pages are visited", 20)
 
 
 def done(project: Project) -> Counter[str]:
-    """Return how often each page's callback has run."""
+    """Return how often the callback of each page has run."""
     return Counter(event.path for event in project.events() if event.event == "done")
 
 
@@ -88,7 +88,7 @@ def end(worker: Worker) -> None:
 
 
 def test_pages_are_visited_until_the_crawl_is_stopped(crawl: Crawl, look: Look) -> None:
-    """Workers are killed and started. Each page always has one entry."""
+    """A worker is killed and another one started. Each page always has exactly one entry."""
     site, project = crawl(a=Answer("<a href='/b'>"), b=Answer("<a href='/a'>"))
     worker = project.start_worker()
     visited(site, 3, "/", "/a", "/b")
@@ -104,7 +104,7 @@ def test_pages_are_visited_until_the_crawl_is_stopped(crawl: Crawl, look: Look) 
 def test_an_unchanged_page_is_not_sent_and_reaches_no_callback(
     crawl: Crawl,
 ) -> None:
-    """After an ETag, the next request is conditional. A 304 means an unchanged page, not an error."""
+    """After a response with an ETag, the next request is conditional. A 304 means an unchanged page."""
     site, project = crawl(a=Answer("one", etag='"1"'))
     worker = project.start_worker()
     visited(site, 3, "/a")
@@ -121,7 +121,7 @@ def test_an_unchanged_page_is_not_sent_and_reaches_no_callback(
 
 
 def test_a_page_that_is_gone_is_not_visited_again(crawl: Crawl, look: Look) -> None:
-    """Pages with 404 and 410 are gone. Other pages stay."""
+    """Pages with 404 and 410 are gone. Other pages are visited as before."""
     site, project = crawl(a=Answer(), b=Answer(), c=Answer())
     worker = project.start_worker()
     visited(site, 2, "/a", "/b", "/c")
@@ -131,7 +131,7 @@ def test_a_page_that_is_gone_is_not_visited_again(crawl: Crawl, look: Look) -> N
         census = look(project).census
         return census.waiting + census.delayed + census.in_flight
 
-    wait_until(lambda: there() <= 2, "they end", 20)
+    wait_until(lambda: there() <= 2, "two pages are gone", 20)
     counts = site.count("/a"), site.count("/b")
     visited(site, 2, "/", "/c")
     assert (site.count("/a"), site.count("/b")) == counts
@@ -140,13 +140,13 @@ def test_a_page_that_is_gone_is_not_visited_again(crawl: Crawl, look: Look) -> N
 
 
 def test_each_visit_of_a_page_has_its_own_retries(crawl: Crawl, look: Look) -> None:
-    """Each visit has its own retries. When they are used up, the next visit comes as after a success."""
+    """When the retries of a visit are used up, the next visit comes at the same time as after a success."""
     site, project = crawl(a=Answer("fine", busy=2))
     worker = project.start_worker()
-    wait_until(lambda: done(project)["a"] >= 1, "it is answered", 20)
+    wait_until(lambda: done(project)["a"] >= 1, "the page is parsed", 20)
     assert site.count("/a") == 3
     site.pages["/a"].busy = 6  # two visits with three retries each would need 8
-    wait_until(lambda: site.pages["/a"].busy == 0 and done(project)["a"] >= 3, "it is answered", 20)
+    wait_until(lambda: site.pages["/a"].busy == 0 and done(project)["a"] >= 3, "the page is parsed again", 20)
     end(worker)
     assert look(project).census.delayed + look(project).census.waiting == 2
     assert worker.stats.get("retry/max_reached", 0) == 1
@@ -155,7 +155,7 @@ def test_each_visit_of_a_page_has_its_own_retries(crawl: Crawl, look: Look) -> N
 def test_a_page_whose_retry_cannot_be_stored_is_visited_again(
     crawl: Crawl,
 ) -> None:
-    """The retry stays in this worker. The page is stored in its original form."""
+    """The retry stays local. The page is stored for its next visit in its original form."""
     holding = {"DOWNLOADER_MIDDLEWARES": {"tree_project.holding.Holding": 1}}
     site, project = crawl(holding, a=Answer("fine", busy=2))
     (project.folder / "tree_project" / "holding.py").write_text(
@@ -170,7 +170,7 @@ def test_a_page_whose_retry_cannot_be_stored_is_visited_again(
 
 
 def test_a_page_that_moves_is_visited_at_its_new_place(crawl: Crawl, look: Look) -> None:
-    """Its old place is not visited again, even if it was a start request, which is not filtered."""
+    """The old place is not visited again, even if it was an unfiltered start request."""
     site, project = crawl(a=Answer(status=301, location="/b"))
     site.pages |= {
         "/b": Answer(),
@@ -186,7 +186,7 @@ def test_a_page_that_moves_is_visited_at_its_new_place(crawl: Crawl, look: Look)
 
 @pytest.mark.parametrize("fed", [False, True])
 def test_a_page_that_is_not_filtered_stays_known(crawl: Crawl, redis_url: str, fed: bool) -> None:
-    """A worker that was declared dead may put it again at any time. Otherwise there would be two pages."""
+    """A worker that was declared dead may put the page again at any time, so its token must stay stored."""
     site, project = crawl(None, FED_SPIDER if fed else SPIDER)
     site.pages |= {"/": Answer(status=302, location="/home"), "/home": Answer()}
     admitted = keys.prefix(project.name) + "admitted"
@@ -202,7 +202,7 @@ def test_a_page_that_is_not_filtered_stays_known(crawl: Crawl, redis_url: str, f
 def test_a_page_that_moves_does_not_pass_on_its_conditions(
     crawl: Crawl,
 ) -> None:
-    """The first request to the new place is unconditional, even if the ETag is the same."""
+    """The first request to the new place has no condition, even if the ETag is the same."""
     site, project = crawl(a=Answer("one", etag='"1"'))
     worker = project.start_worker()
     visited(site, 2, "/a")
@@ -215,7 +215,7 @@ def test_a_page_that_moves_does_not_pass_on_its_conditions(
 
 
 def test_a_request_can_have_its_own_policy(crawl: Crawl, look: Look, reasons: Reasons) -> None:
-    """A policy may be seconds, words or False. Any other value makes a dead letter with the reason."""
+    """A policy may be seconds, words or False. Any other value makes a dead letter."""
     links = ("a?revisit=false", "b?revisit=1s", "c?revisit=fixed:1s", "d?revisit=banana", "e?revisit=12")
     site, project = crawl({"DQ_REVISIT": "meta"})
     site.pages |= {"/": Answer("".join(f'<a href="/{link}">' for link in links))}
@@ -233,22 +233,22 @@ def test_a_request_can_have_its_own_policy(crawl: Crawl, look: Look, reasons: Re
 def test_a_part_of_a_page_is_fetched_at_each_visit_of_the_page(
     crawl: Crawl, look: Look, redis_url: str
 ) -> None:
-    """A request that a page yields with dont_filter runs at each visit of the page, and only then."""
+    """A request that a page yields with dont_filter is sent at each visit of the page, and only then."""
     site, project = crawl(a=Answer("<a href='/part?unfiltered'>"))
     site.pages["/part?unfiltered"] = Answer()
     worker = project.start_worker()
     visited(site, 8, "/a", "/part?unfiltered")
     admitted = keys.prefix(project.name) + "admitted"
-    with connect_url(redis_url) as client:  # otherwise each visit would leave a token
+    with connect_url(redis_url) as client:  # otherwise each visit would leave a token in Redis
         wait_until(lambda: client.scard(admitted) < site.count("/a") / 2, "tokens are forgotten", 20)
     end(worker)
-    assert site.count("/part?unfiltered") <= site.count("/a") + 1  # only a kill may repeat it
+    assert site.count("/part?unfiltered") <= site.count("/a") + 1  # only a kill may repeat the request
     assert look(project).census.delayed <= 2
 
 
 @pytest.mark.parametrize("policy", ["fixed:1s", "meta"])
 def test_a_start_payload_is_visited_as_a_page(crawl: Crawl, look: Look, redis_url: str, policy: str) -> None:
-    """It is a page although it is not filtered. With "meta", it needs a policy."""
+    """A start payload is a page, although it is not filtered. With "meta", its meta must have a policy."""
     settings = {"DQ_REVISIT": policy}
     site, project = crawl(settings, FED_SPIDER, a=Answer(), b=Answer())
     fed = {"url": site.url("/a"), "meta": {"dq_revisit": "fixed:1s"} if policy == "meta" else {}}
@@ -266,7 +266,7 @@ def test_a_start_payload_is_visited_as_a_page(crawl: Crawl, look: Look, redis_ur
 def test_a_page_that_was_visited_once_is_visited_again_after_a_failure(
     crawl: Crawl, look: Look, broken: Answer
 ) -> None:
-    """A page whose first visit fails is kept as failed, as without revisits."""
+    """A page whose first visit fails is stored as failed, as without revisits."""
     spider = SPIDER.replace(", errback=self.errback", "")
     site, project = crawl({"RETRY_ENABLED": False}, spider, a=Answer("fine"), b=broken)
     worker = project.start_worker()
@@ -280,7 +280,7 @@ def test_a_page_that_was_visited_once_is_visited_again_after_a_failure(
 
 
 def test_a_policy_can_be_added_and_removed_during_a_crawl(crawl: Crawl, look: Look) -> None:
-    """Earlier requests of start() are known. Without the policy, each page is crawled one last time."""
+    """Requests from start() are known from before. Without the policy, each page is crawled one last time."""
     site, project = crawl()
     site.pages |= {"/": Answer("<a href='/a?delayed'>"), "/a?delayed": Answer()}
     worker = project.start_worker(settings={"DQ_REVISIT": ""})
@@ -299,7 +299,7 @@ def test_a_policy_can_be_added_and_removed_during_a_crawl(crawl: Crawl, look: Lo
 
 @pytest.mark.parametrize("kind", ["body", "field"])
 def test_a_change_of_the_body_or_a_field_is_detected(crawl: Crawl, kind: str) -> None:
-    """The body decides, or only a field of the items. The policy is the project's own."""
+    """Either the body decides, or only a field of the items. The policy class is the project's own."""
     policy = "tree_project.policy.Noting" + ", field=price" * (kind == "field")
     site, project = crawl({"DQ_REVISIT": policy}, a=Answer("<b>1</b>"))
     (project.folder / "tree_project" / "policy.py").write_text(
@@ -328,7 +328,7 @@ def test_a_change_of_the_body_or_a_field_is_detected(crawl: Crawl, kind: str) ->
 
 @pytest.mark.parametrize("returns", ["'text'", "1e12", "1 / 0"])
 def test_a_policy_that_fails_is_reported_once(crawl: Crawl, look: Look, returns: str) -> None:
-    """The page is still visited again. If its first visit fails, this is after a day."""
+    """The page is still visited again, after a day if its first visit fails."""
     site, project = crawl({"DQ_REVISIT": "tree_project.policy.Bad"}, a=Answer(), b=Answer())
     (project.folder / "tree_project" / "policy.py").write_text(
         "import scrapy_dq\n"
@@ -337,7 +337,7 @@ def test_a_policy_that_fails_is_reported_once(crawl: Crawl, look: Look, returns:
         f"        return {returns}\n"
     )
     worker = project.start_worker()
-    wait_until(lambda: look(project).census.delayed == 3, "all were visited", 20)
+    wait_until(lambda: look(project).census.delayed == 3, "all pages are visited", 20)
     end(worker)
     assert site.count("/a") == 1
     log = worker.text
@@ -358,7 +358,7 @@ def test_a_policy_that_fails_is_reported_once(crawl: Crawl, look: Look, returns:
 def test_an_invalid_policy_is_refused(
     crawl: Crawl, settings: dict[str, Any], says: str, errors: Errors
 ) -> None:
-    """One line refuses it before the worker joins the crawl."""
+    """One line refuses the policy before the worker joins the crawl."""
     site, project = crawl(settings)
     worker = project.start_worker()
     worker.wait()

@@ -1,4 +1,4 @@
-"""Scrapy runs crawlers without `scrapy crawl`: several in a process, or without a reactor."""
+"""Crawlers without `scrapy crawl`: several in one process, one after another, or without a reactor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.tree_spider import spider_of
 
 Look = Callable[[str], Overview]
 
-# Two spiders. The second has its own settings and is recorded as "other".
+# The second spider has its own settings, and its pages are recorded as "other".
 SPIDERS = spider_of("""
 class OtherSpider(TreeSpider):
     name = SPIDER_NAME + "-other"
@@ -67,7 +67,7 @@ reactor.run()
 def test_two_crawlers_of_a_spider_and_another_spider_can_share_a_process(
     process: str, redis_url: str, tree: Tree, start_script: StartScript, look: Look
 ) -> None:
-    """Two crawlers of a spider share its crawl. The other spider's custom_settings name its own crawl."""
+    """Two crawlers of a spider share its crawl. The other spider's custom_settings name another crawl."""
     if not hasattr(scrapy.crawler, process):
         pytest.skip(f"this Scrapy has no {process}")
     site, project = tree(spider=SPIDERS, pages=60, latency_s=0.01)
@@ -80,7 +80,7 @@ def test_two_crawlers_of_a_spider_and_another_spider_can_share_a_process(
     with connect_url(redis_url) as client:
         (stored,) = client.hmget(keys.meta(project.name), "spider_args")
     assert list(json.loads(stored)) == ["part"]
-    # The other spider crawls the pages by number: oldest first, one request at a time.
+    # The other spider crawls the pages by number: the oldest first, one request at a time.
     assert [e.path for e in project.events() if e.event == "other"] == [f"/p/{k}" for k in range(60)]
     assert look(f"custom-{project.name}-other").phase == "finished"
     assert look(f"{project.name}-other").phase == "absent"
@@ -89,7 +89,7 @@ def test_two_crawlers_of_a_spider_and_another_spider_can_share_a_process(
 def test_starting_a_spider_again_after_its_end_begins_a_new_run(
     tree: Tree, start_script: StartScript, look: Look
 ) -> None:
-    """If a CrawlerRunner starts the spider again after its end, it crawls everything again."""
+    """A CrawlerRunner starts the spider a second time after its end, so all pages are crawled again."""
     site, project = tree(pages=20)
     script = start_script(project, ONE_BY_ONE)
     assert script.wait(30) == 0
@@ -121,7 +121,7 @@ IDLE = spider_of("""
 
 
 def test_a_spider_idle_handler_can_add_requests(tree: Tree) -> None:
-    """A request from spider_idle, and one from a timer during DontCloseSpider, open the run again."""
+    """Requests from spider_idle, or from a timer after DontCloseSpider, open the run again."""
     _, project = tree(spider=IDLE, pages=5)
     worker = project.run_to_end(timeout_s=20)
     order = [(e.event, e.path) for e in project.events() if e.event in ("idle", "done")]
@@ -144,7 +144,7 @@ def test_a_spider_idle_handler_can_add_requests(tree: Tree) -> None:
 )
 def test_scrapy_without_a_reactor_crawls(tree: Tree) -> None:
     """With TWISTED_REACTOR_ENABLED = False, two workers share a crawl with redirects and retries."""
-    # With a run name, a late worker finds the run finished and does not begin the next one.
+    # With a run name, a late worker finds the run finished, and starts no new run.
     site, project = tree(
         settings={"TWISTED_REACTOR_ENABLED": False, "DQ_RUN_NAME": "only"},
         pages=40,
@@ -158,7 +158,7 @@ def test_scrapy_without_a_reactor_crawls(tree: Tree) -> None:
     assert sum(worker.stats.get("dq/acked", 0) for worker in workers) == 40 + 6 + 8
 
 
-# Scrapy's exit code for any scheduler that does not open. Scrapy 2.14 exits with 0.
+# This scheduler shows Scrapy's exit code if a scheduler does not open. Scrapy 2.14 exits with 0.
 UNOPENED = (
     SPIDER
     + """\
@@ -173,7 +173,7 @@ class Unopened(Scheduler):
 
 
 def test_another_reactor_is_refused(tree: Tree, errors: Errors, look: Look) -> None:
-    """With SelectReactor, the first ERROR line names TWISTED_REACTOR. It fails and stores nothing."""
+    """With SelectReactor, the first ERROR line names TWISTED_REACTOR, and the worker stores nothing."""
     _, project = tree(spider=UNOPENED, pages=1)
     select = {"TWISTED_REACTOR": "twisted.internet.selectreactor.SelectReactor"}
     worker = project.start_worker(settings=select)

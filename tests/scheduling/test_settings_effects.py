@@ -1,4 +1,4 @@
-"""Scrapy's settings have the same effect as with Scrapy's own scheduler, or a log line says otherwise."""
+"""Scrapy's settings have the same effect as with Scrapy's own scheduler, or a log line reports it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pages_of(project: Project, worker: Worker) -> list[str]:
 
 
 def test_closespider_limits_leave_a_crawl_that_resumes(tree: Tree, look: Look) -> None:
-    """After CLOSESPIDER_ITEMCOUNT and CLOSESPIDER_PAGECOUNT, the third worker crawls only the rest."""
+    """After two workers have stopped at their limits, the third worker crawls only the rest."""
     site, project = tree(settings={"CONCURRENT_REQUESTS": 4}, pages=150, latency_s=0.02)
     for limit in ("CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_PAGECOUNT"):
         worker = project.run_worker(settings={limit: 10}, timeout_s=20)
@@ -51,7 +51,7 @@ PAUSING = spider_of("""
 
 
 def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look: Look) -> None:
-    """During engine.pause() it leases nothing, its beats continue and it keeps its page until unpause()."""
+    """A worker in engine.pause() leases nothing and keeps its page, and its heartbeat continues."""
     _, project = begin(PAUSING, settings={"CONCURRENT_REQUESTS": 2, "DQ_WORKER_TTL": 1})
     worker = project.start_worker()
 
@@ -62,11 +62,11 @@ def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look
         census = look(project).census
         return census.in_flight >= 4 and census.waiting <= 3
 
-    wait_until(has_leased_ahead, "the gate and two slow pages run, another one is in the buffer", 20)
+    wait_until(has_leased_ahead, "the worker has leases in its buffer", 20)
     (project.folder / "pause").touch()
     wait_until(lambda: waiting() == 4, "the buffer is given back", 10)
     beat = look(project).members[0].beat
-    wait_until(lambda: look(project).members[0].beat >= beat + 9, "beats go on for 1.5 TTL", 10)
+    wait_until(lambda: look(project).members[0].beat >= beat + 9, "the heartbeat continues for 1.5 TTL", 10)
     assert waiting() == 4
     assert len(project.count()) == 2
     (project.folder / "unpause").touch()
@@ -78,12 +78,12 @@ def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look
 
 
 def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: StartProxy) -> None:
-    """ADDONS and FEEDS with %(dq_worker)s suffice: a feed file has the item of each acked page."""
+    """With ADDONS, and %(dq_worker)s in FEEDS, the feed files have the items of each acked page."""
     site, project = tree(
         settings={
             "SCHEDULER": None,
             "DUPEFILTER_CLASS": None,
-            "CONCURRENT_REQUESTS": 4,  # so that the quarantine gets few leases after the kill
+            "CONCURRENT_REQUESTS": 4,  # so that few leases are quarantined after the kill
             "ADDONS": {"scrapy_dq.Addon": 500},
             "FEEDS": {"items/%(name)s-%(dq_worker)s.jsonl": {"format": "jsonlines"}},
         },
@@ -97,14 +97,14 @@ def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: StartProxy) 
     assert second.close_reason == "finished"
     feeds = list((project.folder / "items").iterdir())
     assert len(feeds) == 2
-    # The worker's death may have left a torn line of the page at work.
+    # The killed worker may have left a torn line of a page that was in progress.
     lines = [line for feed in feeds for line in feed.read_text().splitlines() if line.endswith("}")]
     items = [json.loads(line)["path"] for line in lines]
     assert set(items) == site.paths
     assert len(items) - 150 <= second.stats["dq/reclaimed"]
 
 
-# A worker does 20 pages until the file `go` exists, so that a kill comes before the end.
+# A worker stops after 20 pages until the file `go` exists, so that it is killed before the end.
 GATED = spider_of("""
     pages = 0
 
@@ -118,7 +118,7 @@ GATED = spider_of("""
 
 
 def test_a_feed_is_overwritten_only_by_a_new_run(tree: Tree) -> None:
-    """`scrapy crawl NAME -O items.jsonl` is killed and repeated. The scraped items stay."""
+    """`scrapy crawl NAME -O items.jsonl` is killed and repeated. Items from before the kill are kept."""
     site, project = tree(
         spider=GATED,
         settings={
@@ -139,7 +139,7 @@ def test_a_feed_is_overwritten_only_by_a_new_run(tree: Tree) -> None:
 
     feed.write_text("of a run before\n")
     worker = project.start_worker()
-    wait_until(lambda: len(scraped()) >= 16, "it is under way", 20)
+    wait_until(lambda: len(scraped()) >= 16, "16 items are written", 20)
     worker.kill()
     (project.folder / "go").touch()
     assert "of a run before" not in feed.read_text()
@@ -153,7 +153,7 @@ def test_a_feed_is_overwritten_only_by_a_new_run(tree: Tree) -> None:
 
 
 def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_named(tree: Tree) -> None:
-    """DEPTH_PRIORITY = 1 with FIFO queues crawls level by level. Other ineffective settings are named."""
+    """DEPTH_PRIORITY = 1 and FIFO queues crawl level by level. Settings without an effect are named."""
     _, project = tree(
         settings={
             "CONCURRENT_REQUESTS": 1,
@@ -168,7 +168,7 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
     worker = project.run_worker(timeout_s=20)
     pages = pages_of(project, worker)
     assert sorted(pages) == sorted(f"/p/{k}" for k in range(40))
-    # Within a level, requests have Scrapy's order. Before 2.19 this is not always the links' order.
+    # Within a level, requests have Scrapy's order. Before Scrapy 2.19, this is not always the links' order.
     levels = [sum(int(page.rpartition("/")[2]) > last for last in (0, 3, 12)) for page in pages]
     assert levels == sorted(levels)
     named = [line for line in worker.text.splitlines() if "no effect" in line]
@@ -179,8 +179,8 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
     assert "DQ_ORDER = 'priority-fifo'" in named[0]
 
 
-# A gate and the requests behind it. The engine is paused while they are yielded, so that it leases nothing
-# early and crawls in the order of leasing.
+# There is a gate, and requests behind it. While they are yielded, the engine is paused, so that the worker
+# leases nothing early, and crawls in the order of leasing.
 ORDERED = spider_of("""
     async def start(self):
         site = self.start_urls[0]
@@ -206,7 +206,7 @@ ORDERED = spider_of("""
     def parse(self, response):
         self.record(self.settings["ORDER_NAME"], page_path(response).partition("?")[0])
 """)
-# Runs one crawler for each of several settings at once.
+# Runs several crawlers at the same time, each with its own settings.
 CRAWLERS = """\
 from scrapy.utils.reactor import install_reactor
 install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
@@ -229,7 +229,7 @@ reactor.run()
 def test_each_order_serves_as_named_and_the_default_serves_as_scrapy(
     begin: Tree, start_script: StartScript
 ) -> None:
-    """Four orders, with ties, one request at a time. priority-lifo is the order of Scrapy's scheduler."""
+    """Four orders are compared, with ties, at one request at a time. priority-lifo is Scrapy's order."""
     orders = ("priority-lifo", "priority-fifo", "fifo", "lifo")
     changed = [{"ORDER_NAME": "plain", **PLAIN}]
     for order in orders:
@@ -277,10 +277,10 @@ class Raising(DupeFilter):
 def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
     tree: Tree, start_script: StartScript
 ) -> None:
-    """Two workers with our class or the default share `seen`. BaseDupeFilter filters nothing, with a warning.
+    """Two workers share `seen` with our class or the default. BaseDupeFilter filters nothing, with a warning.
 
-    A class that cannot log a duplicate still filters. With Scrapy's scheduler, our class filters in its
-    process alone.
+    A class that cannot log a duplicate still filters it. With Scrapy's scheduler, our class filters only
+    within its process.
     """
     ours = "scrapy_dq.Scheduler"
     cases = {

@@ -1,4 +1,4 @@
-"""A crawl with every way in which a request can end: each request is settled at the right time."""
+"""A crawl in which requests end in every possible way: each request is settled at the right time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import free_port, wait_until
 
-# Every way in which a request ends. The scheduler records the engine's calls in order.
+# Requests end in every possible way. The scheduler records the engine's calls in their order.
 ENDINGS = spider_of(
     """
     async def start(self):
@@ -54,7 +54,7 @@ ENDINGS = spider_of(
         raise ValueError("on purpose")
 
 
-# Scrapy looks for requests every 5 s by itself; here only when it is woken.
+# Scrapy looks for requests every 5 s. Here it only does so when it is woken.
 ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 600
 
 class RecordingScheduler(Scheduler):
@@ -89,7 +89,7 @@ TWO_ATTEMPTS = {"/flaky", "/gone", "/gone-with-errback", "/gone-errback-raises"}
 
 
 class Endings:
-    """The single crawl of ENDINGS and its records."""
+    """The single crawl of ENDINGS, and what it recorded."""
 
     def __init__(self, project: Project) -> None:
         self.worker = project.run_worker(timeout_s=30)
@@ -97,7 +97,7 @@ class Endings:
         self._order = [(e.event, e.path) for e in project.events()]
 
     def times(self, event: str, path: str) -> list[int]:
-        """Return the positions of *event* of *path* in the records."""
+        """Return the positions of the *event* of *path* in the records."""
         return [i for i, recorded in enumerate(self._order) if recorded == (event, path)]
 
 
@@ -123,7 +123,7 @@ def endings(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_each_request_is_settled_exactly_once(endings: Endings) -> None:
-    """Success, redirect, retry and HTTP error are done. Exceptions and a failed download are failures."""
+    """Successes, redirects, retries and HTTP errors are done. Exceptions and failed downloads have failed."""
     assert endings.worker.close_reason == "finished"
     done, failed = endings.project.count("settled-done"), endings.project.count("settled-failed")
     assert done + failed == endings.project.count("enqueued")
@@ -135,19 +135,19 @@ def test_each_request_is_settled_exactly_once(endings: Endings) -> None:
 
 
 def test_a_retry_is_stored_before_the_failed_request_leaves(endings: Endings) -> None:
-    """A 503's retry is enqueued before the first request is done. The retry is crawled."""
+    """The retry of a 503 is enqueued before the first attempt is done, and is crawled."""
     assert endings.times("enqueued", "/flaky")[1] < endings.times("settled-done", "/flaky")[0]
     assert endings.project.count()["/flaky"] == 1
 
 
 def test_a_redirect_is_stored_before_the_redirected_request_leaves(endings: Endings) -> None:
-    """The redirect's target is enqueued before the redirected request is done. The target is crawled."""
+    """The target is enqueued before the redirected request is done, and is crawled."""
     assert endings.times("enqueued", "/target")[0] < endings.times("settled-done", "/moved")[0]
     assert endings.project.count()["/target"] == 1
 
 
 def test_a_callback_exception_ends_a_request(endings: Endings) -> None:
-    """The page does not run again, as with Scrapy's scheduler. The requests yielded earlier are crawled."""
+    """As with Scrapy's scheduler, the page does not run again. Requests that it yielded are crawled."""
     assert len(endings.times("settled-failed", "/raises")) == 1
     assert endings.worker.stats["spider_exceptions/ValueError"] == 4
     assert endings.times("enqueued", "/late-child")[0] < endings.times("settled-failed", "/raises-late")[0]
@@ -155,15 +155,15 @@ def test_a_callback_exception_ends_a_request(endings: Endings) -> None:
 
 
 def test_a_callback_that_downloads_its_own_request_again_is_at_work_until_its_end(endings: Endings) -> None:
-    """`engine.download(response.request)` ends with the same call of the engine as the callback does."""
+    """The end of `engine.download(response.request)` is the same engine call as the end of the callback."""
     (child,), (parent,) = endings.times("enqueued", "/again-child"), endings.times("settled-failed", "/again")
     assert child < parent
     assert "Error while removing request from slot" not in endings.worker.text
 
 
 def test_a_failed_download_fails_unless_an_errback_handles_it(endings: Endings) -> None:
-    """A refused connection ends the request. The output of an errback is stored before the ack."""
-    assert len(endings.times("settled-done", "/gone")) == 1  # the first attempt, which a retry replaced
+    """The refused connection ends the request. The output of an errback is stored before the ack."""
+    assert len(endings.times("settled-done", "/gone")) == 1  # the first attempt, after which a retry followed
     child, item = endings.times("enqueued", "/errback-child"), endings.times("item", "/item-of-errback")
     parent = endings.times("settled-done", "/gone-with-errback")
     assert len(child) == len(item) == 1
@@ -264,7 +264,7 @@ class HoldingPipeline:
 def test_unfiltered_children_of_a_page_that_runs_again_are_not_doubled(
     begin: Tree, look: Look, dupefilter: str
 ) -> None:
-    """A worker dies in its pages' pipelines. The pages run again, but each of their equal children once."""
+    """The worker dies while items are in a pipeline. The pages run again, but their children only once."""
     _, project = begin(
         PARENT_TWICE,
         settings={
@@ -308,7 +308,7 @@ DOWNLOADS_WHAT_WAITS = spider_of(
 
 
 def test_a_waiting_local_request_is_not_done_when_a_callback_downloads_it(tree: Tree) -> None:
-    """`engine.download()` of the request ends with the same call of the engine. It is also crawled."""
+    """The end of `engine.download()` is the same engine call as for a crawled request."""
     busy = {"CONCURRENT_REQUESTS": 1}
     _, project = tree(spider=DOWNLOADS_WHAT_WAITS, settings=busy, pages=3)
     project.run_to_end(timeout_s=30)

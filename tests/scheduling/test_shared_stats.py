@@ -1,4 +1,4 @@
-"""`scrapy crawl` with STATS_CLASS = scrapy_dq.SharedStats adds up the numbers of all workers."""
+"""`scrapy crawl` with STATS_CLASS = scrapy_dq.SharedStats adds up the stats of all workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AFTER_CLOSE = ("log_count/", "feedexport/")
 
 
 def test_the_sums_equal_the_stats_of_both_workers(tree: Tree, client: redis.Redis) -> None:
-    """Every counted stat is there, up to the last page and exchange. For the depth, it is the maximum."""
+    """The sums include each counted stat, up to the last page and exchange. The depth is a maximum."""
     _, project = tree(settings=SHARED | told_every(0.2), pages=300, latency_s=0.01)
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
@@ -48,18 +48,18 @@ def test_the_sums_equal_the_stats_of_both_workers(tree: Tree, client: redis.Redi
 
 
 def test_stats_counted_as_a_worker_leaves_are_in_the_sums(tree: Tree, client: redis.Redis) -> None:
-    """A worker that closes early gives leases back and acks its last pages as it leaves."""
+    """A worker that closes early releases leases and acks its last pages while it leaves."""
     settings = SHARED | {"CLOSESPIDER_ITEMCOUNT": 10, "CONCURRENT_REQUESTS": 2}
     _, project = tree(settings=settings, pages=100, latency_s=0.01)
     worker = project.run_worker(timeout_s=20)
     assert worker.close_reason == "closespider_itemcount"
     sums = shared_stats(client, project.name)
-    assert sums.get("dq/released") == worker.stats.get("dq/released")  # usually the buffer has one lease
+    assert sums.get("dq/released") == worker.stats.get("dq/released")  # both are None if the buffer was empty
     assert sums["dq/acked"] == worker.stats["dq/acked"] == worker.stats["item_scraped_count"]
 
 
 def test_a_killed_worker_loses_at_most_one_interval_of_stats(tree: Tree, client: redis.Redis) -> None:
-    """Reported numbers stay counted. Only unreported ones are missing."""
+    """Numbers that the worker has reported stay counted. Only numbers since its last report are missing."""
     interval_s = 0.5
     site, project = tree(
         settings=SHARED | told_every(interval_s) | {"CONCURRENT_REQUESTS": 4}, pages=150, latency_s=0.05
@@ -69,10 +69,11 @@ def test_a_killed_worker_loses_at_most_one_interval_of_stats(tree: Tree, client:
         return shared_stats(client, project.name).get("item_scraped_count", 0)
 
     worker = project.start_worker()
-    wait_until(lambda: told() >= 20, "it has told of 20 items", 20)
+    wait_until(lambda: told() >= 20, "the worker has reported 20 items", 20)
     worker.kill()
     scraped, counted = project.count("item").total(), told()
-    # 4 requests at a time of 0.05 s each make at most 80 per second, for an interval and a trip.
+    # Four requests at a time, with a latency of 0.05 s, scrape at most 80 items per second. Unreported are
+    # the items of one interval and of one round trip (8).
     assert 0 <= scraped - counted <= 80 * interval_s + 8
     last = project.run_worker(timeout_s=30)
     assert told() == counted + last.stats["item_scraped_count"]
@@ -83,7 +84,7 @@ def test_a_killed_worker_loses_at_most_one_interval_of_stats(tree: Tree, client:
 def test_under_the_scheduler_of_scrapy_the_collector_shares_nothing(
     make_project: MakeProject, start_site: StartSite, settings: dict[str, Any]
 ) -> None:
-    """It shares nothing, needs no Redis and logs no warning."""
+    """Without our scheduler, the collector connects to no Redis and logs no warning."""
     site = start_site(pages=10)
     project = make_project([site.start_url], redis_url="redis://127.0.0.1:9", settings=SHARED | settings)
     worker = project.run_to_end(timeout_s=20)

@@ -1,4 +1,4 @@
-"""DQ_STRICT_ORDER: one worker sends requests in exactly the order of Scrapy's own scheduler."""
+"""With DQ_STRICT_ORDER, one worker sends requests in exactly the order of Scrapy's own scheduler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAIN = {
     "SCHEDULER": "scrapy.core.scheduler.Scheduler",
     "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
 }
-# Nothing delays the engine: it asks for the next request while a page still yields its links.
+# This spider delays the engine nowhere: it asks for the next request while a page still yields links.
 SPIDER = spider_of("""
     async def start(self):
         for number in range(6):
@@ -29,7 +29,7 @@ SPIDER = spider_of("""
 
 
 def sent(project: Project, settings: dict[str, Any]) -> list[str]:
-    """Crawl once; return the pages in the order of their requests."""
+    """Crawl all pages, and return them in the order of their requests."""
     before = len(project.events())
     project.run_to_end(settings=settings, timeout_s=60)
     return [event.path for event in project.events()[before:] if event.event == "done"]

@@ -1,4 +1,4 @@
-"""DQ_TRACE: real crawls send their spans to a real OTLP/HTTP receiver."""
+"""With DQ_TRACE, real crawls send their spans to a real OTLP/HTTP receiver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOLDING = spider_of("""
 """)
 WITHOUT = spider_of("""
     def closed(self, reason):
-        # redis-py has metrics of its own, with OpenTelemetry.
+        # redis-py may import other parts of OpenTelemetry for its own metrics.
         names = "opentelemetry.exporter", "scrapy_dq.scheduling.tracing"
         self.logger.info("of it: %s", [name for name in sys.modules if name.startswith(names)])
 """)
@@ -36,7 +36,7 @@ SHORTER = spider_of("", before="from scrapy_dq.scheduling import tracing\ntracin
 
 
 class Span(NamedTuple):
-    """A span that the receiver got."""
+    """A span that the receiver has got."""
 
     name: str
     trace: bytes
@@ -47,11 +47,11 @@ class Span(NamedTuple):
 
 
 class Receiver(PostServer):
-    """A receiver of spans, below /take."""
+    """A receiver of spans at /take."""
 
     @property
     def spans(self) -> list[Span]:
-        """Return all spans received so far."""
+        """Return all spans that were received so far."""
         assert {path for path, _ in self.posted} <= {"/take/v1/traces"}
         return [span for _, body in list(self.posted) for span in spans_of(body)]
 
@@ -80,7 +80,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 def test_one_trace_connects_a_start_request_with_each_page_on_two_workers(
     tree: Tree, receiver: Receiver
 ) -> None:
-    """Each page is put under the lease of its linking page, then leased, downloaded and acked."""
+    """Each page is put under the lease of the page that links it, then leased, downloaded and acked."""
     _, project = tree(settings={"DQ_TRACE": 1, "CONCURRENT_REQUESTS": 2}, pages=30, fan_out=3, latency_s=0.05)
     workers = project.start_workers(2)
     assert set(project.wait(60)) <= {"finished", "run_over"}
@@ -111,7 +111,7 @@ def test_one_trace_connects_a_start_request_with_each_page_on_two_workers(
 def test_the_trace_of_a_killed_worker_continues_in_the_next_worker(
     tree: Tree, look: Look, receiver: Receiver
 ) -> None:
-    """Its last lease has no span. Unfiltered links that it has already put are still put once."""
+    """The killed worker's last lease has no span. Links that it had put are not put a second time."""
     _, project = tree(spider=HOLDING, settings={"DQ_TRACE": 1}, pages=13, fan_out=3)
     lease = f"lease {project.name}"
     killed = project.start_worker(args={"hold": "1"})
@@ -131,7 +131,7 @@ def test_the_trace_of_a_killed_worker_continues_in_the_next_worker(
 
 
 def test_tracing_is_off_by_default_and_imports_nothing(tree: Tree, receiver: Receiver) -> None:
-    """Tracing is off by default."""
+    """Without DQ_TRACE, no span is sent, and neither OpenTelemetry's exporter nor our tracing is imported."""
     spider = WITHOUT
     _, project = tree(spider=spider, pages=3)
     worker = project.run_to_end(environ={"A_PROCESS": "of its own"})
@@ -142,7 +142,7 @@ def test_tracing_is_off_by_default_and_imports_nothing(tree: Tree, receiver: Rec
 def test_an_extra_that_is_not_installed_is_named(
     redis_url: str, make_project: MakeProject, errors: Errors
 ) -> None:
-    """One line names it, and the crawl does not begin."""
+    """One line names the packages to install, and the crawl does not begin."""
     spider = WITHOUT + "sys.modules['opentelemetry'] = None\nsys.modules.pop('TRACING', None)\n"
     spider = spider.replace("TRACING", "scrapy_dq.scheduling.tracing")
     project = make_project(
@@ -160,7 +160,7 @@ def test_an_invalid_otel_variable_ends_the_crawl(
     errors: Errors,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There is one line, as for an invalid setting."""
+    """One line names the variable, as for an invalid setting."""
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0")
     project = make_project(["http://127.0.0.1:1/"], redis_url=redis_url, settings={"DQ_TRACE": 0.5})
     (error,) = errors(project.run_worker())
@@ -171,7 +171,7 @@ def test_an_invalid_otel_variable_ends_the_crawl(
 def test_a_receiver_that_fails_delays_only_the_end(
     tree: Tree, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """It does not delay the process's end, even if its answer never ends. The log has one line about it."""
+    """The process waits for the receiver for at most LAST_S, and logs one line about it."""
     url = receiver.url + path if path else f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
     _, project = tree(spider=SHORTER, settings={"DQ_TRACE": 1}, pages=20)

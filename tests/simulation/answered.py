@@ -11,11 +11,11 @@ from simulation.virtual import World
 from simulation.visits import Visit
 
 OTHER_RUN = 2**52
-"""The number of a worker's last exchange if the next run has begun (rejoin.lua)."""
+"""The number that rejoin.lua returns as a worker's last exchange if the next run has begun."""
 
 
 class Answered(Listener):
-    """A worker with Redis's answers about runs, ids and leases, including lost answers."""
+    """A worker that records Redis's answers about its runs, ids and leases, including lost answers."""
 
     worker: Worker
 
@@ -53,7 +53,7 @@ class Answered(Listener):
             self.outrun = self.worker.parts[0].protocol.seeding == Seeding.DONE
 
     def gave_back(self, entry_ids: set[bytes]) -> None:
-        """Record released leases: Redis does not know the work done under them."""
+        """Record released leases, whose work Redis does not know."""
         self._unconfirmed = [visit for visit in self._unconfirmed if visit.entry_id not in entry_ids]
 
     def rejoins(self, new_id: str, last_seq: int, *, finished: bool) -> None:
@@ -80,7 +80,7 @@ class Answered(Listener):
         )
 
     def redis_set_back(self) -> None:
-        """Expect a different answer to a rejoin under way: Redis may have more than before."""
+        """Expect a different answer to a rejoin under way, because Redis may have more data than before."""
         if any(of.rejoins for of in self._protocols):
             self.unnoticed = False
 

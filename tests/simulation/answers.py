@@ -25,8 +25,8 @@ from simulation.visits import parts
 from support.stored import _dead_letter as dead_letter
 
 MOST_EXCHANGES = 2_000
-"""With more exchanges than this for each shard, the crawl never ends. The limit leaves room for a program
-that waits 60 s for an fsync because Redis's clock was set back."""
+"""If a schedule makes more exchanges than this for each shard, its crawl counts as endless. The limit leaves
+room for a program that waits 60 s for an fsync because Redis's clock was set back."""
 PUT, RELEASE = 0, 2
 """Kinds of two packed moves (endings.lua)."""
 
@@ -43,7 +43,7 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
     digest: str = ""
-    """The same in each run of a seed."""
+    """A digest that is the same in each run of a seed."""
 
 
 def unpacked(moves: bytes) -> Any:
@@ -64,7 +64,7 @@ class Answers:
         self.report = Report(seed)
         self.world = virtual.begin(seed)
         self.made_of: defaultdict[bytes, set[bytes]] = defaultdict(set)
-        """For each message, or empty for none, the ids of the entries put for it."""
+        """For each message, the ids of the entries that were put for it; empty key: no message."""
         self.dead: set[Identity] = set()
         self.buried: dict[bytes, int] = {}
         """The pages of dead letters, by entry id."""
@@ -73,10 +73,10 @@ class Answers:
         self.fenced: set[str] = set()
         """Ids of workers declared dead."""
         self.taken_for_dead: Counter[bytes] = Counter()
-        """For each entry, how many ids declared dead belong to processes that had its lease, and that lived,
-        had left, or had died under another id."""
+        """For each entry, how many ids were declared dead that belong to processes which had its lease, and
+        which lived, had left, or had died under another id."""
         self.losses: list[tuple[float, float]] = []
-        """Each time Redis was set back: to which moment, and when."""
+        """For each time that Redis was set back: the moment of its data, and the time."""
         self.granted_elsewhere: set[bytes] = set()
         """Entries leased by a shard other than home."""
         self._epochs: list[tuple[float, bytes | None]] = []
@@ -109,7 +109,7 @@ class Answers:
         if transition == "exchange":
             self.report.exchanges += 1
             if self.report.exchanges > MOST_EXCHANGES * self.setup.shards:
-                raise Violation("the crawl does not end: it goes on and on")
+                raise Violation("the crawl does not end: it makes too many exchanges")
             names = args[2 + args[1] :]
             if self._sent.setdefault((names[0], names[3]), names) != names:
                 raise Violation(f"exchange {names[3]} of {names[0].decode()} is repeated with other contents")

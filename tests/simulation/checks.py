@@ -58,7 +58,7 @@ def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Ide
 
 
 def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
-    """Check that a worker's run lacks nothing else when the worker closes with `finished` or `unserved`."""
+    """Check that a worker that closes with `finished` or `unserved` leaves no page except dead letters."""
     run = crawler.worker.epoch, crawler.worker.run
     done = [visit for visit in schedule.visits() if visit.last]
     if schedule.losses:
@@ -101,7 +101,7 @@ def no_exception(schedule: Schedule) -> None:
     processes = (each.process for each in chain(schedule.crawlers, schedule.others()) if each.process.alive)
     loops = (process.loop for process in processes)
     for error in (*schedule.world.errors, *(error for loop in loops for error in loop.unretrieved())):
-        raise Violation(f"an exception that nobody handles: {error!r}") from error
+        raise Violation(f"unhandled exception: {error!r}") from error
 
 
 def extras(schedule: Schedule) -> None:
@@ -160,11 +160,11 @@ def has_lost(schedule: Schedule, crawler: Crawler) -> None:
 
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
     """Check that a worker closes with `finished` only if its frontier is the same and it missed no loss."""
-    # If it notices a loss while it closes, its reason stays and it logs the loss.
+    # A worker that notices a loss while it closes keeps its reason and logs the loss.
     if crawler.unnoticed and crawler.worker.ending == "finished":
         raise Violation(f"{crawler.process.name} has not noticed that Redis was rolled back beyond its log")
     epoch = schedule.store.run("HGET", keys.meta(CRAWL), "epoch")
-    # It knows only its last answer. This is a moment old, or older if the worker was frozen since.
+    # The worker knows only its last answer, which is a moment old, or older if the worker was frozen since.
     knew_at = min(crawler.decided_at - 0.1, schedule.network.answered_at.get(crawler.process, 0.0))
     replaced = schedule.replaced_at(crawler.worker.epoch) < knew_at
     frozen = {"freeze", "block"} & set(schedule.report.faults)
@@ -185,7 +185,7 @@ def dead_letters(schedule: Schedule) -> None:
             continue
         charges = kills + schedule.taken_for_dead[entry_id] * rolled_back
         if not schedule.plan.pages[page].kills and charges < schedule.plan.setup.max_attempts:
-            raise Violation(f"page {page} became a dead letter, and did nothing")
+            raise Violation(f"page {page} became a dead letter, although it kills no worker")
 
 
 def repeats(schedule: Schedule) -> None:
@@ -228,7 +228,7 @@ def runs(schedule: Schedule) -> None:
             raise Violation(f"{each.process.name} has taken part in several runs: {each.runs}")
     found = {run for crawler in schedule.crawlers for run in crawler.runs}
     if schedule.plan.setup.run_name and not schedule.losses and len(found) > 1:
-        raise Violation(f"a run of a name was run again: {found}")
+        raise Violation(f"a named run was run again: {found}")
 
 
 def limited(partition: bytes) -> bool:
@@ -313,7 +313,7 @@ def _epoch(schedule: Schedule, shard: int) -> Any:
 def keys_left(schedule: Schedule) -> None:
     """Check that a finished run leaves only the keys that it should."""
     # A worker that dies when nothing is left stays a member until the next run begins. So does a worker that
-    # has given up, one with a late join, and one whose leave was rolled back.
+    # has given up, a worker with a late join, and a worker whose leave was rolled back.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     members = {
         worker_id

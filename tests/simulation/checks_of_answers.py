@@ -28,7 +28,7 @@ def applied(
     of_worker = f"{keys.prefix(keys.Shard(CRAWL, shard))}worker:{worker_id}"
     heard = worker_id in schedule.fenced and answer[1] == 1  # 0 means that the run is finished
     if heard and schedule.store.run("HGET", of_worker, "fenced") == b"1":
-        raise Violation(f"an exchange of {worker_id} is applied, which is fenced")
+        raise Violation(f"an exchange of {worker_id} is applied, although the worker is fenced")
     if answer[10]:
         raise Violation(f"keys contradict the counts: {answer[10].decode()}")
 
@@ -81,7 +81,7 @@ def over_budget(schedule: Schedule, answer: list[Any], shard: int) -> None:
         if schedule.store.run("HGET", f"{prefix}worker:{member.decode()}", "seeding") in (b"1", b"3"):
             raise Violation(f"{member.decode()} may still add something")
     if in_flight or schedule.store.run("EXISTS", prefix + "delayed"):
-        raise Violation(f"more than what is over budgets is left in shard {shard}")
+        raise Violation(f"not only requests over budgets are left in shard {shard}")
 
 
 def drained(schedule: Schedule, worker_id: str) -> None:
@@ -110,7 +110,7 @@ def start_noted(schedule: Schedule, worker_id: str, level: str, broken: bytes) -
     phase, starts = schedule.store.run("HMGET", keys.meta(CRAWL), "phase", "starts")
     complete = starts and "done" in msgpack.unpackb(starts).values()
     if phase == b"open" and not complete:
-        raise Violation(f"{worker_id} has not completed its start(), and nothing says so")
+        raise Violation(f"{worker_id} has not completed its start(), and Redis does not record that")
 
 
 def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: bool) -> None:
@@ -127,8 +127,8 @@ def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: boo
     last: dict[bytes, Place] = {}
     for record in records:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
         partition, _, rest = record[9:].partition(b"\0")
-        # Skip suspects and entries that others have declined: they may come before better ones. Also skip a
-        # start payload that was just claimed: it comes after all others.
+        # Skip suspects and entries that others have declined, because they may come before better ones. Also
+        # skip a start payload that was just claimed, because it comes after all others.
         if record[8] < 128 and partition != CLAIMED and rest[8:20] not in declined:
             last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
     for partition, places in waiting_places(schedule.store.reader, keys.Shard(CRAWL, shard)).items():

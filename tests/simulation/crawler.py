@@ -59,18 +59,18 @@ class Crawler(Answered):
         self.ending = ""
         self.ended_at = float("inf")
         self.gave_up = False
-        """It has not joined, or has not left, in time."""
+        """The worker has not joined, or has not left, in time."""
         self.first_run: tuple[str, int] | None = None
         self.joined_at = float("inf")
         self.spill_lost = False
-        """It could not read moves that it had stored on disk, and some of them had no parent."""
+        """The worker could not read back moves from its disk, and some of them had no parent."""
         self.extra: tuple[int, str] | None = None
         """The extra request of this worker."""
         self.decided_at = float("inf")
-        """The time at which it began to close."""
+        """The time at which the worker began to close."""
         self.visits: list[Visit] = []
         self.killer = b""
-        """The entry that killed it."""
+        """The entry that killed the worker."""
         self.running: dict[bytes, Lease] = {}
         """Leases in download or in their callbacks."""
         self.downloading: dict[bytes, bytes] = {}
@@ -81,7 +81,7 @@ class Crawler(Answered):
         self._taken_by: dict[bytes, frozenset[str]] = {}
         self._entry_ids = entry_ids()
         self._sent: dict[bytes, int] = {}
-        """Fingerprints that it does not put again, with their shards."""
+        """Fingerprints that the worker does not put again, with the references of their puts."""
         self.max_pages = setup.max_pages_at(self._world.now)
         self._reason = "finished"
         self._look_due = False
@@ -111,16 +111,16 @@ class Crawler(Answered):
 
     @property
     def there(self) -> bool:
-        """Whether it runs: started, not ended and not killed."""
+        """Whether the process runs: it has not ended and was not killed."""
         return self.process.alive and not self.ending
 
     def has_joined(self, worker_id: str) -> bool:
-        """Tell whether its join was answered; a later registration of the same id is a late copy."""
+        """Tell whether the join with this id was answered; a later registration of the id is a late copy."""
         return any(each.id == worker_id and each.protocol.epoch for each in self.worker.parts)
 
     @property
     def worker_ids(self) -> set[str]:
-        """The ids with which it considers itself a member."""
+        """The ids with which the worker considers itself a member."""
         return {each.id for each in self.worker.parts}
 
     @property
@@ -128,7 +128,7 @@ class Crawler(Answered):
         return bool(self._stopping) or self.worker.lost or self.worker.over
 
     def stop(self, reason: str) -> None:
-        """Ask it to end, as SIGTERM does: it gives unfinished leases back."""
+        """Ask the worker to end, as SIGTERM does; it gives unfinished leases back."""
         self._stopping = self._stopping or reason
         if self._start is not None:
             self._start.cancel()
@@ -139,12 +139,12 @@ class Crawler(Answered):
             self.stop("cut_off")
 
     def close(self) -> None:
-        """Remove its files at the end of the schedule."""
+        """Remove the worker's files at the end of the schedule."""
         for each in self.worker.parts:
             each.protocol.outbox.clear()
 
     def serves(self, page: int) -> bool:
-        """Tell whether its code can serve a page."""
+        """Tell whether this worker's code can serve a page."""
         return self._setup.serves(self.number, page)
 
     def later(self, do: Callable[[], None]) -> None:

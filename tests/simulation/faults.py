@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulation.schedule import Schedule
 
 ROLL_BACK_S = 0.5
-"""Maximum time of writes that Redis has not yet stored on a disk."""
+"""Maximum time for which Redis loses its writes, because they are not on a disk yet."""
 
 
 def kill(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
@@ -173,7 +173,7 @@ def shard_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> Non
 
 
 def two_masters(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Let a former master, cut off after the others have made a new one, still answer some workers.
+    """Let a former master still answer some workers, after the other nodes have made a new master.
 
     One worker's calls reach both masters. Each other worker stays with one of them. In the end, the former
     master's data is lost.

@@ -1,4 +1,4 @@
-"""Removes one rule of the protocol after another, and counts the seeds until the simulator finds it."""
+"""Removes one rule of the protocol after another, and counts the seeds until a promise is broken."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SHARDING = "scrapy_dq/sharding/"
 
 @dataclass(frozen=True)
 class Mutation:
-    """A rule of docs/internals/evidence.md to remove: in a file, another text replaces one text."""
+    """A rule of docs/internals/evidence.md, and the replacements of text that remove it."""
 
     rule: str
     """Its number in "The thirteen rules of the protocol", or GUARD for one of "Other guards"."""
     what: str
     changes: tuple[tuple[str, str, str], ...]
     test: str = ""
-    """A pytest test that finds it, if the simulator's plans hardly ever lead to it."""
+    """A pytest test that fails without the rule, if the simulator's plans hardly ever need the rule."""
 
 
 GUARD = "guard"
@@ -55,12 +55,12 @@ MUTATIONS = (
     Mutation("2", "the log keeps no children", (
         (WORKER + "replay_log.py", "        put.source = None\n", "        if put.parent: return\n"),
     )),
-    Mutation("3", "the log retires at once, and does not say so", (
+    Mutation("3", "the log retires puts at once, and does not report it", (
         (WORKER + "replay_log.py", "return confirmed_at + self._horizon_s", "return confirmed_at"),
         (WORKER + "replay_log.py", "return self._retired_seq > last_seq,", "return False,"),
         (WORKER + "replay_log.py", "self._retired_parentless_seq > last_seq", "False"),
     )),
-    Mutation("3", "a rollback beyond the log is not noticed", (
+    Mutation("3", "a roll-back beyond the log is not noticed", (
         (WORKER + "protocol.py", "if forgot:\n", "if False:\n"),
         (WORKER + "protocol.py", "unknown or self._lacks(*self.log.forgot(last_seq))", "False"),
     )),
@@ -77,7 +77,7 @@ MUTATIONS = (
         (LUA + "lib/state.lua", "if state.run < run or state.run > run", "if state.run > run"),
         (LUA + "transitions/rejoin.lua", "if state.run < run then", "if false then"),
     )),
-    Mutation("6", "the end ignores who is seeding", (
+    Mutation("6", "the end ignores seeding workers", (
         (LUA + "moves/finish.lua", "busy = busy or level ~= '0'", ""),
     )),
     Mutation("6", "an interrupted start() is forgotten", (
@@ -97,13 +97,13 @@ MUTATIONS = (
     Mutation("9", "a new put does not open a finished run", (
         (LUA + "moves/put.lua", "  if state.stored_phase ~= 'open' then open_run() end\n", ""),
     )),
-    Mutation("9", "what a worker that may come back needs is unlinked", (
+    Mutation("9", "data for a worker that may come back is unlinked", (
         (LUA + "lib/member.lua", "key.failed, key.dead, key.absent) > 0", "key.failed, key.dead) > 0"),
     )),
     Mutation("10", "any worker that leaves clears a finished run", (
         (LUA + "transitions/leave.lua", "if last == 1 and (over or state.phase", "if (over or state.phase"),
     )),
-    Mutation("10", "a run of a name is run twice", (
+    Mutation("10", "a named run is run twice", (
         (LUA + "lib/member.lua", "if ours.run_name ~= '' then return ours.run_name == was[1] and -1 end", ""),
     )),
     Mutation("11", "a worker gets several suspects", (
@@ -116,7 +116,7 @@ MUTATIONS = (
         (LUA + "transitions/drain.lua", "if fenced ~= '1' then return { 'NOT_FENCED' } end", ""),
         (WORKER + "reclaim.py", "await self._frontier.fence(worker_id, epoch, run, gone, by)", '"OK", ""'),
     )),
-    Mutation("12", "a fenced worker is heard", (
+    Mutation("12", "exchanges of a fenced worker are applied", (
         (LUA + "transitions/exchange.lua", "if me[2] == '1' then return { 'RESYNC' } end", ""),
     )),
     Mutation("13", "ids are used again", (
@@ -159,28 +159,28 @@ MUTATIONS = (
     Mutation(GUARD, "leases are kept whose children were lost on disk", (
         (WORKER + "protocol.py", "self.outbox.clear()\n        self._forfeit()", "self.outbox.clear()"),
     )),
-    Mutation(GUARD, "a paused crawl goes on", (
+    Mutation(GUARD, "a paused crawl continues", (
         (LUA + "transitions/exchange.lua", "if state.hold ~= '' then want, claims = 0, false end", ""),
     )),
-    Mutation(GUARD, "an entry is given up although a worker that is here may serve it", (
+    Mutation(GUARD, "an entry is buried although a present worker may serve it", (
         (LUA + "moves/finish.lua", "  if not all_have_declined(members) then return false end\n", ""),
     )),
     Mutation(GUARD, "one look is enough to declare a worker dead", (
         (WORKER + "heartbeat.py", "if span >= self._ttl_s and times >= 3:", "if times >= 1:"),
     ), test="worker/test_heartbeat.py::test_a_worker_is_declared_dead_after_three_looks_at_the_earliest"),
-    Mutation(GUARD, "what is in flight of a host is not in its budget", (
+    Mutation(GUARD, "a host's requests in flight are not in its budget", (
         (LUA + "moves/lease.lua", "budget - used_by(partition)", "budget - spent_by(partition)"),
     )),
-    Mutation(GUARD, "who seeds or listens may add nothing", (
+    Mutation(GUARD, "seeding and listening workers count as unable to add requests", (
         (LUA + "moves/finish.lua", "adding = adding or level == '1' or level == '3'", ""),
     )),
     Mutation(GUARD, "a message is acknowledged with its start payload", (
         (LUA + "moves/put.lua", "    count_message(payload, 1)\n", ""),
     )),
-    Mutation(GUARD, "what is in flight is not in the budget", (
+    Mutation(GUARD, "requests in flight are not in the budget", (
         (LUA + "transitions/exchange.lua", " - state.failed - state.in_flight", " - state.failed"),
     )),
-    Mutation(GUARD, "what is to be done again is done", (
+    Mutation(GUARD, "an entry to be done again counts as done", (
         (LUA + "moves/endings.lua", "AGAIN then again(worker_id, id, lease, ending)",
          "AGAIN then ack(worker_id, { id })"),
     )),
@@ -188,13 +188,13 @@ MUTATIONS = (
         (LUA + "transitions/exchange.lua", "if registered ~= '0' and me[8] and", "if false and"),
         (LUA + "transitions/rejoin.lua", "since * registered > 0 and since ~= registered", "false"),
     ), test="frontier/test_late.py::test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run"),
-    Mutation(GUARD, "partitions without entries hide those behind them", (
+    Mutation(GUARD, "partitions without entries hide the partitions behind them", (
         (LUA + "moves/lease.lua", "until want <= 0 or fruitless == 0", "until true or fruitless == 0"),
     ), test="frontier/test_damage.py::test_partitions_without_entries_do_not_hide_those_behind_them"),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
         (SHARDING + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
     )),
-    Mutation(SHARDS, "what waits for a put in another shard is not in the budget", (
+    Mutation(SHARDS, "an entry that waits for a put in another shard is not in the budget", (
         (LUA + "lib/politeness.lua", " + busy_of(DEFERRED .. partition)", ""),
     )),
     Mutation(SHARDS, "an ack waits until its puts are confirmed", (
@@ -239,7 +239,7 @@ MUTATIONS = (
     Mutation(SHARDS, "a finished home retires no log", (
         (WORKER + "protocol.py", "            if receipt.commands is not None:\n", "            if False:\n"),
     ), test=RULES + "a_home_that_is_finished_retires_its_log"),
-    Mutation(SHARDS, "a shard that is gone is made anew", (
+    Mutation(SHARDS, "a lost shard is created again", (
         (LUA + "transitions/join.lua", "  if exists then return 'LOST' end\n", ""),
     ), test="frontier/test_shards.py::"
         "test_a_shard_that_is_gone_after_all_shards_existed_is_lost"),
@@ -249,7 +249,7 @@ MUTATIONS = (
     Mutation(SHARDS, "a page that is done is charged with its worker's death", (
         (LUA + "transitions/drain.lua", "lease.quarantined = not lease.deferred", "lease.quarantined = true"),
     ), test="frontier/test_shards.py::test_a_kept_lease_does_not_count_as_a_suspect"),
-    Mutation(SHARDS, "a suspect of each shard at once", (
+    Mutation(SHARDS, "a worker gets a suspect of each shard at once", (
         (SHARDING + "protocol.py",
          "no_suspects=not self._may_meet_suspects(asks.want)", "no_suspects=False"),
     ), test=RULES + "one_shard_at_a_time_may_bring_a_suspect"),
@@ -261,7 +261,7 @@ MUTATIONS = (
         (SHARDING + "reach.py", "            self._end(own, Release(entry_id))\n", "            pass\n"),
         (SHARDING + "worker.py", "if self._deferred.waits_for(", "if False and ("),
     ), test="worker/test_shards_reach.py"),
-    Mutation(SHARDS, "what a shard has lost for good is not noted", (
+    Mutation(SHARDS, "lost requests of a shard are not noted at home", (
         (SHARDING + "worker.py",
          "                self.home.dialogue.note(Gone(each, gone))\n", "                pass\n"),
     ), test="worker/test_shards_end_of_run.py::test_losses_of_another_shard_are_counted_at_home"),
@@ -330,7 +330,7 @@ def fails(mutation: Mutation) -> bool:
 
 
 def _try(mutation: Mutation, first: int, most: int) -> tuple[int, str]:
-    """Return the number of seeds until it is found (above *most*: never), and the broken promise."""
+    """Return the number of seeds until one fails (above *most*: none has failed), and the broken promise."""
     with tempfile.TemporaryDirectory(prefix="dq-mutation-") as folder:
         env = mutated(mutation, Path(folder))
         command = [sys.executable, "-m", "simulation", "--json", "--first", str(first), "--seeds", str(most)]
@@ -342,7 +342,7 @@ def _try(mutation: Mutation, first: int, most: int) -> tuple[int, str]:
                     child.terminate()
                     seed = min(failures)
                     return seed - first + 1, failures[seed]
-        assert child.returncode == 0, "the simulator does not run"
+        assert child.returncode == 0, f"the simulator exits with {child.returncode}"
     return most + 1, ""
 
 

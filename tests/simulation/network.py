@@ -73,7 +73,7 @@ class Network:
         self.trace: Callable[[str], None] | None = None
 
     def cut(self, away_s: float = 0.0, shard: int | None = None) -> None:
-        """Cut all connections, or a shard's: calls not yet executed never are, and no answer arrives."""
+        """Cut all connections, or a shard's. Calls on their way and answers are lost; late copies arrive."""
         for each in range(MOST_SHARDS) if shard is None else (shard,):
             self.generations[each] += 1
             self.away_until[each] = max(self.away_until[each], self.world.now + away_s)
@@ -85,7 +85,7 @@ class Network:
 
     @property
     def cut_off(self) -> set[Process]:
-        """The processes that are cut off from Redis or a shard for good."""
+        """The processes that are cut off from Redis or a shard until `mend`."""
         return self.without_exchanges | {who for (who, _), until in self._apart_until.items() if until == inf}
 
     def mend(self) -> None:
@@ -102,7 +102,7 @@ class Network:
         return self._numbers[transition], fault
 
     def strike(self, transition: str, number: int, stage: str, process: Process) -> None:
-        """Do what the plan contains for this stage of a call."""
+        """Run the plan's action for this stage of a call, if there is one."""
         if self.strikes and (do := self.strikes.pop((transition, number, stage), None)) is not None:
             do(process)
 
@@ -231,7 +231,7 @@ class BlockingClient:
 
 
 class HeartbeatClient(BlockingClient):
-    """The same for a heartbeat, which awaits its calls."""
+    """A BlockingClient for a heartbeat, which awaits its calls."""
 
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         return super()._call(name, *args, **options)

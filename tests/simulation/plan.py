@@ -15,7 +15,7 @@ from simulation.virtual import BEGIN_S
 FAULTS_END_S = 1.0
 """No fault strikes later, except at a rare call, so that the crawl can end."""
 SAME_SCRIPTS = 100
-"""So many seeds use the same scripts: Redis needs a third longer with the scripts of all orders and kinds."""
+"""Number of seeds with the same scripts. With scripts of all orders and kinds, Redis takes a third longer."""
 KINDS = (Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)
 SHARDED = 1_000_000_000
 """First seed for crawls of several shards."""
@@ -47,7 +47,7 @@ DEADLY = {"kill", "sigterm_kill", "freeze", "block", "stall"}
 MORTAL = {"push", "queue"}
 """Commands with processes that may be killed."""
 OFTEN = ("roll_back", "fail_over", "roll_back", "fail_over")
-"""Faults drawn three times as often: they only do harm if Redis stored something just before."""
+"""Faults drawn three times as often, because they do harm only if Redis stored something just before."""
 STAGES = ("sent", "applied", "answered")
 
 
@@ -85,7 +85,7 @@ class Setup:
     budget: int = 0
     """The limit of requests for each host until faults end."""
     run_name: str = ""
-    """A run name: a repeated command finds its run finished, like a restarted container."""
+    """The name of the run. A repeated command finds a named run finished, as a restarted container does."""
     fed: int = 0
     """Number of pages that a start key feeds."""
     streams: bool = False
@@ -98,8 +98,8 @@ class Setup:
     """The first pause after an exchange without leases."""
     spill_dir: str = ""
     lacking: int = 0
-    """With 1 or 2, every second process lacks the code for pages whose number has this remainder by 3.
-    With 3, all processes lack it for remainder 1, and every second one for 2. With 0, none lacks any."""
+    """With 1 or 2, every second process lacks the code for pages whose number leaves this remainder by 3.
+    With 3, all processes lack it for remainder 1, and every second process for 2. With 0, none lacks any."""
     functions: bool = True
     """Redis has functions, as since Redis 7."""
 
@@ -243,7 +243,7 @@ def _drawn(seed: int) -> Plan:
         extras=not poison and random.random() < 0.2,
         memory_moves=random.choice((20_000, 20_000, 3)),
         drain_limit=random.choice((500, 1)),
-        # Longer in most schedules: otherwise half of all exchanges would only find that nothing waits.
+        # Longer in most schedules, or half of all exchanges would only find that nothing waits.
         idle_s=random.choice((0.02, 0.1, 0.1, 0.1)),
     )
     # Rates are also random, so that some schedules have only a single fault.

@@ -33,7 +33,7 @@ class Program:
 
     @property
     def there(self) -> bool:
-        """Whether it runs: started, not ended and not killed."""
+        """Whether the process runs: it has not ended and was not killed."""
         return self.process.alive and not self.ending
 
     def has_joined(self, worker_id: str) -> bool:
@@ -46,7 +46,7 @@ class Pusher(Program):
     def __init__(self, network: Network, setup: Setup, site: list[Page], name: str, random: Random) -> None:
         super().__init__(network, name)
         self.gave_up = False
-        """It has not left, or its leave was not answered."""
+        """The push has not left, or its leave was not answered."""
         self._left = False
         self._setup, self._site = setup, site
         self._pages = [random.randrange(len(site)) for _ in range(random.choice((1, 3)))]
@@ -72,7 +72,7 @@ class Pusher(Program):
 
     @property
     def worker_ids(self) -> set[str]:
-        """The ids with which it considers itself a member."""
+        """The ids with which the push considers itself a member."""
         return {worker_id for _, worker_id in self._producer.members}
 
     async def _leave(self, *args: Any, **options: Any) -> tuple[int, bool]:

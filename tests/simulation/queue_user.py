@@ -30,7 +30,7 @@ from simulation.visits import FED_MARK, Visit, parts
 
 ITEMS: Any = SimpleNamespace(decode=lambda payload: payload)
 MOST_GETS = 3
-"""Maximum number of gets. An entry that it cannot process returns to its place and may be the next one."""
+"""Maximum number of gets. An item that the program cannot process returns, and may be the next one."""
 
 
 @cache
@@ -109,7 +109,7 @@ class QueueUser(Program):
         super().__init__(network, name)
         self.name = name
         self.gave_up = True
-        """It has not left in time, or not yet: after an error it may be frozen while it closes."""
+        """The member has not left in time, or not yet. After an error it may be frozen while it closes."""
         self.visits: list[Visit] = []
         self.unconfirmed: list[Visit] = []
         self._world, self._setup, self._site, self._random = network.world, setup, site, random
@@ -130,7 +130,7 @@ class QueueUser(Program):
 
     @property
     def worker_ids(self) -> set[str]:
-        """The ids with which it considers itself a member."""
+        """The ids with which the member considers itself a member."""
         return {each.id for each in self._member.worker.parts}
 
     def counted(self, what: Count) -> None:

@@ -84,7 +84,7 @@ class Runner:
         return totals
 
     def apart(self, seeds: range, then: Callable[[Totals], None]) -> bool:
-        """Do the same in a child, which gives *then* the totals; return whether a promise was broken.
+        """Run *seeds* in a child, which calls *then* with the totals; return whether a promise was broken.
 
         Raises:
             RuntimeError: the child has failed.

@@ -27,9 +27,10 @@ MOST_S = 200.0
 """Maximum duration of a schedule; the faults end after about three seconds."""
 LOOK_S = 0.2
 MOST_MOVES = 10_000
-"""No schedule has so many moves: an outbox that keeps so many in memory needs no disk."""
+"""More moves than any schedule makes. An outbox that keeps this many in memory needs no disk."""
 MOST_STARTS = 100
-"""With more processes, the crawl never ends. A page that kills its workers may cost 20 processes a run."""
+"""If a schedule starts more processes, its crawl counts as endless. A page that kills its workers may cost 20
+processes a run."""
 
 
 class Schedule(Answers):
@@ -109,7 +110,7 @@ class Schedule(Answers):
         origin = "" if self.setup.filtered_start else "start"
         run = of.worker.epoch, of.worker.run
         if run not in of.runs:
-            return set()  # it found its named run finished
+            return set()  # this worker found its named run finished
         # Redis may have lost the other workers' joins. Then nothing in it shows their start requests.
         known = [each for each in self.crawlers if run in each.runs and not self.losses] or [of]
         # A worker that joins after this worker's last FINISHED answer opens the run again.
@@ -201,7 +202,7 @@ class Schedule(Answers):
             crawler.redis_set_back()
 
     def replaced_at(self, epoch: str) -> float:
-        """Return the time since the frontier of *epoch* is replaced or gone; inf: it is still there."""
+        """Return the time at which the frontier of *epoch* was replaced or lost; inf: it is still there."""
         since = float("inf")
         for at, each in reversed(self._epochs):
             if each == epoch.encode():

@@ -111,7 +111,7 @@ class Server:
         self.socket.connect(path)
         self.reader = hiredis.Reader(replyError=_error)
         self.loaded: set[str] = set()
-        """The scripts that it has; compiling one takes longer than running it."""
+        """The scripts that the server has; compiling a script takes longer than running it."""
         self.has_functions = not isinstance(self.run(("FUNCTION", "FLUSH"))[0], Exception)
 
     def run(self, *commands: tuple[Any, ...]) -> list[Any]:
@@ -135,7 +135,7 @@ class Server:
 
 
 class Reader:
-    """The part of redis-py that `support.stored` uses, three times as fast and without gaps in between."""
+    """The part of redis-py that `support.stored` uses; it is three times as fast as redis-py."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -169,7 +169,7 @@ class Reader:
 
 
 class Pipeline(Reader):
-    """The same for many commands at once."""
+    """A Reader that sends many commands at once."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -189,7 +189,7 @@ class Store:
     def __init__(self, server: Server, world: World, functions: bool) -> None:
         """
         Args:
-            functions: whether it has functions, as since Redis 7; an older server runs scripts instead.
+            functions: whether Redis has functions, as since version 7; an older server runs scripts instead.
         """
         self._server = server
         self._functions = functions

@@ -1,4 +1,4 @@
-"""The simulator's own tests: its runs in `make test` and `make soak`, and that it can fail."""
+"""Run the simulator in `make test` and `make soak`, and check that it can fail."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ def test_no_seed_breaks_a_promise(seeds: range) -> None:
 
 FOUND = {
     "the run is finished without a start() that Redis has forgotten": 1052264,
-    "the same, and the next run has begun": 2169818,
+    "the run is finished without a forgotten start(), and the next run has begun": 2169818,
     "a worker whose join is answered late is declared dead as it begins": 2344029,
-    "a page takes 40 workers with it, in two runs": 9439490,
+    "a page kills 40 workers, in two runs": 9439490,
     "ids of workers that have left look dead after a failover": 9449828,
     "a program that closes its Queue is frozen until the run has ended": 9900578,
-    "a start payload is taken in the next run, of which a forgotten listener hears": 9976634,
-    "an exchange and a join of a program that has left arrive once more": 10002766,
-    "the run ends while a Queue closes, which joins the next one": 10203495,
+    "a forgotten listener learns of the next run, in which a start payload was taken": 9976634,
+    "an exchange and a join of a program that has left arrive again": 10002766,
+    "the run ends while a Queue closes, and the Queue joins the next run": 10203495,
     "a late copy of an exchange claims another start payload after a roll-back": 12721960,
-    "a log puts a request of a stream again, where Redis has forgotten its claim": 18039834,
-    "a page that a user has cleared is stored again by a log, and its next attempt waits twice": 9125940,
-    "a worker hears of the end, and gets no more answers from a frontier that is replaced then": 1009561843,
+    "a log puts a request of a stream again, after Redis has forgotten the claim": 18039834,
+    "a log stores a page again that a user has cleared, and its next attempt waits twice": 9125940,
+    "a worker learns of the end, and then another frontier replaces its own": 1009561843,
     "so many heartbeats are lost that a worker is taken for dead while it asks a site": 1009548143,
-    "a late copy brings back what Redis had lost, which it loses again": 1009778398,
+    "a late copy brings lost data back, and Redis loses the data again": 1009778398,
     "a late copy of its join replaces the record of a worker that was declared dead": 1009797313,
     "another master gets a late copy of a rejoin, and then the next one": 9841406,
     "a worker gives up on a shard and leaves, and its record stays there": 1009866758,
     "the run ends while a worker joins its shards": 1000301826,
     "the run ends while a Queue joins its shards": 1000920203,
-    "a worker of the run before takes leases of the next in a shard that was rolled back": 1001210939,
+    "in a shard that was rolled back, a worker of the last run takes leases of the next run": 1001210939,
     "a worker learns of the end before it learns that a shard was rolled back": 1001224695,
     "a request is added for another shard when the next run has begun": 1001308154,
     "a shard is rolled back beyond the log, with a put of a page of another shard": 1001237065,
@@ -77,12 +77,12 @@ FOUND = {
     "a page runs while its worker gives up an outbox that it cannot read back": 1001101448,
     "a lease waits for a put to home, which is in the next run": 1001439729,
     "a late copy of a join takes a worker into the next run at home alone": 1001222511,
-    "a worker leaves whose level home does not confirm, which is in the next run": 1002005198,
+    "a worker leaves although home, in the next run, does not confirm its level": 1002005198,
     "a late copy of its join makes a worker a member of the next run, in which it has no start()": 1002020019,
     "home is gone while a push waits for the disks of all shards": 1001831975,
-    "home alone is set back to before the end, after which another shard was cleared": 1001805690,
+    "another shard was cleared after the end, and home alone is set back to before the end": 1001805690,
 }
-"""Seeds that the simulator found: each failed with the code, or the check, of its time."""
+"""Seeds with which the simulator found a bug, in the code or in a check."""
 
 
 def test_seeds_that_found_a_bug_keep_passing() -> None:
@@ -102,7 +102,7 @@ def test_a_seed_is_the_same_schedule_each_time(seed: int) -> None:
 
 
 def test_code_to_be_taken_out_is_there() -> None:
-    """Each text occurs once. Otherwise a mutation would remove nothing, or something else."""
+    """Each text of a mutation occurs once. Otherwise it would remove nothing, or something else."""
     for mutation in MUTATIONS:
         for name, old, _ in mutation.changes:
             assert (ROOT / name).read_text("utf-8").count(old) == 1, f"{mutation.what}: {name} has changed"
@@ -122,7 +122,7 @@ def test_a_guard_that_is_taken_out_is_found(mutation: Mutation) -> None:
 
 
 def test_a_failing_seed_is_printed_with_the_command_that_repeats_it(tmp_path: Path) -> None:
-    """The worker in this test uses every id again."""
+    """Without rule 13, workers use the same ids again, so some seed fails."""
     rule = next(each for each in MUTATIONS if each.rule == "13")
     env = mutated(rule, tmp_path)
     run = simulate("--seeds", "200", "--jobs", "1", env=env, cwd=tmp_path)

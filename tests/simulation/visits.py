@@ -13,19 +13,19 @@ FED_MARK = b"\x00fed"
 
 @dataclass
 class Visit:
-    """One run of a page's callback, or of its error."""
+    """One run of a page's callback, or one error answer of the page."""
 
     page: int
     attempt: int
     by: str
-    """The process."""
+    """The name of the process."""
     run: tuple[str, int]
     worker_id: str
     taken_at: float
     ended_at: float
     entry_id: bytes
     origin: str
-    """The place where it was found, if it is not filtered."""
+    """The place where the page was found, if its request is not filtered."""
     last: bool
     """Whether this is the last run: the page got no error answer and is not processed again."""
     confirmed_at: float = float("inf")

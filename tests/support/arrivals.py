@@ -1,4 +1,4 @@
-"""The arrival times of bytes from the kernel; they are correct even if a busy site reads late."""
+"""The arrival times of bytes as the kernel reports them. They are right even if a busy site reads late."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 import time
 
 SO_TIMESTAMPNS = 35
-"""Linux's number; the socket module has no name for it. Other systems use the time of reading."""
+"""Linux's number; the socket module has no name for it. On other systems, the time of reading is kept."""
 TIMESPEC = struct.Struct("@ll")
 
 
 class StampedSocket(socket.socket):
-    """Keeps the time at which the kernel received the last bytes read."""
+    """Keeps the time at which the kernel received the bytes that were read last."""
 
     arrived_s = 0.0
     """This time by `time.monotonic()`; on the class, the time of the last read of any instance."""

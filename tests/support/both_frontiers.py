@@ -35,7 +35,7 @@ class Actor:
     unanswered: tuple[Any, ...] | None = None
     """An exchange whose reply was lost; the process may only send this one again."""
     out_of_step: bool = False
-    """The last answer was RESYNC, or FINISHED without its moves applied."""
+    """Whether the last answer was RESYNC, or FINISHED although the moves were not applied."""
     former_ids: tuple[str, ...] = ()
 
 
@@ -107,7 +107,7 @@ class BothFrontiers(RuleBasedStateMachine):
         )
 
     def not_past(self, state: State) -> State:
-        """Return *state* without past times: the frontier forgets them now or later."""
+        """Return *state* without past times, which the frontier forgets sooner or later."""
         past = {
             name: {p: time for p, time in state[name].items() if time > self.reference.clock}
             for name in ("earliest", "blocked")
@@ -117,7 +117,7 @@ class BothFrontiers(RuleBasedStateMachine):
     def both_drain(
         self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
     ) -> tuple[int, int, int]:
-        """Drain both. The frontier chooses the leases to take first, but not their number."""
+        """Drain in both frontiers; the reference drains the leases that the real frontier has chosen."""
         answer = self.live.call("drain", worker_id, epoch, run, limit, max_attempts)
         worker = self.reference.members.get(worker_id)
         before = set(worker.leases) if worker else set()
@@ -128,7 +128,7 @@ class BothFrontiers(RuleBasedStateMachine):
         return answer
 
     def reclaim(self, worker_id: str, limit: int, max_attempts: int) -> None:
-        """Fence and drain a worker; if a process has this id, it is dead."""
+        """Fence and drain a worker. A process with this id counts as dead."""
         self.actors = [actor for actor in self.actors if actor.worker_id != worker_id]
         args = (worker_id, self.reference.epoch or "", self.reference.run)
         self.both("fence", *args)
@@ -148,8 +148,8 @@ class BothFrontiers(RuleBasedStateMachine):
             self.resync(actor)
             if actor not in self.actors:
                 return
-            # If the crawl was rolled back to an earlier run, this has dropped its tokens. A worker then gives
-            # new ids to requests that it puts again (WorkerProtocol._renew_ids).
+            # If Redis was rolled back to an earlier run, this rejoin has dropped the tokens. A worker then
+            # gives new ids to requests that it puts again (WorkerProtocol._renew_ids).
             moves = [
                 each for each in moves if not (isinstance(each, Put) and self.reference.would_be_twice(each))
             ]

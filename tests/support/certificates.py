@@ -33,7 +33,7 @@ class Authority:
         """Return a context that presents a new certificate for 127.0.0.1.
 
         Args:
-            valid: from now on; negative: expired.
+            valid: how long the certificate is valid from now on; negative: it has expired.
             of_clients: clients also have to present a certificate of this authority.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -17,7 +17,7 @@ class Hit(NamedTuple):
 
     path: str
     condition: str
-    """Its If-None-Match."""
+    """The value of the header If-None-Match."""
 
 
 @dataclass
@@ -29,12 +29,12 @@ class Answer:
     etag: str = ""
     location: str = ""
     busy: int = 0
-    """Number of next answers with status 503."""
+    """Number of requests that get the status 503 next."""
 
 
 @dataclass
 class ChangingSite:
-    """Answers a path with its answer in `pages`, or else with 404."""
+    """Gives each path its answer in `pages`, and any other path a 404."""
 
     pages: dict[str, Answer]
     hits: list[Hit] = field(default_factory=list)

@@ -15,11 +15,11 @@ from support.waiting import wait_until
 
 
 class Cluster:
-    """Three masters with a third of the slots each, and a replica of each.
+    """Masters with equal shares of the slots, and a replica of each.
 
     Args:
-        timeout_ms: a node that does not answer for this time is considered dead.
-        password: of all nodes.
+        timeout_ms: time after which the other nodes consider a silent node dead.
+        password: password of all nodes.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Cluster:
             slots = range(begin, min(begin + share, REDIS_CLUSTER_HASH_SLOTS))
             self.run(server, "CLUSTER", "ADDSLOTS", *slots)
         wait_until(
-            lambda: all(len(self.nodes(server)) == 2 * masters for server in self.servers), "all met", 30
+            lambda: all(len(self.nodes(server)) == 2 * masters for server in self.servers), "all have met", 30
         )
         for master, replica in zip(self.servers[:masters], self.servers[masters:], strict=True):
             self.run(replica, "CLUSTER", "REPLICATE", self.id_of(master))

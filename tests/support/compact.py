@@ -9,7 +9,7 @@ from typing import Any
 
 FIRST = 1024
 LOW = 10**9
-"""This gives nine digits."""
+"""A remainder of this divisor has nine digits."""
 
 
 def stored_as(token: bytes) -> tuple[int, int]:
@@ -21,7 +21,7 @@ def stored_as(token: bytes) -> tuple[int, int]:
 
 
 def bucket_of(first: int, number: int, buckets: int) -> int:
-    """Return the bucket of *number* for this number of buckets, by textbook linear hashing."""
+    """Return the bucket of *number* if there are *buckets* buckets, as linear hashing defines it."""
     level = int(log2(buckets // FIRST))
     digits = abs(number) % LOW
     n = first + FIRST * (digits % 2 ** (level + 1))
@@ -31,8 +31,8 @@ def bucket_of(first: int, number: int, buckets: int) -> int:
 def chance_of_a_false_seen(urls: int) -> float:
     """Return an upper bound of the probability that two of *urls* fingerprints are stored as one.
 
-    A pair of fingerprints is equal if all parts of both are equal. Numbers of 32 bits modulo 10^9 have some
-    remainders more often than others.
+    Two fingerprints are stored as one if all their parts are equal. This is a little more likely than with
+    evenly spread parts, because numbers of 32 bits modulo 10^9 have some remainders more often than others.
     """
     often, rest = divmod(2**32, LOW)
     nine_digits = (rest * (often + 1) ** 2 + (LOW - rest) * often**2) / 2**64

@@ -14,13 +14,13 @@ import pytest
 from support.project import Project
 
 USER = 10001
-# The user may read everything, because this Python may be in root's folder, but may write nothing.
+# The user may read all files, because this Python may be in root's home folder, but may write none.
 _AS_USER = [
     "setpriv", "--clear-groups", "--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search",
     "--bounding-set=-all,+dac_read_search",
 ]  # fmt: skip
 _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind / && shift && exec "$@"'
-"""Earlier mounts do not change: the volume and other file systems."""
+"""Makes the disk read-only; the volume and other mounted file systems do not change."""
 
 
 class Container:
@@ -36,7 +36,7 @@ class Container:
         self._words = words
 
     def run(self, *words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `scrapy *words` in the project's folder; assert that no traceback appears."""
+        """Run `scrapy *words` in the project's folder; assert that no traceback appears in the output."""
         done = subprocess.run(
             [*self._words, *self._project.command(*words)], cwd=self._project.folder,
             env=self._project.environ() | {"HOME": "/nonexistent"} | dict(environ or {}),
@@ -51,7 +51,7 @@ def contained(project: Project, volume: Path, *, read_only: bool, user: int = US
     """Yield the container; skip the test if this process may not make one.
 
     Args:
-        volume: is created; the user owns it.
+        volume: this folder is created; the user owns it.
         read_only: mount the disk read-only, including folders such as /tmp; this needs root. Otherwise the
             modes of the project's folders keep the user from writing.
         user: the container's user; without root, it is this process's user.
@@ -78,7 +78,7 @@ def contained(project: Project, volume: Path, *, read_only: bool, user: int = US
 
 
 def _need(words: list[str], volume: Path) -> None:
-    """Skip a test if *words* cannot make a container here: a CI system may forbid it."""
+    """Skip the test if *words* cannot make a container here, for example because a CI system forbids it."""
     for program in {words[0], _AS_USER[0]}:
         if shutil.which(program) is None:
             pytest.skip(f"no {program}")

@@ -1,4 +1,4 @@
-"""A `scrapy dq crawl` started as by a user, and the files that it leaves behind."""
+"""A `scrapy dq crawl`, started as a user starts it, and the files that it leaves behind."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class CrewProcess:
 
     @property
     def pids(self) -> list[int]:
-        """Return the pids of all workers that it has started so far."""
+        """The pids of all workers that the parent has started so far."""
         return [int(pid) for pid in re.findall(r"worker \d+ started, pid (\d+)", self.err)]
 
     def wait_for(self, text: str, timeout_s: float = 20.0) -> None:
-        """Wait until it prints *text*."""
-        wait_until(lambda: text in self.err or not self.running, f"the crew says {text!r}", timeout_s)
+        """Wait until the parent prints *text*."""
+        wait_until(lambda: text in self.err or not self.running, f"the crew prints {text!r}", timeout_s)
         assert text in self.err, self.err + self.out
 
     def wait(self, timeout_s: float = 40.0) -> int:
-        """Wait for its end; return its exit status."""
+        """Wait until the parent ends; return its exit status."""
         timeout_s = patience(timeout_s)
         try:
             return self._process.wait(timeout_s)
@@ -64,12 +64,12 @@ class CrewProcess:
             raise TimeoutError(f"the crew ran for more than {timeout_s:g} s:\n{self.err}") from None
 
     def interrupt(self) -> None:
-        """Press Ctrl-C: only the parent receives the signal."""
+        """Interrupt the parent, as Ctrl-C does; its workers do not receive the signal."""
         self._process.send_signal(signal.SIGINT)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop the parent, but not its workers, during the block; later it notices all events at once."""
+        """Freeze only the parent during the block; after the block, it notices all events together."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -77,12 +77,12 @@ class CrewProcess:
             self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End the parent at once (SIGKILL)."""
+        """Kill the parent with SIGKILL."""
         self._process.kill()
         self._process.wait(60)
 
     def close(self) -> None:
-        """Kill all its processes that still run."""
+        """Kill the parent, and all workers that still run."""
         for pid in self.pids:
             if alive(pid):
                 with suppress(ProcessLookupError):
@@ -98,7 +98,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_for_ends(pids: Sequence[int], timeout_s: float) -> None:
-    """Wait until none of these processes runs any more."""
+    """Wait until none of these processes runs."""
     wait_until(lambda: not any(map(alive, pids)), f"{pids} have ended", timeout_s)
 
 

@@ -1,8 +1,8 @@
 """A site of many domains, each with its own loopback address, for tests of work divided by domain.
 
 The domain of a request is its Host header without the port. The root of a domain (`/p/0`) links to all its
-other pages (`/p/1`, …), and these link to nothing: a domain's backlog is complete after its root. Slow
-domains answer their pages late, except the root.
+other pages (`/p/1`, …), and these link to nothing. Therefore the backlog of a domain is complete after its
+root. Slow domains answer their pages late, except the root.
 
 `/__log` and `/__counts` report the requests, and `/__reset` forgets them.
 """
@@ -27,11 +27,11 @@ class Domains:
     Args:
         count: number of quick domains.
         pages: pages of each quick domain, including the root.
-        latency_s: duration of each of these pages, and of the root of a slow domain.
+        latency_s: duration of each page of a quick domain, and of the root of a slow domain.
         slow_count: number of slow domains.
         slow_pages: pages of each slow domain, including the root.
-        slow_s: duration of each of these pages, except the root.
-        slow_after: so many pages of a slow domain take no time before it becomes slow.
+        slow_s: duration of each page of a slow domain, except the root.
+        slow_after: number of pages that a slow domain answers without delay before it becomes slow.
     """
 
     count: int = 200
@@ -44,12 +44,12 @@ class Domains:
 
     @property
     def quick_hosts(self) -> Sequence[str]:
-        """127.0.1.1 and following; Linux has all of 127.0.0.0/8."""
+        """Addresses from 127.0.1.1 on. On Linux, all addresses in 127.0.0.0/8 are loopback addresses."""
         return _addresses(0, self.count)
 
     @property
     def slow_hosts(self) -> Sequence[str]:
-        """127.1.1.1 and following."""
+        """Addresses from 127.1.1.1 on."""
         return _addresses(1, self.slow_count)
 
 
@@ -58,13 +58,13 @@ def _addresses(net: int, count: int) -> Sequence[str]:
 
 
 class Asked(NamedTuple):
-    """One request as it came in.
+    """One request to the site.
 
     Args:
-        at_s: its time on the clock of `time.monotonic()`; the kernel reports it, so a busy process of the
-            site does not change it.
+        at_s: arrival on the clock of `time.monotonic()`. The kernel reports this time, so a busy site process
+            does not change it.
         at_once: number of the host's requests in progress at that time, including this one.
-        status: of the answer.
+        status: the status of the answer.
     """
 
     at_s: float
@@ -91,7 +91,7 @@ class DomainSite(SiteProcess):
         return sorted((Asked(*row) for row in json.loads(self.get("/__log"))), key=lambda asked: asked.at_s)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of requests for each host; this is smaller than the log."""
+        """Return the number of requests for each host, which is less data than the log."""
         counts: dict[str, int] = json.loads(self.get("/__counts"))
         return counts
 

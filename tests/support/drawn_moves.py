@@ -10,8 +10,8 @@ from scrapy_dq.frontier.model import Limits
 from support.both_frontiers import PARTITIONS
 from support.reference_partitions import UNIT_S
 
-# No strategy depends on the state, and no rule has a precondition. Whatever hashes the servers use, the same
-# choices are possible, so an example can be repeated.
+# No strategy depends on the state, and no rule has a precondition. Therefore an example can be repeated,
+# although the hashes of the servers differ in each run.
 WHICH = st.integers(0, 2**16)
 PUTS = ("seen", "seed", "id")
 SETTLE = ("ack", "release", "bury", "fail", "later", "decline", "decline")
@@ -21,7 +21,7 @@ LOST = st.sampled_from((False, False, True))
 SEEDING = st.sampled_from((0, 0, 0, 0, 0, 1, 2, 3))
 SLOT = st.integers(0, len(PARTITIONS) - 1)
 WHEN = st.sampled_from(("", "", "", "", "", "", "due 1", "due 2", "not before 0", "not before 1", "never"))
-# Delay in seconds, concurrency.
+# Delay (in units), concurrency, own limits, budget, own budgets.
 LIMITS = tuple(
     Limits(delay * UNIT_S, concurrency, own, budget, own_budgets=budgets)
     for delay, concurrency, own, budget, budgets in (

@@ -45,7 +45,7 @@ SAYS_7_0 = '[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit'
 
 
 class User:
-    """A process that acquires the server when the file *go* exists, and releases it on request."""
+    """A process that acquires the server when the file *go* exists, and releases it when a test says so."""
 
     def __init__(self, place: Place, go: Path, **environ: str) -> None:
         self._output = Path(tempfile.mkstemp(dir=place.home, suffix=".out")[1])
@@ -60,32 +60,32 @@ class User:
             )
 
     def wait_for(self, lines: int) -> str:
-        """Return line number *lines* of its output when it is there."""
+        """Wait for line number *lines* of the process's output; return it."""
 
         def line() -> str:
             text = self._output.read_text()
             assert self._process.poll() is None, text
             return text.split("\n")[lines - 1] if text.count("\n") >= lines else ""
 
-        return wait_until(line, "the user's output")
+        return wait_until(line, "the process prints this line")
 
     def server(self) -> tuple[int, str]:
-        """Return the pid and the socket of the server that it uses."""
+        """Return the pid and the socket of the server that this process uses."""
         pid, path = self.wait_for(2).split(" ", 1)
         return int(pid), path
 
     def signal_group(self, signum: int) -> None:
-        """Send a signal to its process group, as a terminal does, and wait for its end."""
+        """Send a signal to the process group, as a terminal does, and wait until the process ends."""
         os.killpg(self._process.pid, signum)
         self._process.wait(60)
 
     def leave(self) -> None:
-        """Let it release the server, and wait for its end."""
+        """Let the process release the server, and wait until the process ends."""
         self._process.communicate(timeout=120)
         assert self._process.returncode == 0, self._output.read_text()
 
     def kill(self) -> None:
-        """Kill it if it still runs."""
+        """Kill the process if it still runs."""
         self._process.kill()
         self._process.wait(60)
         if self._process.stdin:
@@ -103,7 +103,7 @@ class Place:
         self._processes: list[User] = []
 
     def user(self, **options: float) -> EmbeddedRedis:
-        """Return another user in this process that has not acquired the server yet."""
+        """Return another user in this process; the user has not acquired the server yet."""
         user = EmbeddedRedis(self.directory, **options)
         self._users.append(user)
         return user
@@ -119,7 +119,7 @@ class Place:
         return redis.Redis(unix_socket_path=str(user.acquire()), socket_timeout=5)
 
     def acquired(self, **options: float) -> EmbeddedRedis:
-        """Return another user in this process that has acquired the server."""
+        """Return another user in this process; the user has acquired the server."""
         user = self.user(**options)
         user.acquire()
         return user
@@ -133,13 +133,13 @@ class Place:
         return path
 
     def hang(self) -> Path:
-        """Let later servers never become daemons; return the file for the pid of a server's child."""
+        """Let later servers never become daemons; return the file that gets the pid of a child of theirs."""
         pid_file = self.home / "sleeper.pid"
         self.binary = str(self.script(f"{SAYS_7_0}\nsleep 60 & echo $! >'{pid_file}'; wait"))
         return pid_file
 
     def fill(self, keys: int) -> None:
-        """Store that many keys and stop the server."""
+        """Store this number of keys, and stop the server."""
         user = self.user()
         pipe = self.client(user).pipeline()
         for number in range(keys):
@@ -148,7 +148,7 @@ class Place:
         user.release()
 
     def load_slowly(self, delay_us: int) -> None:
-        """Let later servers pause at each key that they load; they answer after each thousand."""
+        """Let later servers pause at each key that they load. They answer only after each thousand keys."""
         self.binary = str(self.script(f'exec "{self.binary}" "$@" --key-load-delay {delay_us}'))
 
     def log(self) -> str:
@@ -179,7 +179,7 @@ def kill(pid: int | None) -> None:
     """Kill a server and wait until it is gone."""
     assert pid
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not lives(pid), "the server's end")
+    wait_until(lambda: not lives(pid), "the server ends")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from support.tree_spider import ItemRecord
 EXTENSIONS = {"EXTENSIONS": {"support.fail_points.FailPoint": 0}}
 """Settings for a project whose workers may have a fail point."""
 FEW_LEASES = 2
-"""In a worker with a fail point, one step of a reclaim moves so few leases, to make several steps."""
+"""Maximum number of leases per step of a reclaim in a worker with a fail point, to make several steps."""
 _ENVIRON = "FAIL_POINT"
 
 
@@ -34,11 +34,11 @@ class Place(NamedTuple):
 
 PLACES = {
     "before the exchange is sent": Place(Frontier, "exchange"),
-    # Redis has applied the exchange, and the worker has not seen the answer.
+    # Redis has applied the exchange, but the worker has not seen the answer.
     "after the exchange": Place(Frontier, "exchange", after=True),
-    # Leases are in the buffer, and the engine has taken none of them.
+    # Leases are in the buffer, but the engine has taken none of them.
     "after the lease": Place(Session, "leases_arrived"),
-    # The callback, or start(), has yielded a request and continues.
+    # The callback, or start(), has yielded a request and is not finished.
     "inside the callback": Place(Scheduler, "enqueue_request"),
     "in the middle of start()": Place(Scheduler, "enqueue_request"),
     "inside a pipeline": Place(ItemRecord, "process_item"),
@@ -51,7 +51,7 @@ PLACES = {
 
 
 def fail_at(place: str, on_pass: int = 1) -> dict[str, str]:
-    """Return the environment that kills a worker at *place* in call number *on_pass*."""
+    """Return the environment variable that kills a worker at *place* in call number *on_pass*."""
     assert place in PLACES
     return {_ENVIRON: f"{on_pass} {place}"}
 

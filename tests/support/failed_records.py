@@ -16,7 +16,7 @@ HOSTILE = (
 
 
 def add_hostile(live: LiveFrontier, worker: HandWorker, count: int = 1000) -> None:
-    """Write *count* records, one of 100 kB."""
+    """Write *count* records of failed requests, one of them with a reason of 100 kB."""
     texts = [text.encode("utf-8", "surrogatepass") for text in HOSTILE]
     worker.exchange(put(1, payload=stored("http://x.example/1")), want=1)
     worker.exchange(fail(1))

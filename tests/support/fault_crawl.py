@@ -1,4 +1,4 @@
-"""One crawl of a tree with faults, and its verdict."""
+"""One crawl of a tree with faults, and its results."""
 
 from __future__ import annotations
 
@@ -96,21 +96,21 @@ class FaultCrawl:
         self.wait_for(int(part * self.pages), timeout_s)
 
     def overview(self) -> Overview:
-        """Read the frontier directly from the server."""
+        """Read the frontier from the server, without the proxy."""
         with connect_url(self.redis_url) as client:
             return peek(client, self.project.name)
 
     def leases(self, pids: Collection[int] | None = None) -> int:
-        """Return the number of leases of these processes' workers, or of all workers without *pids*."""
+        """Return the number of leases of the workers with these pids; None: of all workers."""
         members = self.overview().members
         return sum(m.in_flight for m in members if pids is None or m.identity.get("pid") in pids)
 
     def kill(self, worker: Worker) -> None:
         """Kill *worker* with SIGKILL and add its leases to `leases_at_kills`."""
-        # Freeze it first. Its sent commands then arrive before the count, and no other worker can declare it
-        # dead and take its leases before that.
+        # Freeze the worker first. The commands that it has sent then arrive before its leases are counted,
+        # and no other worker can declare it dead and take its leases before that.
         worker.suspend()
-        wait_until(lambda: worker.suspended or not worker.running, "the worker has stopped")
+        wait_until(lambda: worker.suspended or not worker.running, "the worker is frozen")
         time.sleep(0.05)
         self.leases({worker.pid})  # after this call, Redis has read the worker's sent commands
         self.leases_at_kills += self.leases({worker.pid})
@@ -118,7 +118,7 @@ class FaultCrawl:
         self.killed.add(worker.pid)
 
     def end(self, timeout_s: float = 60.0) -> Verdict:
-        """Wait until every worker has ended without a kill, within one deadline."""
+        """Wait within one deadline until all workers have ended; return the verdict."""
         deadline = time.monotonic() + timeout_s
         for worker in self.project.workers:
             worker.wait(deadline - time.monotonic())
@@ -130,8 +130,8 @@ class FaultCrawl:
         """Wait for the end, record *figures*, and assert that no page and no item is lost.
 
         Args:
-            may_repeat: number of pages that may have been processed twice.
-            workers: number of workers that must have finished; all others were killed.
+            may_repeat: maximum number of repeats (see `Verdict`).
+            workers: number of workers that must have closed with `finished`; all others were killed.
         """
         verdict = self.end(timeout_s)
         self.note(verdict, may_repeat=may_repeat, **figures)
@@ -139,7 +139,7 @@ class FaultCrawl:
         return verdict
 
     def assert_whole(self, verdict: Verdict, may_repeat: int = 0, workers: int = 2) -> None:
-        """See `end_whole`."""
+        """Make the assertions of `end_whole`."""
         assert not verdict.lost
         assert verdict.repeats <= may_repeat
         assert verdict.reasons == ("finished",) * workers

@@ -1,4 +1,4 @@
-"""`scrapy` processes, forked from one that has already imported it: the import takes longer than most tests.
+"""Forks `scrapy` processes from one that has imported Scrapy, which takes longer than most tests.
 
 A fork behaves like `python -m scrapy` in the same folder, except for the imports. A test that sets variables
 which Python reads at its start gets a new process instead, and so does every test in `make soak`.
@@ -28,13 +28,13 @@ import scrapy.cmdline
 
 PACKAGES = ("scrapy", "scrapy_dq", "redis.asyncio")
 NOT_IMPORTED = ("test", "debug", "ftp")
-"""Names that exclude a module: "debug" installs signal handlers, "ftp" of Scrapy 2.13 a reactor."""
+"""Parts of the names of modules to skip: "debug" installs signal handlers, Scrapy 2.13's "ftp" a reactor."""
 
 
 class ForkServer:
     """The test's end of the fork server: it starts processes and records their ends.
 
-    It cannot be used by several threads.
+    Only one thread may use it.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class ForkServer:
         return self._statuses[pid]
 
     def _obey(self) -> int | None:
-        """Read a line of the server; return the pid of a started process, or record the end of one."""
+        """Read a line from the server; return the pid of a started process, or record the end of one."""
         while b"\n" not in self._read:
             more = self._socket.recv(4096)
             if not more:
@@ -113,7 +113,7 @@ class Forked:
 
 
 def import_all() -> None:
-    """Import all modules for a crawl except the reactor, which each process chooses."""
+    """Import all modules for a crawl except the reactor, which each process chooses for itself."""
     for name in PACKAGES:
         package = import_module(name)
         for found in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda _: None):
@@ -128,12 +128,12 @@ def import_all() -> None:
 
 
 def serve(connection: socket.socket) -> list[Any] | None:
-    """Fork a process for each request, report its pid, and later its end.
+    """Fork a process for each request; report its pid, and later that it has ended.
 
     Returns:
-        The request in each forked process; None in the server, after the other side has closed.
+        In a forked process, its request; in the server, None after the test has closed the connection.
     """
-    requests = connection.makefile("rb")  # the other side waits for the answer to each request
+    requests = connection.makefile("rb")  # buffers at most one request: the test waits for each answer
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -172,7 +172,7 @@ def ended_children() -> Iterator[tuple[int, int]]:
 
 
 def become(words: list[str], folder: str, log: str, environ: dict[str, str]) -> None:
-    """Run `python -m scrapy *words`; like this, it ends with SystemExit."""
+    """Run `python -m scrapy *words` in this process. It ends with SystemExit."""
     os.setsid()
     os.chdir(folder)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)

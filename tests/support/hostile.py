@@ -141,7 +141,7 @@ def store(crawl: FaultCrawl, payloads: Sequence[bytes]) -> None:
 
 
 def dead_letters(crawl: FaultCrawl) -> Counter[str]:
-    """Return how often each reason occurs."""
+    """Return the number of dead letters by reason."""
     with connect_url(crawl.redis_url) as client:
         letters = client.hgetall(keys.prefix(crawl.project.name) + "dead").values()
     return Counter(msgpack.unpackb(letter, raw=True)[0].decode() for letter in letters)
@@ -150,7 +150,7 @@ def dead_letters(crawl: FaultCrawl) -> Counter[str]:
 def errors(worker: Worker) -> list[str]:
     """Return the beginnings of ERROR and CRITICAL lines and of tracebacks in the log.
 
-    Errors of tldextract are excluded: Scrapy's CookiesMiddleware lets it fetch a list if there is a network.
+    Errors of tldextract are excluded, because CookiesMiddleware lets it fetch a list if there is a network.
     """
     records = re.split(r"^(?=\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[)", worker.text, flags=re.MULTILINE)
     bad = [

@@ -13,11 +13,11 @@ import redis.asyncio.connection
 import redis.connection
 
 MOST = 200
-"""More commands than any command of scrapy_dq sends."""
+"""More Redis commands than any command of scrapy_dq sends."""
 
 
 def killed_before(number: int, call: Callable[[], object]) -> bool:
-    """Make *call* in a child that is killed before command number *number*; tell whether it was killed."""
+    """Run *call* in a child that is killed before Redis command *number*; tell whether it was killed."""
     child = os.fork()
     if child == 0:
         try:

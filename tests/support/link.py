@@ -1,4 +1,4 @@
-"""One connection through the proxy: its handling of commands, replies and time."""
+"""One connection through the proxy, which forwards, delays or drops commands and replies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPTS = ("EVAL", "EVALSHA", "FCALL")
 
 
 class Fault:
-    """A planned fault that affects the first matching command, once."""
+    """A planned fault, which affects only the first matching command."""
 
     def __init__(
         self, effect: Literal["cut", "hold"], command: str | None, containing: bytes | tuple[bytes, ...]
@@ -34,27 +34,27 @@ class Fault:
 
     @property
     def fired(self) -> bool:
-        """Whether it has happened: the reply is dropped or the command is held."""
+        """Whether the fault has happened, so that the reply is dropped or the command is held."""
         return self._fired.is_set()
 
     def wait(self, timeout_s: float = 10.0) -> None:
-        """Wait until it has happened; raise TimeoutError after *timeout_s*."""
+        """Wait until the fault has happened; raise TimeoutError after *timeout_s*."""
         if not self._fired.wait(timeout_s):
             raise TimeoutError(f"no command was hit by: {self.effect} {self._command or 'any'}")
 
     def release(self) -> None:
-        """Send a held command to Redis now; its reply is dropped."""
+        """Send a held command to Redis now. No client gets the reply."""
         if self._release is None:
             raise RuntimeError("no command is held")
         self._release()
 
     def matches(self, name: str, message: bytes) -> bool:
-        """Tell whether it affects this command."""
+        """Tell whether the fault affects this command."""
         named = name == self._command if self._command else name not in SET_UP
         return named and any(each in message for each in self._containing)
 
     def fire(self, release: Callable[[], object] | None = None) -> None:
-        """Record that it has happened."""
+        """Record that the fault has happened."""
         self._release = release
         self._fired.set()
 
@@ -88,7 +88,7 @@ class Behaviour:
         return None
 
     def served(self, message: bytes) -> bytes:
-        """Return the command for Redis: with `script_error`, one that answers this instead of any script."""
+        """Return the command for Redis; with `script_error`, a script call becomes one with this error."""
         if not self.script_error or command_name(message) not in SCRIPTS:
             return message
         words = (b"EVAL", b"return redis.error_reply(ARGV[1])", b"0", self.script_error.encode())
@@ -96,19 +96,19 @@ class Behaviour:
 
 
 class Link:
-    """A client's connection and its own connection to Redis."""
+    """A client's connection to the proxy, and the proxy's own connection to Redis for it."""
 
     def __init__(self, client: Streams, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
         self._commands, writer = client
         self._to_client = DelayLine(writer, behaviour)
         self._to_redis: DelayLine | None = None
-        # The faults of commands without a reply so far, oldest first.
+        # The fault, or None, of each command that has no reply yet, oldest first.
         self._fates: deque[Fault | None] = deque()
         self.holding = False
 
     async def run(self, connect: Callable[[], Awaitable[Streams]]) -> None:
-        """Forward bytes until both sides have closed; raise OSError if one was interrupted."""
+        """Forward bytes until both sides have closed; raise OSError if a side was interrupted."""
         replies, writer = await connect()
         self._to_redis = DelayLine(writer, self._behaviour)
         await asyncio.gather(self._carry_commands(self._to_redis), self._carry_replies(replies))

@@ -1,4 +1,4 @@
-"""A frontier on a real Redis, called without await, and workers whose exchanges a test makes by hand."""
+"""A frontier on a real Redis, called without await, and workers whose exchanges a test makes one by one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NO_TERMS = Terms()
 
 
 def limited(delay_s: float = 0.0, concurrency: int = 0, **own: tuple[float | None, int | None]) -> Identity:
-    """Return the identity of a crawl with limits; *own* are limits of single partitions."""
+    """Return the identity of a crawl with limits; *own* are the limits of single partitions."""
     return replace(IDENTITY, limits=Limits(delay_s, concurrency, own))
 
 
@@ -59,7 +59,7 @@ PARTITIONINGS: dict[str, Callable[[int], bytes]] = {
     "slots": lambda n: b"slot %d" % (n % 3),
     "own": lambda n: b"slot %06d" % n,
 }
-"""The partition of entry number *n*: none, the same one for all, one of three, or its own."""
+"""Functions for the partition of entry number *n*: none, one for all entries, one of three, or its own."""
 partitioning = PARTITIONINGS["none"]
 """The function that `put` uses; the fixture of this name replaces it."""
 
@@ -98,7 +98,7 @@ def put(
     not_before_s: float = 0.0,
     reason: str = "",
 ) -> Put:
-    """Return a put of entry number *n*; by default, no other put equals it."""
+    """Return a put of entry number *n*; by default, it has its own token."""
     return Put(
         entry_id(n),
         admission,
@@ -141,7 +141,7 @@ def fail(n: int, reason: str = "not downloaded", *, never_sent: bool = False) ->
 def again(
     n: int, priority: int = 0, *, as_number: int = 0, payload: bytes = b"payload", due_in: float = 0.0
 ) -> Again:
-    """Return the move that serves entry number *n* again, as *as_number* (0: n + 100)."""
+    """Return the move that stores entry number *n* again, as number *as_number* (0: n + 100)."""
     return Again(
         entry_id(n),
         entry_id(as_number or n + 100),
@@ -153,7 +153,7 @@ def again(
 
 
 def sent(n: int, ago: float | None = 0.0, partition: bytes | None = None) -> Sent:
-    """Return the note that entry number *n* was sent *ago* seconds ago; None: it is never sent."""
+    """Return the note that entry number *n* was sent *ago* seconds ago; None: it will never be sent."""
     of = partition_of(n) if partition is None else partition
     return Sent(of, entry_id(n), None if ago is None else time.monotonic() - ago)
 
@@ -173,7 +173,7 @@ def partitions(receipt: Receipt) -> list[bytes]:
 
 
 def waits(receipt: Receipt) -> dict[int, float | None]:
-    """Return by number the wait of each lease of *receipt*, rounded to 10 s; None: no wait."""
+    """Return the wait of each lease of *receipt* by the entry's number, rounded to 10 s; None: no wait."""
     now = time.monotonic()
     return {
         int(lease.entry_id): None if lease.send_at is None else round(lease.send_at - now, -1)
@@ -220,7 +220,7 @@ class LiveFrontier:
         answer = self.run(self.asked(method, *args, **named))
         if isinstance(answer, Joined):
             self._limits_replaced |= answer.limits_before is not None
-        elif method == "rejoin":  # from a later run than the rolled-back one: the later run's limits hold
+        elif method == "rejoin":  # after a roll-back to an earlier run, it sets the limits of its own run
             self._limits_replaced |= before != self._limits_set()
         return answer
 
@@ -259,7 +259,7 @@ class LiveFrontier:
         return keys.prefix(self.frontier.name) + name
 
     def state(self) -> stored.State:
-        # Settings that replace limits do not change partitions: each is corrected in its turn.
+        # New limits from settings do not move partitions to another set. Their next turn does.
         return stored.stored_state(
             self.redis, self.crawl, self.order, self.ahead_ms, strict=not self._limits_replaced
         )
@@ -306,7 +306,7 @@ class HandWorker:
     def __init__(
         self, live: LiveFrontier, worker_id: str, crawl: Identity = IDENTITY, host: str = ""
     ) -> None:
-        """*host*: the worker's host; by default, no other worker has the same one."""
+        """*host*: the worker's host; by default, a host of its own."""
         self.live = live
         self.worker_id = worker_id
         self.joined = live.call("join", worker_id, {"host": host or worker_id}, uuid4().hex, crawl)
@@ -333,7 +333,7 @@ class HandWorker:
         return receipt
 
     def take(self, count: int, terms: Terms = NO_TERMS) -> list[int]:
-        """Lease *count* entries, or as many as exist, in as many exchanges as its share requires."""
+        """Lease *count* entries, or all if there are fewer. An exchange grants at most the worker's share."""
         taken: list[int] = []
         while len(taken) < count and (got := numbers(self.exchange(want=count - len(taken), terms=terms))):
             taken += got
@@ -344,7 +344,7 @@ class HandWorker:
         return self.exchange(want=want, terms=Terms(notes=notes))
 
     def send(self, exchange: Exchange) -> Receipt:
-        """Send the bytes of an exchange (again) without taking over the answer."""
+        """Send an exchange, or repeat it; this worker does not use the answer."""
         return self.live.call("exchange", exchange)
 
     def rejoin(
@@ -356,7 +356,7 @@ class HandWorker:
         run: int | None = None,
         seeding: int = 1,
     ) -> Rejoined:
-        """Rejoin as *new_id* with the entries numbered *held*, or all that it believes to hold."""
+        """Rejoin as *new_id*, and claim the leases of the entries *held*; None: of all in `self.held`."""
         ids = sorted(self.held) if held is None else [entry_id(n) for n in held]
         reply = self.live.call(
             "rejoin",
@@ -381,7 +381,7 @@ class HandWorker:
         return self.live.call("drain", worker_id, self.epoch, self.run, limit, max_attempts)
 
     def reclaim(self, worker_id: str, max_attempts: int = 3) -> None:
-        """Fence a dead worker and drain it to the end."""
+        """Fence a dead worker, and drain it until it has no leases."""
         self.fence(worker_id, gone=True)
         while self.drain(worker_id, 100, max_attempts)[2]:
             pass
@@ -394,4 +394,4 @@ FOREIGN: dict[str, Callable[[LiveFrontier, str], Any]] = {
     "hash": lambda live, name: live.redis.hset(live.key(name), "not ours", "not ours"),
     "zset": lambda live, name: live.redis.zadd(live.key(name), {"not ours": 1.5}),
 }
-"""Functions by type that write a key of the crawl, as another program may."""
+"""By Redis type: a function that writes a foreign value into a key of the crawl, as another program may."""

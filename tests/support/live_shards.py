@@ -1,4 +1,4 @@
-"""A crawl of several shards, each a `LiveFrontier`, and the contents of each."""
+"""A crawl of several shards, each a `LiveFrontier`, and entries for all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Other(LiveFrontier):
 
 
 def fill(workers: list[HandWorker]) -> None:
-    """Put an entry of each host into its shard, so that all shards have some."""
+    """Put one entry of each host into the shard of the host; every shard gets some."""
     for number, host in enumerate(HOSTS):
         worker = workers[shard_of(host, b"", SHARDS)]
         worker.exchange(put(number, partition=host, payload=b"%d" % number), terms=Terms(finish_at=-1))

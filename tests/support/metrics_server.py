@@ -1,4 +1,4 @@
-"""A process of `scrapy dq metrics` that serves, and its answers."""
+"""A process of `scrapy dq metrics` that serves metrics, and its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MetricsServer(WebPage):
 
 
 class Samples:
-    """A parsed exposition."""
+    """The parsed answer of a metrics server."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -36,11 +36,11 @@ class Samples:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 key = (sample.name, frozenset(sample.labels.items()))
-                assert key not in self.series, f"twice: {key}"
+                assert key not in self.series, f"this sample occurs twice: {key}"
                 self.series[key] = sample.value
 
     def of(self, crawl: str) -> Mapping[str, float]:
-        """Return a crawl's series by name and the other label: `dq_requests waiting`."""
+        """Return the series of a crawl by name and the other label's value, such as `dq_requests waiting`."""
         return {
             " ".join([name, *(value for label, value in sorted(labels) if label != "crawl")]): number
             for (name, labels), number in self.series.items()
@@ -48,7 +48,7 @@ class Samples:
         }
 
     def value(self, name: str) -> float | None:
-        """Return the value of a metric without a crawl."""
+        """Return the value of a metric without labels."""
         return self.series.get((name, frozenset()))
 
     @property

@@ -1,4 +1,4 @@
-"""A whole crawl, step by step, with a record of the state after each transition; and truncated AOFs."""
+"""A crawl with a record of the state after each call that has changed it; and truncated AOFs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NotedFrontier(LiveFrontier):
 
 
 def live_through_all(live: LiveFrontier) -> None:
-    """Make every possible transition: three workers, a death, a rejoin, the end, the next run."""
+    """Crawl with three workers, a death, a rejoin, the end of the run, the next run, and a flush."""
     one, two, dying = (HandWorker(live, name) for name in ("one", "two", "dying"))
     one.exchange(put(0, start=True, admission=Admission.SEED, payload=PAYLOAD), seeding=1)
     one.exchange()
@@ -72,7 +72,7 @@ def _crawl(worker: HandWorker, count: int) -> int:
 
 
 def aof_of(folder: Path) -> Path:
-    """Return the file of a data folder to which Redis appends. Since Redis 7, this is a separate file."""
+    """Return the file of a data folder to which Redis appends; since Redis 7, it is a part of the AOF."""
     return next(iter(folder.glob("appendonlydir/*.incr.aof")), folder / "appendonly.aof")
 
 

@@ -1,6 +1,6 @@
-"""A site whose connections are slow to set up, behind TLS, or broken, in threads of the test.
+"""A site whose connections are slow to set up, encrypted, or broken. It runs in threads of the test.
 
-`/p/0` links to `/p/1`, …; the site also answers a proxy's CONNECT as if it were the proxy.
+`/p/0` links to all other pages (`/p/1`, …). With TLS, the site also answers CONNECT, as if it were a proxy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOST = "127.0.2.1"
 
 
 class Seen(NamedTuple):
-    """A request: its arrival by the kernel's clock, and the number of unanswered requests with this one."""
+    """A request: its arrival as the kernel reports it, and the number of unanswered requests including it."""
 
     at_s: float
     path: str
@@ -34,9 +34,10 @@ class OddSite:
     Args:
         pages: number of pages.
         tls: the context with the site's certificate; None: http.
-        slow_s: TLS's handshake waits this long on every other connection, beginning with the first.
+        slow_s: pause on every other connection, beginning with the first; with TLS, before the handshake.
         latency_s: duration of an answer.
-        breaks: keep a connection open and break it at the second request; otherwise an answer closes it.
+        breaks: keep a connection open after an answer, and break it at the second request. Otherwise the site
+            closes the connection after each answer.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class OddSite:
 
 
 class Line:
-    """A connection, later behind TLS; each of its reads is one read of its socket."""
+    """A connection that may change to TLS. It reads through a socket that keeps arrival times."""
 
     def __init__(self, sock: StampedSocket) -> None:
         self._sock = sock
@@ -151,7 +152,7 @@ class Line:
                 return
 
     def read_head(self) -> bytes:
-        """Return a request's head; empty if the client closes earlier."""
+        """Return the head of a request; empty: the client closed before the head was complete."""
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             data = self._read()
@@ -175,7 +176,7 @@ class Line:
                 return self._tls.read(65536)
             except ssl.SSLWantReadError:
                 self._receive()
-            except ssl.SSLError:  # the client closed without notice
+            except ssl.SSLError:  # the client closed without ending TLS
                 return b""
 
     def _receive(self) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from support.waiting import wait_until
 from support.worker import Worker
 
-# The common part of all warnings of an outage; the text before it describes the problem.
+# All warnings of an outage contain this text; the text before it describes the problem.
 WARNING = "The crawl continues with the requests that this worker holds"
 NO_ANSWER = "Redis does not answer"
 
@@ -31,7 +31,7 @@ def outages(worker: Worker) -> list[Outage]:
     """Return the outages in the order of the log.
 
     Raises:
-        AssertionError: an outage was reported twice, or has no end, or an end has no beginning.
+        AssertionError: the log reports an outage twice, or only its begin, or only its end.
     """
     told: list[Outage] = []
     warning = ""
@@ -56,11 +56,11 @@ def ended(worker: Worker) -> int:
 def wait_for_ends(workers: Sequence[Worker], count: int = 1, timeout_s: float = 10.0) -> None:
     """Wait until each log reports *count* ended outages."""
     for worker in workers:
-        wait_until(lambda w=worker: ended(w) >= count, "the end of the outage is told", timeout_s)
+        wait_until(lambda w=worker: ended(w) >= count, "the log reports the end of the outage", timeout_s)
 
 
 def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) -> list[Outage]:
-    """Assert that each worker's log reports *count* outages, in turn, and no error; return all outages."""
+    """Assert that each worker's log reports *count* outages, one by one, and no error; return all outages."""
     every: list[Outage] = []
     for worker in workers:
         told = outages(worker)
@@ -72,7 +72,7 @@ def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) ->
 
 
 def assert_quiet(worker: Worker) -> None:
-    """Assert that the log has no error, no traceback and no worker that was declared dead."""
+    """Assert that the log has no error and no traceback, and that the worker declared no worker dead."""
     assert not lines(worker, "ERROR", "CRITICAL")
     assert "Traceback" not in worker.text
     assert " is dead (" not in worker.text

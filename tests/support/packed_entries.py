@@ -1,4 +1,4 @@
-"""Entries packed by hand, and their reasons for not decoding."""
+"""Entries packed by hand, and the reasons why they do not decode."""
 
 from __future__ import annotations
 

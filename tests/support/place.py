@@ -1,4 +1,4 @@
-"""The place of a crawl, read by a test's client."""
+"""The place of a crawl, which is read with the client of a test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from scrapy_dq.settings import Config
 
 
 def place_of(client: Any, url: str, crawl: str = "-") -> Place:
-    """Return a crawl's place on one Redis, at *url*."""
+    """Return the place of a crawl on the Redis at *url*, with *client* as its only client."""
     config = Config.read({"DQ_CRAWL": crawl, "REDIS_URL": url}, {})
     return Place(client, "redis", config, lambda _: client, lambda: [client])

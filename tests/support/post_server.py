@@ -1,4 +1,4 @@
-"""A web server that accepts posts: a webhook, or a receiver of spans."""
+"""A web server that accepts posts, as a webhook or a receiver of spans does."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class PostServer:
-    """Keeps accepted posts. Below /drip its answer never ends, and below /moved it redirects."""
+    """Keeps accepted posts. Below /drip, an answer never ends; posts below /moved are redirected."""
 
     def __init__(self, refused: int = 0) -> None:
-        """*refused*: number of first posts that it answers with status 500."""
+        """*refused*: number of posts that the server answers with status 500 before it accepts one."""
         self.posted: list[tuple[str, bytes]] = []
         """Path and body of each accepted post."""
         self.got = 0
@@ -29,7 +29,7 @@ class PostServer:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.path.startswith("/drip"):
-                    with suppress(OSError):  # until its client is gone
+                    with suppress(OSError):  # until the client is gone
                         while not of._ended.wait(0.2):
                             self.wfile.write(b"H")
                 elif self.path.startswith("/moved"):

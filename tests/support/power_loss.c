@@ -1,5 +1,5 @@
-/* Preloaded into a redis-server: notes what of each file is on the disk for certain, as lines of inode and
-   size, and holds up each fsync while the file at SYNC_GATE is there. */
+/* Preloaded into a redis-server. Records how much of each file is certainly on the disk, as lines of inode
+   and size, and delays each fsync while the file at SYNC_GATE exists. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@ static int synced(int fd, const char *name) {
     char line[64];
     int result, notes, length;
 
-    fstat(fd, &before); /* what is written while it runs need not be among what it brings to the disk */
+    fstat(fd, &before); /* data that is written during the fsync may not be on the disk after it */
     while (access(getenv("SYNC_GATE"), F_OK) == 0) usleep(5000);
     result = real(fd);
     if (result == 0) {

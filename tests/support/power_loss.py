@@ -1,4 +1,4 @@
-"""A redis-server on a machine that loses power: data without an fsync is gone."""
+"""A redis-server on a machine that loses power: data that no fsync has written to the disk is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class PoweredRedis:
-    """A Redis with an AOF, everysec, that records its fsyncs and blocks them while the gate is shut."""
+    """A Redis with an AOF (`appendfsync everysec`) whose fsyncs are recorded, and wait for the gate."""
 
     def __init__(self, start_redis: Callable[..., RedisServer], kind: Kind, folder: Path) -> None:
         """Skip the test if this machine cannot preload a library into a server."""
@@ -36,7 +36,7 @@ class PoweredRedis:
         return self.server.url
 
     def shut_gate(self) -> None:
-        """Let no fsync end until the gate opens."""
+        """Let no fsync end until `open_gate`."""
         self._gate.touch()
 
     def open_gate(self) -> None:
@@ -47,7 +47,7 @@ class PoweredRedis:
             return dict(client.info())
 
     def lose_power(self) -> None:
-        """End the server, truncate each file to the data that is certainly on disk, and start it."""
+        """Kill the server, truncate each file to what is certainly on the disk, and start the server."""
         self.server.kill()
         synced: dict[int, int] = {}
         for line in self._notes.read_text().splitlines():
@@ -58,10 +58,10 @@ class PoweredRedis:
         self.roll_back(self.server.snapshot())
 
     def roll_back(self, snapshot: Path) -> None:
-        """See `RedisServer.roll_back`; the snapshot's data is on the disk."""
+        """Do the same as `RedisServer.roll_back`; the data of *snapshot* counts as on the disk."""
         self.server.kill()
         self._gate.unlink(missing_ok=True)
-        self._notes.unlink()  # other files may get the inodes of these files
+        self._notes.unlink()  # they name files by inode, and the new files may get the same inodes
         self.server.roll_back(snapshot)
         with self._notes.open("a") as notes:
             for path in _files(snapshot):

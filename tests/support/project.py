@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "TELNETCONSOLE_ENABLED": False,
 }
 
-# Code in the package of the spiders, which each process with the project loads.
+# The code of the package of the spiders, which each process of the project imports.
 SET_CONSTANTS = """\
 from pkgutil import resolve_name
 
@@ -69,12 +69,13 @@ class Project:
 
     Args:
         folder: new or empty.
-        start_urls: where the spider starts: usually `[site.start_url]`.
-        redis_url: REDIS_URL; None leaves the setting out.
-        settings: override or extend SETTINGS; None removes one. CONSTANTS: see `set_constants`.
+        start_urls: the URLs of the first requests, usually `[site.start_url]`.
+        redis_url: the setting REDIS_URL; None: the project does not set it.
+        settings: replace or extend SETTINGS; the value None removes a setting. CONSTANTS is not a setting,
+            but the argument of `set_constants`.
         spider: the source of the module with the spider class, instead of SPIDER.
         name: the name of the spider and of its crawl; random by default.
-        fork_server: starts the workers, unless they have their own environment or a sitecustomize.
+        fork_server: starts the workers, except those with their own environment or a sitecustomize.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Project:
         args: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Worker:
-        """Start `scrapy crawl`; *settings* become `-s`, *args* become `-a`, *environ* adds variables."""
+        """Start `scrapy crawl` with *settings* as `-s`, *args* as `-a`, and the variables of *environ*."""
         given = {
             key: json.dumps(value) if isinstance(value, dict) else value
             for key, value in (settings or {}).items()
@@ -133,18 +134,18 @@ class Project:
         options += [part for key, value in (args or {}).items() for part in ("-a", f"{key}={value}")]
         command = self.command("crawl", self.name, *options)
         log = self.folder / f"worker-{len(self.workers)}.log"
-        anew = environ or (self.folder / "sitecustomize.py").exists()  # Python reads both at its start
+        anew = environ or (self.folder / "sitecustomize.py").exists()  # Python reads both when it starts
         fork_server = None if anew else self._fork_server
         worker = Worker(command, self.folder, log, self.environ() | dict(environ or {}), fork_server)
         self.workers.append(worker)
         return worker
 
     def start_workers(self, count: int, **options: Any) -> list[Worker]:
-        """Start *count* workers at once; for *options* see `start_worker`."""
+        """Start *count* workers together; for *options* see `start_worker`."""
         return [self.start_worker(**options) for _ in range(count)]
 
     def run_worker(self, *, timeout_s: float = 60.0, **options: Any) -> Worker:
-        """Start a worker and wait for its end; raise TimeoutError with its log after *timeout_s*."""
+        """Start a worker and wait until it ends; raise TimeoutError with its log after *timeout_s*."""
         worker = self.start_worker(**options)
         worker.wait(timeout_s)
         return worker
@@ -156,7 +157,7 @@ class Project:
         return worker
 
     def wait(self, timeout_s: float = 60.0) -> list[str | None]:
-        """Wait until all workers of this project end, within one deadline; return their close reasons."""
+        """Wait within one deadline until all workers of the project have ended; return the close reasons."""
         return wait_all(self.workers, timeout_s)
 
     def close(self) -> None:
@@ -170,14 +171,14 @@ class Project:
         return [sys.executable, "-m", "scrapy", *words]
 
     def environ(self) -> dict[str, str]:
-        """Return a worker's environment, in which it finds this folder, `support` and `scrapy_dq`."""
+        """Return the environment in which a worker can import this folder, `support` and `scrapy_dq`."""
         path = [str(self.folder), str(TESTS)]
         # Use the same package as this process: the checkout, or the installed wheel under tox.
         package = importlib.util.find_spec("scrapy_dq")
         if package and package.submodule_search_locations:
             path.append(str(Path(package.submodule_search_locations[0]).parent))
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
-        # A test may rewrite a module within a second to the same length, and Python would use the old code.
+        # Python would run the old code if a test rewrites a module within a second and keeps its length.
         environ["PYTHONDONTWRITEBYTECODE"] = "1"
         environ.pop("SCRAPY_SETTINGS_MODULE", None)
         return environ
@@ -186,11 +187,11 @@ class Project:
         """Return the record of all workers in the order of writing."""
         if not self.record.exists():
             return []
-        # While a line is written across two pages of the file, its end may be missing.
+        # A line that crosses a page of the file may be incomplete while its worker writes it.
         whole = self.record.read_text().rpartition("\n")[0]
         lines = (line.split(" ", 2) for line in whole.splitlines())
         return [Event(event, int(pid), path) for event, pid, path in lines]
 
     def count(self, event: str = "done", *, pids: Sequence[int] | None = None) -> Counter[str]:
-        """Return how often *event* was recorded for each path, or only by *pids*."""
+        """Return how often *event* was recorded for each path; *pids*: only by these processes."""
         return Counter(e.path for e in self.events() if e.event == event and (pids is None or e.pid in pids))

@@ -23,11 +23,11 @@ CALL_TIMEOUT_S = 60.0
 class RedisProxy:
     """A proxy on a loopback port, in a thread with its own event loop.
 
-    Any thread may call any method. A method returns when it has taken effect.
+    Any thread may call any method. Each method returns after it has taken effect.
 
     Args:
-        upstream_url: the Redis behind it; `redis://` or `unix://`, with its password.
-        tls: has the certificate for clients; None: no encryption.
+        upstream_url: the Redis behind the proxy, as `redis://` or `unix://` with its password.
+        tls: a context with the certificate for clients; None: no encryption.
     """
 
     def __init__(self, upstream_url: str, tls: ssl.SSLContext | None = None) -> None:
@@ -60,7 +60,7 @@ class RedisProxy:
         return self._call(lambda: sum(not link.holding for link in self._links))
 
     def set_delay(self, each_way_s: float) -> None:
-        """Delay later bytes; a round trip takes twice this time. Throughput does not change."""
+        """Delay later bytes by this time in each direction. Throughput does not change."""
         self._call(lambda: setattr(self._behaviour, "delay_s", each_way_s))
 
     def set_loss(self, probability: float, *, seed: int = 0, spare: Collection[str] = ()) -> None:
@@ -87,27 +87,27 @@ class RedisProxy:
         """Let Redis apply the next matching command; drop its reply and close the connection.
 
         Args:
-            command: a name such as `EVALSHA`; None: any except connection set-up.
-            containing: bytes that the command must contain, such as a worker's id; or any of several.
+            command: a name such as `EVALSHA`; None: any command except connection set-up.
+            containing: bytes that the command must contain, such as a worker's id; of a tuple, one is enough.
         """
         return self._add(Fault("cut", command, containing))
 
     def hold_next_command(
         self, command: str | None = None, *, containing: bytes | tuple[bytes, ...] = b""
     ) -> Fault:
-        """Close the connection at the next matching command. It reaches Redis only at `Fault.release`."""
+        """Close the connection at the next matching command, which reaches Redis only at `Fault.release`."""
         return self._add(Fault("hold", command, containing))
 
     def refuse_scripts(self, error: str) -> None:
-        """Answer every script with this error, like a service that restricts scripts; "" ends it."""
+        """Answer each script call with this error, as a service that restricts scripts; "" stops this."""
         self._call(lambda: setattr(self._behaviour, "script_error", error))
 
     def lose(self, *containing: bytes) -> None:
-        """Close each connection at a command with any of these bytes; Redis never gets it. Others pass."""
+        """Close a connection at each command with any of these bytes; Redis never gets the command."""
         self._call(lambda: setattr(self._behaviour, "lost", containing))
 
     def black_hole(self) -> None:
-        """Accept connections and bytes and answer nothing; everything under way is lost."""
+        """Accept connections and bytes, but forward nothing that arrives from now on."""
         self._call(lambda: setattr(self._behaviour, "silent", True))
 
     def refuse(self) -> None:
@@ -115,7 +115,7 @@ class RedisProxy:
         self._run(self._close())
 
     def pass_through(self) -> None:
-        """End `refuse`, `lose` and `black_hole`; cut the connections of the latter, which miss bytes."""
+        """End `refuse`, `lose` and `black_hole`; after the last, cut all connections, which miss bytes."""
         self._run(self._open())
 
     def present(self, tls: ssl.SSLContext) -> None:
@@ -125,9 +125,9 @@ class RedisProxy:
         self.pass_through()
 
     def lead_to(self, *upstream_urls: str, seed: int = 0) -> None:
-        """Connect new clients to another Redis, as a changed DNS name does; other clients stay.
+        """Connect new clients to another Redis, as a changed DNS name does; connected clients stay.
 
-        With several URLs, each client gets a random one.
+        If there are several URLs, each client gets a random one.
         """
 
         def apply() -> None:
@@ -136,11 +136,11 @@ class RedisProxy:
         self._call(apply)
 
     def drop_connections(self) -> None:
-        """Cut every connection now and accept new ones. A held command stays held."""
+        """Cut every connection now, but accept new ones. A held command stays held."""
         self._call(self._drop)
 
     def start(self) -> RedisProxy:
-        """Listen; the Redis behind it may start later."""
+        """Start to listen. The Redis behind the proxy may start later."""
         self._thread.start()
         self.pass_through()
         return self
@@ -163,7 +163,7 @@ class RedisProxy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_TIMEOUT_S)
 
     def _call(self, function: Callable[[], T]) -> T:
-        """Run *function* in the proxy's loop, so that two threads never use the same state at once."""
+        """Run *function* in the proxy's loop, because only the loop's thread may use the state."""
 
         async def call() -> T:
             return function()
@@ -202,14 +202,14 @@ class RedisProxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._listener is None or writer.get_extra_info("sslcontext") is not self._tls:
-            writer.transport.abort()  # its handshake began before the cut
+            writer.transport.abort()  # this client connected before the proxy closed or got its certificate
             return
         link = Link((reader, writer), self._behaviour)
         self._links.add(link)
         try:
             await link.run(self._connect)
         except OSError:
-            pass  # one side has closed; the other one sees the same as without a proxy
+            pass  # one side has closed, and abort() closes the other side, as without a proxy
         finally:
             self._links.discard(link)
             link.abort()

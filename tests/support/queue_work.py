@@ -9,7 +9,7 @@ from typing import Any
 
 def double_until_none(q: Any, results: Any) -> None:
     """Put the double of each item of *q*, and the pid, into *results*; end without closing the Queue."""
-    # Like any Python program, the process ends only after this thread.
+    # The process ends only after this thread, because the thread is not a daemon.
     threading.Thread(target=_double, args=(q, results)).start()
 
 

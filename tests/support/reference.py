@@ -34,7 +34,7 @@ NO_TERMS = Terms()
 class ReferenceFrontier(Entries):
     """One crawl; each method gives the same answer as the `Frontier` method of its name.
 
-    The times of puts, notes and leases come from a process whose monotonic clock is always 0.
+    The times of puts, notes and leases are those of a process whose monotonic clock is always 0.
     """
 
     def __init__(self, order: Order, wall_s: float = 0.0) -> None:
@@ -46,17 +46,17 @@ class ReferenceFrontier(Entries):
         self.crawl = Identity("", "", "")
         self.commands = Commands()
         self.seen_for_retry = False
-        """The seen set stays for a retry or a returning worker, but not for the next run."""
+        """Whether the seen set is kept only for a retry or a returning worker; the next run drops it."""
         self.cleared = False
         self.crawled = ""
-        """The worker that left the finished run last; its record of admitted puts is deleted."""
+        """The first worker with a start() that has joined this run; empty: none has."""
         self.starts: dict[str, bool] = {}
-        """By name, whether a start() is complete; otherwise it was interrupted."""
+        """By name: whether a start() is complete. If it is not, it was interrupted."""
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)
         if not resumed and self.phase == "finished":
-            # The second case: a late copy of the first call of a worker that has crawled this run and left.
+            # The second condition is for a late copy of the first call of a worker that has crawled and left.
             if (crawl.run_name and crawl.run_name == self.crawl.run_name) or worker_id == self.crawled:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
                 return Joined(
@@ -214,7 +214,7 @@ class ReferenceFrontier(Entries):
     def drain(
         self, worker_id: str, epoch: str, run: int, chosen: Collection[bytes], max_attempts: int
     ) -> tuple[int, int, int]:
-        """Drain the *chosen* leases as `Frontier.drain` does; the frontier may choose any leases."""
+        """Drain the leases in *chosen*; `Frontier.drain` itself may choose any leases of the worker."""
         worker = self.members.get(worker_id)
         if self._stale(epoch, run) or not worker or not worker.fenced:
             return 0, 0, 0
@@ -278,7 +278,7 @@ class ReferenceFrontier(Entries):
         return {member: worker.beats for member, worker in self.members.items()}
 
     def flush(self, dead: Collection[str]) -> tuple[set[str], Census]:
-        """Act as `Frontier.flush`, but return all workers that prevent the flush."""
+        """Do the same as `Frontier.flush`, but return all workers that prevent the flush."""
         if living := set(self.members) - set(dead):
             return living, Census()
         gone = self.census()
@@ -368,7 +368,7 @@ class ReferenceFrontier(Entries):
         self.tokens = {by: self.tokens[by] if keep else set() for by, keep in kept.items()}
         self.delayed: dict[bytes, tuple[int, Put]] = {}
         self.accused: dict[bytes, str] = {}
-        """For each entry, the worker from which it was last taken."""
+        """For each entry, the worker whose lease of it was taken away last."""
         if not keep_admitted:
             self.absent: dict[str, int] = {}
             """Workers that were declared dead and may come back."""

@@ -1,4 +1,4 @@
-"""The fate of each entry in plain Python: the part of the reference frontier that puts and settles."""
+"""The puts and the ends of entries in plain Python: a part of the reference frontier."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Entries(Partitions):
         """Seconds since 1970, by a clock that is never changed."""
         self.turn = 0
         self.due_first: list[bytes] = []
-        """Ids of delayed entries. Only the frontier knows their order within a unit of time."""
+        """Ids of delayed entries in the order of the frontier, which alone knows it within a unit of time."""
         self.tokens: dict[Admission, set[bytes]] = {by: set() for by in Admission}
 
     def _count_from_zero(self) -> None:
         self.done = self.count_of_failed = self.never_sent = self.unserved = 0
         self.dead: dict[bytes, tuple[str, int, bytes]] = {}
         self.failed: list[tuple[bytes, str, str, str, bytes]] = []
-        """The newest failed requests, which are kept."""
+        """The newest failed requests; older ones are not kept."""
         self.ended: dict[bytes, Entry] = {}
         """Failed requests and dead letters, for a retry."""
 
@@ -51,7 +51,7 @@ class Entries(Partitions):
         return True
 
     def would_be_twice(self, put: Put) -> bool:
-        """Tell whether *put*'s entry exists but its token is forgotten: a set of entries has it only once."""
+        """Tell whether the entry of *put* exists without its token, so that Redis would store it twice."""
         leased = any(put.entry_id in worker.leases for worker in self.members.values())
         somewhere = leased or any(
             put.entry_id in place
@@ -155,6 +155,6 @@ class Entries(Partitions):
 
 
 def _put_of(move: Again, partition: bytes) -> Put:
-    """Return a put that makes the same entry as *move*, which falls due like any other."""
+    """Return a put that makes the same entry as *move*, but without a delay."""
     by = move.next_id, Admission.ID, move.next_id
     return Put(*by, move.priority, move.start, move.payload, partition=partition)

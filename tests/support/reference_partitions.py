@@ -13,10 +13,10 @@ from typing import Any
 from scrapy_dq.frontier.model import Limits, Terms
 
 UNIT_S = 1_000.0
-"""Seconds of a unit; a test's duration is negligible compared to it."""
+"""Number of seconds in a unit. The duration of a test is negligible compared to it."""
 SERVED = ("rotation", "suspects")
 LOOKS = 500
-"""Maximum number of partitions without a lease that one exchange examines."""
+"""Maximum number of partitions that one exchange examines without getting a lease from them."""
 OwnLimits = tuple[int | None, int | None, int | None]
 
 
@@ -33,20 +33,20 @@ class Entry:
     partition: bytes = b""
     attempts: int = 0
     suspect: bool = False
-    """Its worker died with it: it waits in the quarantine and runs as a suspect."""
+    """Whether a worker died with this entry, which then waits in the quarantine and runs as a suspect."""
     back: bool = False
-    """It was leased before."""
+    """Whether the entry has come back, after a lease or by a retry."""
 
 
 @dataclass
 class Declined:
-    """The reason why an entry is not in the backlog: the code of some workers cannot serve it."""
+    """The workers that have declined an entry, because their code cannot serve it."""
 
     worker_id: str
-    """The first of these workers, by its id at that time."""
+    """The id that the first of these workers had when it declined the entry."""
     fingerprint: bytes
     workers: list[str] = field(default_factory=list)
-    """These workers, by their `Worker.lasting_id`."""
+    """The `Worker.lasting_id` of each of these workers."""
 
 
 @dataclass
@@ -61,20 +61,23 @@ class Worker:
     leases: dict[bytes, Entry] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
     granted: tuple[tuple[bytes, int | None], ...] = ()
-    """Its leases with their times of sending."""
+    """The leases that the last exchange granted, each with its time of sending; None: no wait."""
     done: int = 0
     starts: str = ""
     came_from: int | None = None
-    """The last exchange under the id before its rejoin; -1: that id is unknown; None: no rejoin."""
+    """The number of the last exchange under the id before the rejoin; None: there was no rejoin.
+
+    -1: no id is known. Below -1: only an older id is known (see `ReferenceFrontier.rejoin`).
+    """
 
     lasting_id: str = ""
-    """An id that a rejoin does not change."""
+    """An id that a rejoin keeps if the worker's old id is still registered."""
     offered: int = 0
-    """The number of the last declined entry that it was offered."""
+    """The number of the last declined entry that this worker was offered."""
 
     @property
     def suspects(self) -> list[bytes]:
-        """Its suspects; it may hold only one."""
+        """The suspects that the worker holds, at most one."""
         return [entry_id for entry_id, entry in self.leases.items() if entry.suspect]
 
 
@@ -94,9 +97,12 @@ class Partitions:
         """Declined entries with their numbers, the lowest first."""
         self.members: dict[str, Worker] = {}
         self.standing: dict[bytes, tuple[str, int]] = {}
-        """For each partition that is not empty: rotation or suspects, with turn; resting; or saturated."""
+        """For each partition with waiting entries: its state and a number.
+
+        The number is the turn in `rotation` and `suspects`, the end of the rest in `resting`, or else 0.
+        """
         self.spent: dict[bytes, int] = {}
-        """For each partition, its count in this run while it has a budget."""
+        """For each partition with a budget: how much of it this run has spent."""
         self.unsent: dict[bytes, bytes] = {}
         self.earliest: dict[bytes, int] = {}
         self.blocked: dict[bytes, int] = {}
@@ -127,7 +133,7 @@ class Partitions:
         block_s: float | None,
         budget: int | None = None,
     ) -> tuple[int, int, int, int, int]:
-        """Act as `limit`, and return the answer in units."""
+        """Do the same as `limit`, and return the answer in units."""
         if (delay_s, concurrency, block_s, budget) == (None, None, None, None):  # only show the limits
             return self._in_force(partition)
         self.limited |= (delay_s, concurrency, budget) != (None, None, None)
@@ -170,7 +176,7 @@ class Partitions:
             self.spent[partition] = self.spent.get(partition, 0) + 1
 
     def _free_saturated(self) -> None:
-        # These partitions are examined first and put back.
+        # The next exchanges examine these partitions first, and mark them as saturated again if they are.
         for partition, (name, _) in self.standing.items():
             if name == "saturated":
                 self.standing[partition] = ("rotation", 0)
@@ -178,7 +184,7 @@ class Partitions:
     # Reports about partitions
 
     def sent(self, partition: bytes, entry_id: bytes, age: int | None) -> None:
-        """Record that a lease was sent *age* ago; None: it is never sent."""
+        """Record that a lease was sent *age* ago; None: it will never be sent."""
         if self.unsent.get(partition) == entry_id:
             del self.unsent[partition]
             wait = 0 if age is None else self._limits_of(partition)[0] - age
@@ -248,9 +254,9 @@ class Partitions:
     # Leasing
 
     def lease(self, me: Worker, want: int, ahead: int, terms: Terms) -> None:
-        """Grant up to *want* leases: a few of each partition per round, as long as there are some.
+        """Grant up to *want* leases in rounds, a few of each partition per round.
 
-        For each partition without a lease, or without one yet, another partition is examined.
+        Each partition that is examined and gives no lease is replaced by another one, up to LOOKS partitions.
         """
         here, me.granted = terms.here, ()
         taken: Counter[bytes] = Counter()
@@ -275,7 +281,7 @@ class Partitions:
         self._offer(me, want, ahead, terms, taken)
 
     def _offer(self, me: Worker, want: int, ahead: int, terms: Terms, taken: Counter[bytes]) -> int:
-        """Grant entries that other workers have declined; a worker is offered each one once.
+        """Grant entries that other workers have declined. A worker is offered each of them once.
 
         Args:
             taken: number of grants in this exchange, by partition.
@@ -342,10 +348,10 @@ class Partitions:
         return len(got)
 
     def _best(self, me: Worker, partition: bytes, count: int) -> list[bytes]:
-        """Return a partition's first *count* entries; with *me*'s leases, at most one is a suspect."""
+        """Return a partition's first *count* entries; with the leases of *me*, at most one is a suspect."""
         best: list[bytes] = []
         passed = bool(me.suspects)
-        # A put that is a dead letter has the place of the put before it, and after a retry it comes second.
+        # A put that became a dead letter shares the place of the previous put. After a retry it comes second.
         turn = {i: (entry.place, entry.back, entry.suspect, i) for i, entry in self.backlog.items()}
         for entry_id in sorted(self.backlog, key=turn.__getitem__):
             entry = self.backlog[entry_id]

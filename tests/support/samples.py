@@ -9,7 +9,7 @@ GIB_KIB = 2**20
 
 
 def packed(*numbers: int) -> bytes:
-    """Return a sample."""
+    """Return a sample of these numbers as Redis stores it."""
     found = bytearray(b"\1")
     for number in numbers:
         while number >= 128:
@@ -20,7 +20,10 @@ def packed(*numbers: int) -> bytes:
 
 
 def add_samples(live: LiveFrontier, count: int, began: int = BEGAN) -> None:
-    """Give a crawl a history: it was fast for 300 s, stood still for 100 s, and ended."""
+    """Give a crawl a history of *count* samples, one for each 10 s.
+
+    The crawl is fast for 300 s, stands still for 100 s, and is then twice as fast.
+    """
     done = 0
     for n in range(count):
         done += 500 if n < 30 else 0 if n < 40 else 1000

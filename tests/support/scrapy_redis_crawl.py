@@ -1,4 +1,4 @@
-"""A crawl starts under scrapy-redis, is adopted, and ends under scrapy_dq."""
+"""Helpers for crawls that start under scrapy-redis, are adopted, and end under scrapy_dq."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SCRAPY_REDIS = {
 
 
 class MeshSpider(TreeSpider):
-    """Follows every link and, except on the root, two more: to a neighbour and to a much earlier page."""
+    """Also requests two pages without a link: the previous page, and the page with half the number."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Yield the requests of TreeSpider and more."""
+        """Yield the results of TreeSpider and the two requests."""
         yield from super().parse(response)
         number = int(page_path(response).rpartition("/")[2])
         yield response.follow(f"/p/{max(1, number // 2)}", self.parse)
@@ -35,10 +35,10 @@ class MeshSpider(TreeSpider):
 
 
 def interrupt(project: Project, site: TreeSite, settings: Mapping[str, Any], part: float) -> None:
-    """Crawl with *settings* until *part* of the site is done; then stop as with Ctrl-C."""
+    """Crawl with *settings* until *part* of the site is done; then stop the worker with SIGTERM."""
     worker = project.start_worker(settings=settings)
     goal = int(len(site.paths) * part)
-    wait_until(lambda: len(project.count("done")) >= goal or not worker.running, f"{goal} pages", 30)
+    wait_until(lambda: len(project.count("done")) >= goal or not worker.running, f"{goal} pages are done", 30)
     worker.terminate()
     worker.wait(30)
     assert worker.close_reason == "shutdown", worker.text[-2000:]
@@ -83,7 +83,7 @@ print(json.dumps(found))
 
 
 def run_dq_each(project: Project, commands: Sequence[Sequence[str]]) -> list[Ended]:
-    """Run `scrapy dq` with each of *commands* in one process, because each start takes a second."""
+    """Run `scrapy dq` with each of *commands*, all in one process, because a start takes a second."""
     words = json.dumps([["dq", *command] for command in commands])
     done = subprocess.run(
         [sys.executable, "-c", _RUN_EACH, words],

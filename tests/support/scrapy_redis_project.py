@@ -1,7 +1,7 @@
-"""A project as scrapy-redis users have it: three spiders, a pipeline, and a program that takes the items.
+"""A project of a scrapy-redis user: three spiders, a pipeline, and a program that takes the items.
 
-It has the same shape as scrapy-redis's example project. Only `root`, the beginning of the import paths,
-differs between the two packages.
+The project is built like scrapy-redis's example project. For scrapy_dq, only `root`, the beginning of the
+import paths, is different.
 """
 
 from __future__ import annotations
@@ -134,6 +134,6 @@ class ScrapyRedisProject:
         return Worker(command, self.folder, self.folder / f"{spider}.log", self._any.environ())
 
     def process_items(self, key: str, limit: int) -> Worker:
-        """Start the program that takes items from Redis; its log has these items."""
+        """Start the program that takes items from Redis and prints them to its log."""
         command = [sys.executable, "process_items.py", key, str(limit)]
         return Worker(command, self.folder, self.folder / "items.log", self._any.environ())

@@ -1,4 +1,4 @@
-"""A master with replicas, and the sentinels that watch it: real processes."""
+"""A master with replicas, and the sentinels that watch it, all in real processes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ RIGHTS = {
 }
 """The rights of each user in docs/deploying.md."""
 _USERS = {**RIGHTS, BESIDE: RIGHTS[SENTINEL]}
-"""The first sentinel has its own user: see `split`."""
+"""The first sentinel has its own user, so that `split` can treat it differently from the others."""
 
 
 class Sentinels:
     """Redis servers, one of them the master, and three sentinels.
 
     Args:
-        down_after_ms: a master that does not answer for this time is considered dead.
-        password: of the servers; *sentinel_password*: of the sentinels.
+        down_after_ms: time after which a sentinel considers a silent master dead.
+        password: password of the servers; *sentinel_password*: password of the sentinels.
     """
 
     def __init__(
@@ -119,15 +119,15 @@ class Sentinels:
         self._shut_out(server, SENTINEL, REPLICA, BESIDE)
 
     def split(self) -> None:
-        """Separate the master and the first sentinel from all others. Clients reach both sides."""
+        """Separate the master and the first sentinel from all other processes. Clients reach both sides."""
         old = self.master
         with self.sentinel(self.ports[0]) as client:
-            client.execute_command("ACL", "SETUSER", "default", "-publish")  # the others send it no messages
+            client.execute_command("ACL", "SETUSER", "default", "-publish")  # the others cannot send to it
         for server in self.servers:
             self._shut_out(server, *((SENTINEL, REPLICA) if server is old else (BESIDE,)))
 
     def heal(self, old: RedisServer) -> None:
-        """End `split`: *old* becomes a replica. The sentinels would do this about ten seconds later."""
+        """End `split` and make *old* a replica, as the sentinels would do about ten seconds later."""
         new = self.master
         with self.sentinel(self.ports[0]) as client:
             client.execute_command("ACL", "SETUSER", "default", "+publish")

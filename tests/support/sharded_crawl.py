@@ -26,7 +26,7 @@ from support.stored import roll_back, stored_state
 T = TypeVar("T")
 HOSTS = [b"%02d.example" % n for n in range(25)]
 MOST = 6
-"""Maximum number of shards of such a crawl."""
+"""Maximum number of shards of a test's crawl."""
 
 
 class Crawl:
@@ -41,7 +41,7 @@ class Crawl:
         self._stack = ExitStack()
 
     def join(self, shards: int) -> None:
-        """Let a worker join in all shards."""
+        """Let the worker join all shards."""
         crawl = replace(IDENTITY, shards=shards, partition_by="slot" if self.partitioned else "none")
         home = LiveFrontier(self.url, self.name, self.order, self.seen)
         self._stack.callback(home.disconnect)
@@ -71,7 +71,7 @@ class Crawl:
         return partition, token
 
     def settle(self, ending: Callable[[int], Any], most: int) -> None:
-        """End up to *most* leases of each shard."""
+        """Lease up to *most* entries of each shard, and settle each lease with a move from *ending*."""
         for worker in self.workers:
             taken = self.exchange(worker, want=most)
             self.exchange(worker, *(replace(ending(0), entry_id=each) for each in taken))
@@ -98,10 +98,10 @@ class Crawl:
         return asyncio.run(run())
 
     def move(self, shards: int, url: str = "", order: Order | None = None, seen: Seen | None = None) -> Moved:
-        """Move the crawl, while no worker runs, into *shards* shards; *url*: into another Redis."""
+        """Move the crawl, while no worker runs, to *shards* shards; *url*: to another Redis."""
 
         async def nobody(*_: Any) -> None:
-            """Do nothing: the freezing finds a worker."""
+            """Reclaim nothing. If the crawl still has a member, `freeze` refuses the move."""
 
         async def run() -> Moved:
             async with redis.asyncio.Redis.from_url(self.url) as here, redis.asyncio.Redis.from_url(
@@ -124,7 +124,7 @@ class Crawl:
         return asyncio.run(run())
 
     def entries(self) -> Counter[tuple[str, bytes]]:
-        """Return the place of each entry without its shard."""
+        """Return the number of entries for each place and id, in all shards together."""
         found: Counter[tuple[str, bytes]] = Counter()
         for number in range(MOST):
             prefix = keys.prefix(Shard(self.name, number))
@@ -140,7 +140,7 @@ class Crawl:
         return found
 
     def check(self, shards: int) -> None:
-        """Assert that entries are where workers look for them, counts are right, and nothing is left over."""
+        """Assert that each shard has its own entries and right counts, and that no other shard has keys."""
         for number in range(MOST):
             shard = Shard(self.name, number)
             if number >= shards:
@@ -163,7 +163,7 @@ class Crawl:
 
 
 def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
-    """Fill a crawl with every kind of entry; return partition and token of each put."""
+    """Fill a crawl with every kind of entry; return the partition and token of each put."""
     crawl.join(shards)
     known = [crawl.put(admission=Admission.SEEN) for _ in range(120)]
     crawl.settle(fail, 4)
@@ -173,12 +173,12 @@ def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
     known += [crawl.put(due_in=900.0) for _ in range(20)]
     for worker in crawl.workers:
         crawl.exchange(worker, want=3)
-    crawl.leave()  # its leases return
+    crawl.leave()  # the leases return to the backlog
     return known
 
 
 def known_again(crawl: Crawl, known: list[tuple[bytes, bytes]]) -> int:
-    """Repeat all puts; return the number of new entries."""
+    """Put all of *known* again; return the number of new entries."""
     admitted = 0
     for partition, token in known:
         worker = crawl.worker_of(partition, token)

@@ -22,7 +22,7 @@ class SiteProcess:
 
     Args:
         server: the module that the process runs; it calls `support.site_server.serve`.
-        options: that module's options on its command line, as JSON.
+        options: options for the module, passed as JSON on its command line.
         host: the default address for requests to the site.
     """
 
@@ -48,7 +48,7 @@ class SiteProcess:
         self.get("/__reset")
 
     def get(self, target: str, host: str = "") -> bytes:
-        """Fetch *target* at *host*; return the body, whatever the status."""
+        """Fetch *target* at *host*; return the body without checking the status."""
         return self.fetch(target, host)[2]
 
     def fetch(self, target: str, host: str = "") -> tuple[int, HTTPMessage, bytes]:
@@ -69,7 +69,7 @@ class SiteProcess:
         )
         assert self._process.stdout
         os.set_blocking(self._process.stdout.fileno(), False)
-        line = wait_until(self._process.stdout.readline, "the site says its port")
+        line = wait_until(self._process.stdout.readline, "the site prints its port")
         self.port = int(line)
         return self
 

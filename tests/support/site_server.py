@@ -35,13 +35,13 @@ class Site(Protocol):
         """Choose the answer to a request for *target* (path and query) at *host* (without port).
 
         Args:
-            at_s: its arrival on the clock of `time.monotonic()`. The kernel reports it, because this process
-                may read it later.
+            at_s: arrival of the request on the clock of `time.monotonic()`. The kernel reports it, because
+                this process may read the request later.
         """
 
 
 class Connection(asyncio.Protocol):
-    """HTTP/1.1 with keep-alive, one response at a time; any method gets the same as GET."""
+    """HTTP/1.1 with keep-alive, one response at a time; a site answers every method like GET."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._address = transport.get_extra_info("sockname")[0]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the planned response. Source: asyncio.Protocol"""
+        """Cancel the planned response. Source: asyncio.Protocol"""
         due, self._due = self._due, None
         if due:
             answer, timer = due
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(site: Site, addresses: Sequence[str]) -> None:
-    """Serve *site* on one port of all *addresses* until standard input closes, also if the parent dies."""
+    """Serve *site* on one port of all *addresses* until standard input closes, as when the parent dies."""
     loop = asyncio.get_running_loop()
     StampedSocket.set_clock()
     for address in addresses:

@@ -33,7 +33,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
-    """Mount a tmpfs of *size* at *folder* for its owner only; at the end kill its users and unmount it.
+    """Mount a tmpfs of *size* at *folder* for its owner only; at the end, kill its Redis and unmount it.
 
     Raises:
         PermissionError: this process may not mount.
@@ -49,7 +49,7 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(folder)
     finally:
-        # A server still runs here if its workers were killed. It would keep the disk busy.
+        # If the workers were killed, their Redis server still runs in the folder and keeps the disk busy.
         with suppress(OSError, ValueError):
             pid = int((folder / "redis.pid").read_text())
             if os.path.realpath(f"/proc/{pid}/cwd") == str(folder.resolve()):

@@ -17,7 +17,7 @@ from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 
 class Spoken:
-    """A dialogue with its protocol, without task, heartbeat and pace."""
+    """A worker that consists only of its protocol: without a task, heartbeats and a pace."""
 
     def __init__(self, frontier: Frontier, crawl: Identity, horizon_s: float) -> None:
         self.frontier, self.crawl, self.identity = frontier, crawl, own_identity()

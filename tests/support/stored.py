@@ -20,7 +20,7 @@ from support.stored_partitions import TURNING, check_partitions, limits_in, spen
 
 BIAS = 2**52
 PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name and key.name != "never"}
-"""The key `never` must not exist, so reading the state treats it as unknown."""
+"""Without `never`, so that reading the state fails if this key exists."""
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
@@ -28,14 +28,14 @@ WORKER_FIELDS = {
     b"since", b"done", b"starts", b"joined", b"registered",
 }  # fmt: skip
 HISTORY = ("samples", "minutes", "journal")
-"""Keys without effect on anything else; they stay when a run is finished."""
+"""Keys on which nothing else depends; they stay when a run is finished."""
 AHEAD_MS = 2_000
-"""Maximum time by which workers lease ahead."""
+"""Maximum time by which a worker leases ahead, in ms."""
 
 Dump = dict[bytes, bytes]
 State = dict[str, Any]
 Place = tuple[int, int]
-"""A rank and a turn."""
+"""The place of an entry: its rank and its sequence."""
 
 
 def crawl_keys(client: redis.Redis, crawl: str | keys.Shard) -> list[bytes]:
@@ -44,7 +44,7 @@ def crawl_keys(client: redis.Redis, crawl: str | keys.Shard) -> list[bytes]:
 
 
 def dump(client: redis.Redis, crawl: str | keys.Shard) -> Dump:
-    """Return all keys of *crawl* in DUMP's format, for a roll-back or to detect a change."""
+    """Return the values of all keys of *crawl* in DUMP's format, for a roll-back or to detect a change."""
 
     def queue(pipe: Any, names: list[bytes]) -> None:
         for name in names:
@@ -54,7 +54,7 @@ def dump(client: redis.Redis, crawl: str | keys.Shard) -> Dump:
 
 
 def roll_back(client: redis.Redis, crawl: str | keys.Shard, snapshot: Dump) -> None:
-    """Restore the keys of *crawl* from *snapshot*, as if Redis was rolled back."""
+    """Restore the keys of *crawl* from *snapshot*, as if Redis had been rolled back."""
 
     def queue(pipe: Any, names: list[bytes]) -> None:
         for name in names:
@@ -77,12 +77,12 @@ def stored_state(
 
     Args:
         ahead_ms: maximum time by which a worker leases ahead.
-        strict: every partition must be in its right place; otherwise some in the rotation or at rest may turn
-            out to be saturated in their turn.
-        forgotten: tells whether a user has cleared the page of a payload. If a replay log then stores the
-            request again while a worker holds it, its next attempt waits twice.
+        strict: each partition must be where it belongs. If not *strict*, partitions in the rotation or at
+            rest may be saturated, because new limits change the place of a partition only at its next turn.
+        forgotten: tells whether a user has cleared the page of a payload. A replay log may then store the
+            request again while a worker holds it, so a delayed entry of it may also be in another place.
     Raises:
-        AssertionError: the keys contradict each other, or one of them should not be there.
+        AssertionError: the keys contradict each other, or there is a key that must not exist.
     """
     plain, families = _read(client, crawl)
     meta, beats = plain["meta"], plain["beats"]
@@ -140,7 +140,7 @@ def stored_state(
     assert counts["in_flight"] == len(leased)
     assert (counts["delayed"], counts["members"]) == (len(delayed), len(members))
     seen = plain["seen"]
-    # A compact set keeps its directory when everything is forgotten.
+    # A compact `seen` keeps its directory when all fingerprints are forgotten.
     assert (counts["seen"] > 0) == (
         int(seen[b"count"]) > 0 if isinstance(seen, dict) and seen else bool(seen)
     )
@@ -194,7 +194,7 @@ def stored_state(
 
 
 def waiting_places(client: redis.Redis, crawl: str | keys.Shard) -> dict[bytes, list[Place]]:
-    """Return the places of waiting entries by partition, without suspects."""
+    """Return the places of all waiting entries except suspects, by partition."""
     places: dict[bytes, list[Place]] = defaultdict(list)
     prefix = keys.prefix(crawl).encode()
     for key in crawl_keys(client, crawl):
@@ -275,8 +275,8 @@ def _at_one_moment(
 ) -> tuple[list[bytes], list[Any]]:
     """Let *queue* write commands for all keys of *crawl*; return the keys and the replies.
 
-    Between the listing of keys and the transaction, a worker may make and remove keys, and the replies would
-    be inconsistent. So the transaction lists the keys again and is repeated if they differ.
+    Between the listing of the keys and the transaction, a worker may add or remove keys. Therefore the
+    transaction lists the keys again, and is repeated if they differ.
     """
     names = crawl_keys(client, crawl)
     while True:
@@ -290,9 +290,9 @@ def _at_one_moment(
 
 
 def _read(client: redis.Redis, crawl: str | keys.Shard) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the value of each plain key, and of each key with an id by its family."""
+    """Return the values of keys without an id by name, and of all other keys by family and then by id."""
     prefix = keys.prefix(crawl)
-    # The kind is chosen when a crawl begins, before anything is seen.
+    # The kind of `seen` does not change while that key exists, so it may be read before the other keys.
     kind = client.hget(prefix + "meta", "seen_kind")
 
     def queue(pipe: Any, found: list[bytes]) -> None:
@@ -325,10 +325,10 @@ def _read(client: redis.Redis, crawl: str | keys.Shard) -> tuple[dict[str, Any],
 
 
 def _seen(seen: Any, discarded: dict[bytes, bytes], buckets: dict[str, Any]) -> Any:
-    """Return the seen set, or for a compact one its stored numbers."""
+    """Return the members of *seen*; if it is compact, the bucket and number of each stored fingerprint."""
     generations = {name.partition(":")[0] for name in buckets} - {each.decode() for each in discarded}
     if not isinstance(seen, dict):
-        assert not generations, "buckets that nobody will delete"
+        assert not generations, "there are buckets that no worker will delete"
         return seen
     generation = seen[b"generation"].decode()
     assert generations <= {generation}

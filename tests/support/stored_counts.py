@@ -14,12 +14,12 @@ COUNTS = (
 )  # fmt: skip
 TOLD = ("words", "stops", "forgets", "limit_changes")
 LIMITING = ("delay_ms", "concurrency", "budget", "budget_period")
-"""The last two exist only if there is a budget for all partitions, or it is a daily one."""
+"""The last two are stored only if there is a budget for all partitions, or if the period is a day."""
 TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}
 
 
 def apart(meta: Mapping[bytes, bytes]) -> dict[str, int]:
-    """Return each of the counts that are stored together in *meta*; a missing one is 0."""
+    """Return all counts that are stored in *meta*; a missing count is 0."""
     found = dict.fromkeys((*COUNTS, *TOLD, *LIMITING), 0)
     for field, names in TOGETHER.items():
         numbers = meta.get(field.encode(), b"").split()
@@ -33,7 +33,7 @@ def count(client: redis.Redis, crawl: str, name: str) -> int:
 
 
 def change_count(client: redis.Redis, crawl: str, name: str, change: Callable[[int], int]) -> None:
-    """Write another count into a stored crawl, as after a corruption or a passage of time."""
+    """Change a stored count of *crawl*, as a corruption or the passage of time does."""
     found = apart(client.hgetall(keys.meta(crawl)))
     found[name] = change(found[name])
     client.hset(keys.meta(crawl), "counts", " ".join(str(found[each]) for each in COUNTS))

@@ -9,9 +9,9 @@ from typing import Any
 from support.stored_counts import apart
 
 TURNING = ("rotation", "suspects")
-"""The ZSETs of partitions that may be served in turn."""
+"""ZSETs of the partitions that may be served, in the order of their turns."""
 STANDINGS = (*TURNING, "resting", "saturated")
-"""A partition with waiting entries is in one of these."""
+"""Every partition with waiting entries is in exactly one of these."""
 
 
 def check_partitions(
@@ -37,7 +37,7 @@ def check_partitions(
     assert all(earliest[p] >= until for p, until in blocked.items() if p in earliest)
 
     standing = [(p, name, score) for name in STANDINGS for p, score in plain[name]]
-    assert sorted(p for p, *_ in standing) == sorted(nonempty), "each is in one, empty ones in none"
+    assert sorted(p for p, *_ in standing) == sorted(nonempty), "states do not match the nonempty partitions"
     turns = [turn for _, name, turn in standing if name in TURNING and turn]
     assert len(turns) == len(set(turns))
     counts = apart(meta)
@@ -48,12 +48,12 @@ def check_partitions(
         most = concurrency if most is None else most
         budget = counts["budget"] if budget is None else budget
         spent = spent_in(plain).get(p, 0)
-        used = spent + busy[p] + busy[b"\2" + p]  # the last: done, and waiting for other shards
+        used = spent + busy[p] + busy[b"\2" + p]  # the last: done except for puts in other shards
         saturated = limited and (p in unsent or 0 < most <= busy[p] or 0 < budget <= used)
         if name == "saturated":
             assert saturated, f"{p!r} is stuck"
         elif strict and (name, score) != ("rotation", 0):
-            # With 0, it was saturated at a change of limits and is examined next.
+            # With turn 0, the partition was saturated when limits changed, and is examined next.
             assert not saturated or (name == "resting" and counts["budget_period"] == 2)
         if name == "resting":  # perhaps until the next day
             assert score == earliest.get(p) or 0 < budget <= spent

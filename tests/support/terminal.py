@@ -16,7 +16,7 @@ from support.waiting import patience
 
 
 class Terminal:
-    """Runs *command* with all standard streams on its own terminal; `text` is its output."""
+    """Runs *command* with all standard streams on its own terminal; `text` is the output so far."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Terminal:
         return self._process.pid
 
     def wait_for(self, text: str, timeout_s: float = 15.0) -> None:
-        """Read until *text* appears in the later output.
+        """Read until *text* appears in the output that follows.
 
         Raises:
-            TimeoutError: it did not appear; the message has the output.
+            TimeoutError: the text did not appear; the message contains the output.
         """
         begin, until = len(self.text), time.monotonic() + patience(timeout_s)
         while text not in self.text[begin:]:
@@ -56,7 +56,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def ended(self, timeout_s: float = 15.0) -> int:
-        """Wait for the command's end; return its exit status."""
+        """Wait until the command ends; return its exit status."""
         until = time.monotonic() + patience(timeout_s)
         while time.monotonic() < until and self._read(until):
             pass
@@ -69,17 +69,17 @@ class Terminal:
         os.close(self._ours)
 
     def _read(self, until: float) -> bool:
-        """Read some of the output; return False if there will be no more."""
+        """Read some of the output; return False at its end."""
         if not select.select([self._ours], [], [], max(0.0, until - time.monotonic()))[0]:
             return True
         try:
             found = os.read(self._ours, 65536)
-        except OSError:  # a terminal ends this way when no other process has it open
+        except OSError:  # no other process has the terminal open any more
             return False
         self.text += found.decode("utf-8", "replace")
         return bool(found)
 
 
 def _take_terminal() -> None:
-    # Then a typed Ctrl-C sends SIGINT to this process.
+    # With its own controlling terminal, the command gets a SIGINT when the test types Ctrl-C.
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -44,7 +44,7 @@ class TimedScheduler(Scheduler):
     has_pending_requests = _timed("has_pending_requests")
 
     def close(self, reason: str) -> Any:
-        """Record, then close. Source: scrapy/core/scheduler.py"""
+        """Record the longest calls, then close. Source: scrapy/core/scheduler.py"""
         for name, seconds in self.longest.items():
             self._record(f"longest-{name}", str(int(seconds * 1000)))
         return super().close(reason)

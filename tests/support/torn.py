@@ -1,4 +1,4 @@
-"""Scripts that stop at one of their writes, and the rest of the crawl, which must lose nothing."""
+"""Stops scripts at one of their writes, and runs the rest of the crawl, which must lose nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ redis = {{
 }}
 """
 FEW_TOKENS = ("local LOAD, MOST_SPLITS = 200", "local LOAD, MOST_SPLITS = 0.001")
-"""With this change, a compact `seen` splits its buckets at once."""
+"""With this change, a compact `seen` splits a bucket from the second fingerprint on."""
 FIRST = scripts.lua_files()["keys"]
 """The file with which each script begins."""
 
@@ -58,7 +58,7 @@ class Stopper:
         self._mark = f"stopped {live.crawl}"
 
     def stop(self, transition: str, at: int, call: Callable[[], Any]) -> tuple[bool, Any]:
-        """Make *call*; return whether there was a write number *at*, and the answer, or None for an error."""
+        """Make *call*; return whether the script came to write *at*, and the answer, or None for an error."""
         shadow = SHADOW.format(
             writes=", ".join(f"{name} = true" for name in WRITES), stop_at=at, stopped=self._mark,
             words=self._words, denied=str(self._words == DENIED).lower(),
@@ -80,7 +80,7 @@ class Stopper:
             try:
                 answer = call()
             except (FrontierError, redis.RedisError) as error:
-                if self._words not in str(error):  # otherwise this error has stopped the script
+                if self._words not in str(error):  # this is not the error that stops the script
                     raise
                 answer = None
         self._live.frontier._denied = False
@@ -123,19 +123,19 @@ def crawl_on(
         if receipt.status is Status.FINISHED and not worker.held:
             break
     else:
-        raise AssertionError(f"it does not end: {receipt}")
+        raise AssertionError(f"the run does not end: {receipt}")
     assert not marked
     assert not is_marked(live)
     census = receipt.census
     assert (census.waiting, census.in_flight, census.delayed, census.gone) == (0, 0, 0, 0)
     assert served >= set(expected)
-    if live.frontier._seen is not Seen.COMPACT:  # its count may be too low
+    if live.frontier._seen is not Seen.COMPACT:  # the count of a torn set may be too low
         live.state()
     return payloads
 
 
 def repeat(worker: HandWorker, moves: Collection[Any] = ()) -> Receipt:
-    """Send the same bytes again, as a worker does, and use the answer, or rejoin."""
+    """Repeat the last exchange, as a worker does, and use the answer; after RESYNC, rejoin and put again."""
     receipt = worker.send(worker.last)
     if receipt.applied:
         worker.seq += 1

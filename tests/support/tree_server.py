@@ -13,7 +13,7 @@ from support.site_server import Answer, serve
 from support.tree_site import Hit, Tree
 
 GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples modulo 1 are spread evenly."""
+"""The multiples of this number, modulo 1, are spread evenly from 0 to 1."""
 
 
 class TreePages:
@@ -24,7 +24,7 @@ class TreePages:
         self.port = 0
         self._latency_s = tree.latency_s
         self._quick = tree.pages
-        """Number of different targets after which the site is slow."""
+        """Number of different targets after which the site becomes slow."""
         self._slow_s = 0.0
         self._started = time.monotonic()
         self._hits: Counter[str] = Counter()

@@ -1,11 +1,11 @@
-"""A site that is a tree: every page is linked exactly once, and every request is counted.
+"""A site that is a tree. Every page is linked exactly once, and every request is counted.
 
-Page k (`/p/<k>`, root 0) links to its children k·fan_out+1 … k·fan_out+fan_out. Any path takes a query:
-`?s=5` answers after 5 s, `?status=404` with that status, `?to=/p/3` with a redirect, `?far=5000` with one
-to a host of 5,000 letters, `?charset=big5` with a long page that claims this encoding, `?cookie=id=1` with
-this cookie, `?flaky=2` with 503 twice and then as usual, `?flaky=2&after=5` with 503 and `Retry-After: 5`
-twice. `/__hits` and `/__log` report the requests, and `/__reset` forgets them. `/__latency/5` makes each
-later request for a tree page take 5 s, `/__slow/90/5` each one after 90 different targets.
+Page k (`/p/<k>`, root 0) links to its children k·fan_out+1 … k·fan_out+fan_out. A query changes the answer
+of any path: `?s=5` delays it by 5 s, `?status=404` sets the status, `?to=/p/3` redirects, `?far=5000`
+redirects to a host of 5,000 letters, `?charset=big5` makes the page long and names this encoding,
+`?cookie=id=1` sets this cookie, `?flaky=2` answers 503 twice and then as usual, and `?flaky=2&after=5` also
+sends `Retry-After: 5` with each 503. `/__hits` and `/__log` report the requests, and `/__reset` forgets them.
+`/__latency/5` makes each later tree page take 5 s, `/__slow/90/5` each one after 90 different targets.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Tree:
         pages: number of tree pages.
         fan_out: maximum number of links per page.
         latency_s: duration of each tree page.
-        spread_s: up to so much longer, depending on the page's number.
-        flaky_every: pages whose number is a multiple of it answer 503 once, then 200; 0: none.
-        redirect_every: pages whose number is a multiple of it redirect to `/r/<k>`; 0: none.
-        hosts: loopback addresses; page k is linked at the k-th of them, modulo their number. Linux has all
-            of 127.0.0.0/8.
+        spread_s: maximum additional duration of a page; it depends on the number of the page.
+        flaky_every: pages with a multiple of this as their number answer 503 once, then 200; 0: none.
+        redirect_every: pages with a multiple of this as their number redirect to `/r/<k>`; 0: none.
+        hosts: loopback addresses; a link to page k uses host number k modulo their count. On Linux, all of
+            127.0.0.0/8 are loopback addresses.
     """
 
     pages: int = 100
@@ -65,7 +65,7 @@ class TreeSite(SiteProcess):
 
     @property
     def paths(self) -> set[str]:
-        """The paths of all pages that a spider sees after redirects."""
+        """The paths of all pages, after redirects."""
         every = self.tree.redirect_every
         return {f"/r/{k}" if every and k % every == 0 else f"/p/{k}" for k in range(self.tree.pages)}
 
@@ -80,7 +80,7 @@ class TreeSite(SiteProcess):
     def slow_down(self, after: int, seconds: float) -> None:
         """Delay each tree page after requests for *after* different targets, until `set_latency`.
 
-        The site does this automatically, because a test on a busy machine would be too late.
+        The site counts the targets itself, because a test that does so on a busy machine would be too late.
         """
         self.get(f"/__slow/{after}/{seconds}")
 

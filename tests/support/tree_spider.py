@@ -41,7 +41,7 @@ GO = "go"
 class Record:
     """Appends lines `event pid path` to the file RECORD_PATH; a kill -9 loses no written line.
 
-    Many processes share the file: one write() per line with O_APPEND neither mixes nor overwrites lines.
+    Many processes share the file. One write() per line with O_APPEND neither mixes nor overwrites lines.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -60,7 +60,7 @@ class TreeSpider(scrapy.Spider):
 
     record: Record
     RECEIVERS: dict[str, Any] = {}  # noqa: RUF012 - a test's own spider replaces it
-    """The signal for each receiving method, by the method's name."""
+    """By the name of a method: the signal that the method receives."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> TreeSpider:
@@ -135,21 +135,21 @@ def page_path(response: Response) -> str:
 
 
 def spider_of(body: str, bases: str = "TreeSpider", before: str = "") -> str:
-    """Return the module of a project whose spider is a TreeSpider with this body.
+    """Return the source of a project's spider module: a TreeSpider with this body.
 
     Args:
-        body: of the class; lines after it without indentation belong to the module.
+        body: body of the class; lines without indentation at its end belong to the module.
         before: code before the class, in addition to HEAD.
     """
     return f"{HEAD}{before}\n\nclass ProjectSpider({bases}):\n    name = SPIDER_NAME\n{body}"
 
 
 FED = spider_of("", "RedisSpider, TreeSpider", "from scrapy_dq import RedisSpider\n")
-"""A TreeSpider that reads start keys."""
+"""The source of a TreeSpider that reads start keys."""
 
 
 def spider_source(cls: type[TreeSpider]) -> str:
-    """Return the module of a project whose spider is *cls*, an importable class."""
+    """Return the source of a project's spider module whose spider is *cls*, an importable class."""
     return (
         f"from {cls.__module__} import {cls.__name__}\n"
         f"from tree_project.settings import SPIDER_NAME\n\n\n"

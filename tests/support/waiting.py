@@ -15,10 +15,13 @@ T = TypeVar("T")
 
 POLL_S = 0.01
 SLACK = 12
-"""A wait ends when its condition is true. Its deadline only limits how late a failure is reported on an
-otherwise idle machine. A Stopwatch can prove that something was quick."""
+"""Factor by which a busy machine may exceed a deadline.
+
+A wait ends when its condition is true, so a deadline only limits how late a failure is reported. A Stopwatch
+can prove that something was quick.
+"""
 LONGEST_S = 240.0
-"""This is below the `faulthandler_timeout` of pyproject.toml."""
+"""Maximum of a deadline that SLACK extends. It is below the `faulthandler_timeout` of pyproject.toml."""
 # These ports are below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing
 # connection takes a server's port while the server restarts.
 PORTS = range(20_000, 30_000)
@@ -30,10 +33,10 @@ def patience(timeout_s: float) -> float:
 
 
 class Stopwatch:
-    """Measures from its creation, without the time in which a process waited for a processor or a disk.
+    """Measures the time since its creation, except while a process waited for a processor or a disk.
 
-    So a bound applies exactly on an idle machine and holds on a busy one. If the kernel does not report
-    stalls (Linux since 4.20 does: /proc/pressure), nothing is measured and every bound holds.
+    Therefore a bound is exact on an idle machine and also holds on a busy one. Linux reports these waits
+    since 4.20 (/proc/pressure). On other systems `seconds` is 0, and every bound holds.
     """
 
     def __init__(self) -> None:
@@ -46,7 +49,7 @@ class Stopwatch:
 
     @property
     def stalled_s(self) -> float:
-        """Excluded time; add it to a bound that another clock measures."""
+        """The excluded time; add it to a bound for a time that another clock has measured."""
         return max(now - then for now, then in zip(_stalled_s(), self._stalled, strict=True))
 
 
@@ -63,7 +66,7 @@ def wait_until(probe: Callable[[], T], what: str, timeout_s: float = 10.0) -> T:
     """Poll *probe* until it is truthy; return that value.
 
     Raises:
-        TimeoutError: it was not within *timeout_s*, with patience; the message says *what*.
+        TimeoutError: *probe* was not truthy within `patience(timeout_s)`; the message contains *what*.
     """
     timeout_s = patience(timeout_s)
     deadline = time.monotonic() + timeout_s
@@ -94,7 +97,7 @@ def repeated(work: Callable[[], object], every_s: float) -> Iterator[list[object
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a TCP port that nothing listens on; another program may still take it."""
+    """Return a TCP port on which nothing listens; another program may still take it."""
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""A spider that records forbidden effects of entries in its process; a middleware that blocks other sites."""
+"""A spider that records forbidden effects of entries, and a middleware that blocks other sites."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scrapy.http import Response
 from support.tree_spider import TreeSpider
 
 CANARY = "canary"
-"""Part of the name of every module and file that no worker may touch."""
+"""All modules and files that no worker may touch have this in their names."""
 ALIVE = "canary-that-the-spider-itself-opens"
 
 # The last two are here because Scrapy's CookiesMiddleware may fetch the list of public suffixes.
 EXPECTED_HOSTS = ("127.0.0.1", "localhost", "publicsuffix.org", "raw.githubusercontent.com")
-# Each audit event, with the arguments that show that an entry caused it.
+# For each audit event: whether its arguments show that an entry has caused it.
 WATCHED = {
     "import": lambda args: CANARY in str(args[0]),
     "open": lambda args: CANARY in str(args[0]),
@@ -31,11 +31,11 @@ WATCHED = {
 
 
 class WatchedSpider(TreeSpider):
-    """Records `audit` for each event of WATCHED, and checks at its start that this works."""
+    """Records `audit` for each event of WATCHED. At its start it causes one, to show that this works."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> WatchedSpider:
-        """Begin to watch; such a hook stays until the process ends."""
+        """Begin to watch. An audit hook stays until the process ends."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         assert isinstance(spider, WatchedSpider)
 
@@ -54,9 +54,9 @@ class WatchedSpider(TreeSpider):
 
 
 class LocalSiteOnly:
-    """A downloader middleware that answers 404 to all requests which would leave the site.
+    """A downloader middleware that answers requests to other sites with 404.
 
-    It is the first one, because CookiesMiddleware may fetch the list of public suffixes for an unknown host.
+    It comes before CookiesMiddleware, which may fetch the list of public suffixes for an unknown host.
     """
 
     def __init__(self, site: str) -> None:
@@ -68,8 +68,8 @@ class LocalSiteOnly:
         return cls(crawler.settings["START_URLS"][0].removesuffix("p/0"))
 
     def process_request(self, request: Request, spider: Any = None) -> Response | None:
-        """Let requests to the site pass unless they use a proxy, and requests for files."""
-        # No entry for a file should get here; otherwise the spider's audit records it.
+        """Let requests to the site and for files pass, unless they use a proxy."""
+        # No entry for a file should come this far. If one does, the spider's audit records it.
         if request.url.startswith((self._site, "file:")) and not request.meta.get("proxy"):
             return None
         return Response(request.url, status=404)

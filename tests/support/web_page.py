@@ -46,7 +46,7 @@ def refused(folder: Path, redis_url: str, command: str, *words: str, without: st
 
 
 class WebPage:
-    """The web page of a Redis on a free port; its errors are in `log`."""
+    """The process of a web page for one Redis, on a free port; the file `log` has its errors."""
 
     COMMAND: tuple[str, ...] = ("web", "--crawl", "first")
 
@@ -55,8 +55,8 @@ class WebPage:
     ) -> None:
         """
         Args:
-            unpaced: it reads Redis without pauses. Normally it uses only a fiftieth of Redis's time. On a
-                busy machine a read seems long: after 2 s it would pause for 98 s.
+            unpaced: the process reads Redis without pauses. Normally its reads take 2 % of Redis's time.
+                On a busy machine a read of 2 s is possible, and a pause of 98 s would follow.
         """
         self.log = folder / "web.log"
         self.token = token

@@ -20,10 +20,10 @@ LOG_TAIL = 4000
 
 
 class Worker:
-    """A running or ended worker; its output, including standard error, goes to the file *log*.
+    """A worker that runs or has ended; the file *log* gets its output, including standard error.
 
     Args:
-        command: with the interpreter; a *fork_server* starts `scrapy` with its arguments.
+        command: the command line with the interpreter; a *fork_server* uses only the words after `scrapy`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives; a suspended one also does."""
+        """Whether the process has not ended; it may be suspended."""
         return self._process.poll() is None
 
     @property
@@ -88,7 +88,7 @@ class Worker:
         """Wait for the end; return the exit code, negative for a signal.
 
         Raises:
-            TimeoutError: it still ran and was killed; the message is the end of its log.
+            TimeoutError: the process still ran and was killed; the message contains the end of its log.
         """
         timeout_s = patience(max(timeout_s, 0))
         try:
@@ -115,7 +115,7 @@ class Worker:
         self._process.wait(60)
 
     def terminate(self) -> None:
-        """Send SIGTERM without waiting; a second one makes Scrapy stop without grace."""
+        """Send SIGTERM without waiting; a second one forces an unclean shutdown of Scrapy."""
         self._process.terminate()
 
     def suspend(self) -> None:
@@ -124,7 +124,7 @@ class Worker:
 
     @property
     def suspended(self) -> bool:
-        """Whether it is already frozen."""
+        """Whether the process is frozen already."""
         try:
             return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         except psutil.NoSuchProcess:

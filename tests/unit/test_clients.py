@@ -27,7 +27,7 @@ def options_of(client: redis.Redis) -> dict[str, Any]:
 def test_get_redis_takes_a_url_or_the_arguments_of_redis_py(
     redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """It works like scrapy-redis's get_redis(), so that its example consumer needs only another import."""
+    """get_redis() works like scrapy-redis's function: its example consumer needs only another import."""
     port = int(redis_server.url.split(":")[-1].split("/")[0])
     with get_redis(url=redis_server.url, decode_responses=True) as by_url:
         by_url.rpush(crawl_name, "item")
@@ -49,7 +49,7 @@ def test_get_redis_makes_a_client_of_the_given_class(cls: Any, monkeypatch: pyte
 def test_a_plain_client_repeats_no_command_on_its_own(
     redis_server: RedisServer, start_proxy: StartProxy, crawl_name: str
 ) -> None:
-    """A repeated LPOP would lose an item; a program can ask for repeats."""
+    """A repeated LPOP would lose an item. A program can still ask for repeats."""
     proxy = start_proxy(redis_server.url)
     port = int(proxy.url.split(":")[-1].split("/")[0])
     for client in (
@@ -71,7 +71,7 @@ def test_a_plain_client_repeats_no_command_on_its_own(
 
 
 def test_a_consumer_may_wait_longer_than_a_worker() -> None:
-    """The socket's time-out must not cut a BLPOP with a time-out of some seconds."""
+    """The socket's time-out must not cut short a BLPOP that waits for several seconds."""
     assert options_of(get_redis())["socket_timeout"] is None
     assert options_of(get_redis(socket_timeout=3))["socket_timeout"] == 3
     settings = {"REDIS_HOST": "a"}
@@ -96,6 +96,6 @@ def test_the_settings_of_a_project_are_read_as_scrapy_redis_does() -> None:
 
 
 def test_get_redis_refuses_to_use_the_embedded_redis() -> None:
-    """It lives only as long as a worker; the error names the remedy."""
+    """The embedded Redis runs only as long as a worker. The error names the remedy."""
     with pytest.raises(ConfigError, match=r"REDIS_URL.*docs/embedded\.md"):
         get_redis_from_settings(Settings())

@@ -84,7 +84,7 @@ def test_the_node_in_a_moved_error_is_read(error: Exception, node: tuple[str, in
 
 
 def test_a_route_leads_to_the_named_node_while_it_answers() -> None:
-    """If it fails, the route tries the nodes of the URL in turn; a late failure elsewhere changes nothing."""
+    """When the node fails, the route tries the nodes of the URL. An error of another node is ignored."""
     route = Route((("a", 1), ("b", 2)))
     assert route.address == ("a", 1)
     route.named(("c", 3))
@@ -114,7 +114,7 @@ def test_a_route_leads_to_the_named_node_while_it_answers() -> None:
 def test_only_an_error_of_a_node_that_does_not_serve_leads_to_another_node(
     error: Exception, leads_to: tuple[str, int]
 ) -> None:
-    """If a node does not serve, its connection is closed; other refusals would be the same elsewhere."""
+    """A client leaves a node that does not serve. Other refusals would be the same at each node."""
     connection = _Follows()
     connection._route = Route((("a", 1), ("b", 2)))
     connection.host, connection.port = connection._route.address
@@ -160,7 +160,7 @@ def test_a_key_without_a_possible_hash_tag_raises(key: str) -> None:
 
 
 def test_all_clients_of_a_crawl_find_its_node(cluster: Cluster) -> None:
-    """They start from any node, even a replica; the clients of one connection share what they found."""
+    """Clients start from any node, even a replica. The clients of one connection share the found node."""
     for crawl in ("one", "two", "three", "four"):
         config = Config(crawl, redis_url=cluster.url)
         with client_for_commands(config, Path()) as (client, target, *_):
@@ -182,7 +182,7 @@ def test_commands_ask_the_next_node_if_the_first_one_is_gone(cluster: Cluster) -
 
 
 def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
-    """Commands that are no scripts also find them: each node names the node that has the keys."""
+    """Commands that run no script also find the crawls: each node names the node that has the keys."""
     with connect_url(cluster.url) as client:
         for crawl in ("one", "two", "three", "four"):
             assert kept(client, crawl, "failed") == []
@@ -193,7 +193,7 @@ def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
 def test_an_observer_finds_all_masters(
     cluster: Cluster, may_know: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without that right, a message reports it, and the observer sees only the crawls of the first node."""
+    """Without the right to CLUSTER SLOTS, a message reports it, and the observer sees one node's crawls."""
     user = f"observer-{may_know}"
     for server in cluster.servers:
         rights = acl_of("observer").split() if may_know else ["+@read"]
@@ -225,7 +225,7 @@ async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:
 
 
 def test_items_are_written_to_one_slot(cluster: Cluster) -> None:
-    """Their mark is there as well. An item for another slot is refused: its batch would change nodes."""
+    """The mark of the items is in the same slot. An item for another slot is refused."""
     asyncio.run(_write(cluster))
     with connect_url(cluster.url) as client:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Request <-> bytes: a decoded request equals the original; any other request is refused at once."""
+"""Encoding and decoding of requests: a decoded request equals the original; others are refused early."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_attributes_that_a_constructor_would_change_come_back_unchanged(codec: C
 
 
 def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpider) -> None:
-    """Defaults are left out: Redis may keep 10 million entries in memory."""
+    """Defaults are left out of the payload, because Redis may keep 10 million entries in memory."""
     assert len(codec.encode(Request(URL))) == len(URL) + 4
     request = Request(URL, callback=spider.parse_book, meta={"depth": 3}, headers={"Referer": "x"})
     assert len(codec.encode(request)) < len(URL) + 45
@@ -143,7 +143,7 @@ def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpide
 )
 @pytest.mark.parametrize("cls", [Request, TokenRequest])
 def test_a_url_is_not_made_safe_twice(cls: Any, url: str, encoding: str, codec: Codec) -> None:
-    """safe_url_string() changes some safe URLs again: spaces in hosts, queries of UTF-16 pages."""
+    """Some safe URLs would be changed by a second safe_url_string(): spaces in hosts, UTF-16 queries."""
     try:
         request = cls(url, encoding=encoding)
     except UnicodeError:
@@ -162,7 +162,7 @@ def test_a_verbatim_url_comes_back_verbatim(verbatim: Any, codec: Codec) -> None
 
 
 def test_a_start_request_comes_back_marked_as_seeded(codec: Codec) -> None:
-    """A retry copies meta; as a second seed it would be dropped as admitted, and lost."""
+    """A retry copies the meta. As a second seed, it would be dropped as already admitted, and be lost."""
     request = Request(URL, meta={"is_start_request": True})
     assert codec.decode(codec.encode(request)).meta == {"is_start_request": True, "dq_seeded": True}
     assert "dq_seeded" not in request.meta
@@ -171,7 +171,7 @@ def test_a_start_request_comes_back_marked_as_seeded(codec: Codec) -> None:
 
 
 def test_a_crawl_spiders_requests_are_stored(codec: Codec) -> None:
-    """Its meta["link_text"] is an lxml string, a subclass of str, and comes back as a str."""
+    """The link_text in the meta is an lxml string, a subclass of str, and comes back as a str."""
     spider = Links()
     spider._follow_links = True
     codec = Codec(spider)
@@ -186,7 +186,7 @@ def test_a_crawl_spiders_requests_are_stored(codec: Codec) -> None:
 
 
 def test_a_sitemap_spiders_requests_are_stored() -> None:
-    """Its callback is Scrapy's own, and is allowed."""
+    """The callback is a method of Scrapy's SitemapSpider, which is allowed."""
     spider = Sitemaps()
     codec = Codec(spider)
     request = Request(URL, callback=spider._parse_sitemap)
@@ -213,7 +213,7 @@ def test_the_allowed_schemes_can_be_set(spider: BookSpider) -> None:
 
 
 def test_an_entry_that_is_too_large_is_refused_with_both_figures(spider: BookSpider) -> None:
-    """The message names DQ_MAX_ENTRY_BYTES; decoding has the same bound."""
+    """The message names DQ_MAX_ENTRY_BYTES. Decoding has the same limit."""
     small, large = Codec(spider, max_bytes=2048), Codec(spider)
     with pytest.raises(CannotEncode, match=r"^3,\d{3} bytes are more than DQ_MAX_ENTRY_BYTES = 2,048"):
         small.encode(Request(URL, body=b"x" * 3000))
@@ -252,7 +252,7 @@ def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: An
 def test_links_of_a_page_in_any_encoding_are_stored(
     encoding: str, serializer: Serializer | None, spider: BookSpider
 ) -> None:
-    """A web site chooses its encoding, and `response.follow` copies it; the URL is encoded already."""
+    """A site chooses its encoding, and `response.follow` copies it. The URL is already encoded."""
     codec = Codec(spider, serializer=serializer)
     request = Request("http://example.com/?q=%C3%A9", body=b"\xe9")
     request._encoding = encoding
@@ -261,7 +261,7 @@ def test_links_of_a_page_in_any_encoding_are_stored(
 
 
 def test_the_reason_names_the_place_of_the_value_in_the_request(codec: Codec) -> None:
-    """The user can find the value from it."""
+    """The user can find the value with the help of the path in the message."""
     request = Request(URL, cb_kwargs={"books": [{"file": 1}, {"file": open}]})
     with pytest.raises(
         CannotEncode, match=r"^cb_kwargs\['books'\]\[1\]\['file'\]: a 'builtins\.builtin_function"
@@ -279,7 +279,7 @@ class Hostile:
 
 @pytest.mark.parametrize("request_", [None, object(), Hostile(), Request, Spider], ids=range(5))
 def test_encode_raises_only_cannot_encode(request_: Any, codec: Codec) -> None:
-    """An exception out of enqueue_request() hangs Scrapy's engine."""
+    """Another exception from enqueue_request() would hang Scrapy's engine."""
     with pytest.raises(CannotEncode):
         codec.encode(request_)
     request = Request(URL)
@@ -319,7 +319,7 @@ NEAR = "https://example.com/shop/a?b=1"
 def test_depth_and_a_same_site_referer_take_few_bytes(
     meta: dict[str, Any], headers: dict[str, Any], short: dict[str, Any], codec: Codec, spider: BookSpider
 ) -> None:
-    """These are `depth` and a same-site Referer, if they come last, as Scrapy sets them: the order stays."""
+    """Depth and a same-site Referer have a short form if they come last, as Scrapy sets them."""
     request = Request(NEAR, meta=meta, headers=headers)
     assert codec.encode(request) == entry(url=NEAR, **short)
     again = codec.decode(entry(url=NEAR, **short))
@@ -329,12 +329,12 @@ def test_depth_and_a_same_site_referer_take_few_bytes(
 
 @pytest.mark.parametrize("depth", [2**64, -(2**63) - 1])
 def test_a_depth_that_msgpack_has_no_int_for_comes_back(depth: int, codec: Codec) -> None:
-    """It is written as other wide ints, because a reader would not accept it as an int in the short form."""
+    """A wide int as depth is stored in the form of other wide ints, not in the short form of a depth."""
     assert codec.decode(codec.encode(Request(NEAR, meta={"depth": depth}))).meta == {"depth": depth}
 
 
 def test_the_layout_of_format_1_is_frozen(codec: Codec, spider: BookSpider) -> None:
-    """Old and new hosts share a crawl: all later versions must decode these bytes."""
+    """Old and new hosts share a crawl: all later versions must decode the bytes of this payload."""
     payload = entry(
         callback="parse_book",
         errback="",

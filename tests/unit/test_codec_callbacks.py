@@ -1,4 +1,4 @@
-"""Callbacks <-> names: methods of the spider, and of its objects; all others are refused."""
+"""Encoding and decoding of callbacks: methods of the spider or of its objects; others are refused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PagesSpider(BookSpider):
 def test_a_method_of_an_object_that_the_spider_has_is_stored_by_the_attributes_name(
     name: str, serializer: Serializer | None
 ) -> None:
-    """A JOBDIR does the same; another worker calls its own spider's object."""
+    """A JOBDIR stores callbacks the same way. Another worker calls the object in its spider."""
     here, there = PagesSpider(), PagesSpider()
     payload = Codec(here, serializer=serializer).encode(Request(URL, getattr(here, name), errback=here.fail))
     again = Codec(there, serializer=serializer).decode(payload)
@@ -78,7 +78,7 @@ def test_a_method_of_an_object_that_the_spider_has_is_stored_by_the_attributes_n
 
 
 def test_a_method_that_the_spider_gets_later_is_stored_by_the_attributes_name() -> None:
-    """`start()` may create the object."""
+    """`start()` may create the object after the codec was made."""
     spider = PagesSpider()
     codec = Codec(spider)
     spider.late = Page().parse  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def test_a_method_that_the_spider_gets_later_is_stored_by_the_attributes_name() 
 
 @pytest.mark.parametrize("serializer", [None, Serializer(json)])
 def test_a_method_that_no_attribute_of_the_spider_reaches_is_refused(serializer: Serializer | None) -> None:
-    """Another object's method, a method behind a method's name, a hook, and a method of a library's class."""
+    """Examples are a method of an unknown object, a hook, and a method of a library's class."""
     spider = PagesSpider()
     codec = Codec(spider, serializer=serializer)
     hidden, hook = spider.parse_book, spider.closed
@@ -101,7 +101,7 @@ def test_a_method_that_no_attribute_of_the_spider_reaches_is_refused(serializer:
 
 @pytest.mark.parametrize("name", ["stop", "closed", "again", "crawler", "assigned", "helper"])
 def test_an_entry_calls_no_other_attribute_of_the_spider(name: str) -> None:
-    """A library's method may do more than parse a page."""
+    """A library's method may do more than parse a page, so only the project's methods are called."""
     codec = Codec(PagesSpider())
     codec.decode(entry(callback="page"))
     with pytest.raises(CannotDecode, match="has no callback"):
@@ -121,6 +121,6 @@ class Unhashable:
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["callback", "errback"])
 def test_a_callback_that_cannot_be_found_by_name_is_refused(refused: Any, kind: str) -> None:
-    """Every encoded callback must decode. The error names the attribute and the callback."""
+    """Every stored callback must decode. The error names the attribute and the callback."""
     with pytest.raises(CannotEncode, match=f"^{kind}: .* is not a method of the spider 'books'"):
         SHARED.encode(Request(URL, **{kind: refused}))

@@ -148,7 +148,7 @@ def codec() -> Iterator[Codec]:
     ["os.system", "scrapy.Spider", f"{__name__}.Plain", 1, ["os.system"], None, "\ud800"],
 )
 def test_only_imported_subclasses_of_request_are_built(name: Any, codec: Codec) -> None:
-    """request_from_dict() would import and call anything."""
+    """Scrapy's request_from_dict() would import and call any name."""
     if name is None:
         assert type(codec.decode(pack({0: name, 1: URL}))) is Request
     else:
@@ -166,7 +166,7 @@ def unimported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 
 def test_a_request_class_is_not_imported(unimported: str, codec: Codec) -> None:
-    """A worker that has imported its module finds the class; another worker does not."""
+    """Only a worker that has already imported the module finds the class."""
     payload = pack({0: f"{unimported}.Mine", 1: URL})
     assert "not an imported subclass of Request" in reason(payload, codec)
     assert unimported not in sys.modules
@@ -185,7 +185,7 @@ def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
 
 
 def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in sys.modules, but reading an attribute would run it, as a module's __getattr__ would run."""
+    """Reading an attribute of such a module would run code: its own, or its __getattr__."""
     path = tmp_path / "codec_lazy.py"
     path.write_text("raise SystemExit('it was run')\n")
     spec = importlib.util.spec_from_file_location("codec_lazy", path)
@@ -227,7 +227,7 @@ def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: p
 )
 @pytest.mark.parametrize("state", [{}, None])
 def test_only_the_projects_data_classes_are_rebuilt(name: Any, state: Any, codec: Codec) -> None:
-    """Functions, other classes, other packages and names that a module only imports are refused."""
+    """Functions, other classes, other packages and re-exported names are refused."""
     assert reason(pack({1: URL, META: {"x": extension(OBJECT, [name, state])}}), codec)
 
 
@@ -247,7 +247,7 @@ def test_only_the_projects_data_classes_are_rebuilt(name: Any, state: Any, codec
 def test_a_state_that_does_not_fit_the_class_is_refused(
     name: str, good: Any, bad: list[Any], codec: Codec
 ) -> None:
-    """The state has exactly the fields of the class; no code of the class fills in others."""
+    """The state must have exactly the fields of the class. No code of the class adds missing ones."""
     assert codec.decode(pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", good])}})).meta[
         "x"
     ]
@@ -267,7 +267,7 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
 def test_a_class_whose_methods_python_calls_implicitly_must_be_listed(
     name: str, state: dict[str, Any], codec: Codec
 ) -> None:
-    """This includes a refused entry: its rebuilt objects are deleted, which calls __del__."""
+    """Python also calls methods of refused values: deleting a rebuilt object calls its __del__."""
     payload = pack(
         {1: URL, META: {"x": extension(SET, [1, extension(OBJECT, [f"{__name__}:{name}", state])])}}
     )
@@ -286,7 +286,7 @@ def test_a_class_whose_methods_python_calls_implicitly_must_be_listed(
 
 
 def test_a_frozen_dataclass_comes_back_as_a_member_of_a_set(codec: Codec) -> None:
-    """The value may be a key, or a member of a set."""
+    """A decoded frozen dataclass can be a key of a dict or a member of a set."""
     value = {Frozen(1), Frozen(2)}
     assert codec.decode(codec.encode(Request(URL, meta={"x": value}))).meta["x"] == value
 
@@ -298,7 +298,7 @@ class Bomb:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickle_is_not_loaded(protocol: int, codec: Codec) -> None:
-    """Neither as an entry nor inside one."""
+    """A pickle is neither read as an entry nor unpickled inside an entry."""
     bomb = pickle.dumps(Bomb(), protocol)
     assert "format" in reason(bomb, codec)
     assert reason(bytes((FORMAT,)) + bomb, codec)
@@ -314,7 +314,7 @@ def samples() -> list[bytes]:
 
 
 def test_a_truncated_entry_is_refused(codec: Codec) -> None:
-    """It may end at any byte; an entry with extra bytes is also refused."""
+    """An entry that ends at any earlier byte is refused, and so is an entry with extra bytes."""
     for sample in samples():
         for length in range(len(sample)):
             reason(sample[:length], codec)
@@ -325,7 +325,7 @@ def test_a_truncated_entry_is_refused(codec: Codec) -> None:
 @pytest.mark.parametrize("levels", [60, 70, 500, 5000])
 @pytest.mark.parametrize("code", [TUPLE, SET, OBJECT])
 def test_deeply_nested_extensions_are_refused(levels: int, code: int, codec: Codec) -> None:
-    """If nested extensions were unpacked inside each other, each would take 40 kB of C stack."""
+    """Unpacking nested extensions recursively would take 40 kB of C stack for each level."""
     data = b"\xc0"
     for _ in range(levels):
         if code == OBJECT:
@@ -341,7 +341,7 @@ def test_deeply_nested_extensions_are_refused(levels: int, code: int, codec: Cod
 
 
 def test_a_corrupted_entry_raises_only_cannot_decode(codec: Codec) -> None:
-    """20,000 corrupted entries: each decodes to a Request or raises CannotDecode."""
+    """Each of 20,000 corrupted entries decodes to a Request or raises CannotDecode."""
     decoded = 0
     for payload in spoiled(samples(), 20_000, random.Random(20)):
         with suppress(CannotDecode):
@@ -352,7 +352,7 @@ def test_a_corrupted_entry_raises_only_cannot_decode(codec: Codec) -> None:
 
 @dataclass
 class Busy:
-    """An instance in place of data, which would have its methods called."""
+    """A class whose methods would be called if an instance took the place of plain data."""
 
     path: str
 
@@ -378,7 +378,7 @@ class Busy:
 
 @pytest.mark.parametrize("cls", ["Price", "BookItem", "Color", "Point"])
 def test_the_state_of_an_instance_is_data(codec: Codec, cls: str) -> None:
-    """An instance in its place would have its methods called."""
+    """If an instance could be the state, the codec would call its methods."""
     busy = extension(5, [f"{Busy.__module__}:Busy", {"path": "x"}])
     value = extension(5, [f"{Busy.__module__}:{cls}", busy])
     assert "Busy" in reason(pack({1: URL, META: {"x": value}}), codec) or cls == "Point"
@@ -386,7 +386,7 @@ def test_the_state_of_an_instance_is_data(codec: Codec, cls: str) -> None:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_dumps_kwargs_of_a_json_request_are_plain_data(codec: Codec, wrapped: bool) -> None:
-    """Its constructor makes deep copies of dumps_kwargs."""
+    """JsonRequest's constructor copies dumps_kwargs deeply, which would call methods of an instance."""
     busy: Any = extension(5, [f"{Busy.__module__}:Busy", {"path": "x"}])
     name = f"{JsonRequest.__module__}.{JsonRequest.__qualname__}"
     kwargs = {"x": [{"default": busy}]} if wrapped else busy

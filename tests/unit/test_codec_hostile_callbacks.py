@@ -16,7 +16,7 @@ from unit.test_codec_hostile import BookSpider, touched
 
 @pytest.fixture
 def codec() -> Iterator[Codec]:
-    """Yield a codec, and check that no code of this module has run."""
+    """Yield a codec, and check afterwards that no trap of test_codec_hostile.py was touched."""
     touched.clear()
     yield Codec(BookSpider())
     assert not touched
@@ -46,7 +46,7 @@ def codec() -> Iterator[Codec]:
     ],
 )
 def test_a_callback_name_resolves_only_to_a_callback(name: Any, codec: Codec) -> None:
-    """Not to a dunder, a hook of Scrapy's, a property, an attribute or a class."""
+    """Special methods, hooks of Scrapy, properties, other attributes and classes are not callbacks."""
     for key in (CALLBACK, CALLBACK + 1):
         why = reason(pack({1: URL, key: name}), codec)
         assert "the spider 'books' has no callback" in why
@@ -75,7 +75,7 @@ class FedSpider(RedisCrawlSpider):
     ],
 )
 def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
-    """Methods of Scrapy's spiders and ours, overridden or not, take other arguments."""
+    """Methods of Scrapy's spiders and ours expect other arguments, even if the project overrides them."""
     codec = Codec(FedSpider())
     for own in ("parse_book", "parse_start_url", "parse"):
         assert codec.decode(pack({1: URL, CALLBACK: own})).callback
@@ -83,7 +83,7 @@ def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
 
 
 def test_a_method_from_the_standard_library_is_not_a_callback() -> None:
-    """A mixin such as threading.Thread has such methods; mixins of other packages may define callbacks."""
+    """A mixin such as threading.Thread has such methods. Mixins of other packages may define callbacks."""
 
     class Encoding(BookSpider, json.JSONEncoder):
         pass

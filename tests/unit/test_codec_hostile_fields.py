@@ -1,4 +1,4 @@
-"""Untrusted URLs, headers, cookies, encodings; fields and extensions of another shape, size or depth."""
+"""Untrusted URLs, headers, cookies and encodings; fields and extensions of a wrong shape, size or depth."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from unit.test_codec_hostile import BookSpider, touched
 
 @pytest.fixture
 def codec() -> Iterator[Codec]:
-    """Yield a codec, and check that no code of this module has run."""
+    """Yield a codec, and check afterwards that no trap of test_codec_hostile.py was touched."""
     touched.clear()
     yield Codec(BookSpider())
     assert not touched
@@ -66,7 +66,7 @@ def codec() -> Iterator[Codec]:
 )
 @pytest.mark.parametrize("meta", [{}, {"verbatim_url": True}])
 def test_a_url_that_is_not_allowed_is_refused(url: Any, meta: Any, codec: Codec) -> None:
-    """Other schemes in any spelling, and characters that would break a request line."""
+    """Other schemes in any spelling are refused, and characters that would break a request line."""
     assert reason(pack({1: url, META: meta}), codec).startswith(("url: ", "ValueError: Missing scheme"))
 
 
@@ -88,7 +88,7 @@ def test_a_url_that_is_not_allowed_is_refused(url: Any, meta: Any, codec: Codec)
     ],
 )
 def test_a_header_cannot_smuggle_another(headers: Any, codec: Codec) -> None:
-    """Nor can it control a terminal that shows the log; only lists of bytes are accepted."""
+    """A header must also not control a terminal that shows the log. Only lists of bytes are accepted."""
     assert reason(pack({1: URL, HEADERS: headers}), codec).startswith("headers: ")
 
 
@@ -105,7 +105,7 @@ def test_usual_headers_are_stored(headers: Any, codec: Codec) -> None:
 @pytest.mark.parametrize("part", ["x\r\nX-Evil: 1", "\0", "\x1b[2J", b"\n", "\x7f"])
 @pytest.mark.parametrize("where", ["name", "value", "path", "key", "dict value"])
 def test_a_cookie_has_no_control_characters(part: Any, where: str, codec: Codec) -> None:
-    """The worker would keep it, and its other requests to the site would have a header of two lines."""
+    """The worker would keep the cookie and send a header of two lines with later requests to the site."""
     cookies: Any = [{"name": "a", "value": "b", where: part}]
     if where in ("key", "dict value"):
         cookies = {part: "x"} if where == "key" else {"x": part}
@@ -186,13 +186,13 @@ VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=list(VALUES))
 def test_an_extension_that_does_not_fit_is_refused(value: Any, codec: Codec) -> None:
-    """Some constructors have a second meaning: bytearray(5) takes memory, datetime(bytes) checks nothing."""
+    """Some constructors mean something else: bytearray(5) takes memory, datetime(bytes) checks nothing."""
     assert reason(pack({1: URL, META: {"x": value}}), codec)
 
 
 @pytest.mark.parametrize("version", [0, 2, 128, 255])
 def test_another_format_is_refused_with_both_numbers(version: int, codec: Codec) -> None:
-    """An older host leaves a newer host's entries to others, or names this reason when it buries them."""
+    """An older host leaves the entries of a newer format to other hosts, or buries them with this reason."""
     payload = bytes((version,)) + pack({1: URL})[1:]
     assert reason(payload, codec) == f"its format is {version}, this version reads {FORMAT}"
 
@@ -208,7 +208,7 @@ def test_another_format_is_refused_with_both_numbers(version: int, codec: Codec)
     ids=["lists", "dicts", "dicts as keys"],
 )
 def test_deep_nesting_is_refused(levels: int, wrap: Callable[[int], bytes], codec: Codec) -> None:
-    """It is refused long before it could exhaust a stack, here or in deepcopy()."""
+    """Nested values are refused long before they could exhaust a stack, here or in deepcopy()."""
     payload = pack({1: URL, META: {}})[:-1] + b"\x81\xa1x" + wrap(levels)
     if levels == 60 and wrap(1) != b"\x81\xc0\xc0":
         assert codec.decode(payload)
@@ -228,13 +228,13 @@ def test_deep_nesting_is_refused(levels: int, wrap: Callable[[int], bytes], code
     ],
 )
 def test_a_claimed_length_takes_no_memory(claim: bytes, codec: Codec) -> None:
-    """4 GiB in five bytes, or lists within lists, each as long as the entry could be."""
+    """The entries claim 4 GiB in five bytes, or lists in lists that are each as long as an entry may be."""
     assert reason(pack({1: URL, META: {}})[:-1] + b"\x81\xa1x" + claim, codec)
     assert reason(bytes((FORMAT,)) + claim, codec)
 
 
 def test_the_reason_is_one_short_printable_line(codec: Codec) -> None:
-    """It goes to logs and terminals; untrusted text in it is quoted and cut."""
+    """The reason is written to logs and terminals, so untrusted text in it is quoted and cut."""
     for name in ("\x1b[31m\n" * 50, "x" * 100_000, "\ud800\u202e"):
         reason(pack({1: URL, CALLBACK: name}), codec)
         reason(pack({0: name, 1: URL}), codec)
@@ -249,9 +249,9 @@ def test_the_reason_is_one_short_printable_line(codec: Codec) -> None:
 def test_an_encoding_of_host_names_is_refused(
     codec: Codec, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Building a request with a query of 60 kB took 71 s, and so did each copy of it."""
+    """Building one request with a 60 kB query took 71 s, and each copy of the request as long again."""
     assert "is not a text encoding" in reason(pack({1: URL, 9: name}), codec)
-    monkeypatch.setattr("scrapy_dq.codec.requests.Request", pytest.fail)  # it is refused before one is built
+    monkeypatch.setattr("scrapy_dq.codec.requests.Request", pytest.fail)  # refused before a request is built
     with pytest.raises(CannotDecode, match="is not a text encoding"):
         codec.build({"url": URL, "encoding": name})
 
@@ -265,7 +265,7 @@ CJK = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
     "http://" + "a." * 25_000 + "com/", "http://u:p@" + "a." * 500 + "com:80/", "http://" + "a" * 1_001,
 ])  # fmt: skip
 def test_a_host_name_that_is_too_long_is_refused(codec: Codec, url: str) -> None:
-    """Python normalizes it in quadratic time; Scrapy looks for cookies of each of its domains."""
+    """Python normalizes a host name in quadratic time, and Scrapy looks for cookies of each parent domain."""
     assert reason(pack({1: url}), codec)
     with pytest.raises(CannotDecode):
         codec.build({"url": url})

@@ -1,4 +1,4 @@
-"""Untrusted meta on which Scrapy or a plugin would act: names to import, call, write or compare."""
+"""Untrusted meta that would make Scrapy or a plugin run code, write a file, or harm other requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unit.test_codec_hostile import BookSpider, touched
 
 @pytest.fixture
 def codec() -> Iterator[Codec]:
-    """Yield a codec, and check that no code of this module has run."""
+    """Yield a codec, and check afterwards that no trap of test_codec_hostile.py was touched."""
     touched.clear()
     yield Codec(BookSpider())
     assert not touched
@@ -42,7 +42,7 @@ META_THAT_RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("meta", META_THAT_RUNS.values(), ids=list(META_THAT_RUNS))
 def test_meta_cannot_make_scrapy_or_a_plugin_run_code(codec: Codec, meta: dict[str, Any]) -> None:
-    """Scrapy imports and calls a referrer_policy; scrapy-playwright starts a browser with such arguments."""
+    """Scrapy would import and call a referrer_policy, and scrapy-playwright would use such arguments."""
     why = r"DQ_TYPES lists|has no callback|write a file"
     assert re.search(why, reason(pack({1: URL, META: meta}), codec))
     with pytest.raises(CannotEncode, match=why):
@@ -59,7 +59,7 @@ META_THAT_HARMS_OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("meta", META_THAT_HARMS_OTHERS.values(), ids=list(META_THAT_HARMS_OTHERS))
 def test_no_meta_harms_other_requests(codec: Codec, meta: dict[str, Any]) -> None:
-    """Scrapy keeps the greatest depth: after a NaN, comparing it failed for every response of the worker."""
+    """A depth of NaN would make Scrapy fail at later responses; an endless time-out would keep a slot."""
     with pytest.raises(CannotEncode, match=r"depth is an int|download_timeout is a number"):
         codec.encode(Request(URL, meta=meta))
     (name, value), *_ = meta.items()
@@ -81,7 +81,7 @@ WRITTEN_AND_REFUSED: dict[str, dict[str, Any]] = {
 def test_a_request_that_may_not_be_stored_is_not_built_from_a_dict(
     codec: Codec, written: dict[str, Any]
 ) -> None:
-    """A worker would have crawled it without storing it first."""
+    """Otherwise a worker would crawl a request from a start payload that it could never store."""
     with pytest.raises(CannotDecode):
         codec.build({"url": URL, **written})
 
@@ -99,7 +99,7 @@ def test_meta_with_usual_or_listed_values_is_stored(meta: dict[str, Any]) -> Non
 
 
 def test_usual_options_of_a_browser_context_are_stored(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All options are stored if DQ_TYPES lists PageMethod."""
+    """With PageMethod in DQ_TYPES, any option is stored."""
     usual = {"java_script_enabled": False, "proxy": {"server": "http://proxy.example:3128"}}
     meta = {"playwright": True, "playwright_context_kwargs": usual}
     assert codec.decode(codec.encode(Request(URL, meta=meta))).meta == meta

@@ -1,4 +1,4 @@
-"""Values come back equal and with the same type: instances of the project's classes, in any container."""
+"""Instances of the project's classes, in any container, come back equal and with the same type."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ SHARED = Codec(BookSpider(), max_bytes=8_000_000)
 
 
 def types_of(value: Any) -> Any:
-    """Return all types inside *value*, with the order of dicts and the values of floats."""
+    """Return all types inside *value*, with the order of dicts and the texts of floats."""
     kind = type(value)
     if isinstance(value, dict):
         return kind, [(types_of(k), types_of(v)) for k, v in value.items()]
@@ -218,7 +218,7 @@ def types_of(value: Any) -> Any:
 
 @given(VALUES)
 def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
-    """The value may be inside any container or class, or a key of a dict."""
+    """Values are drawn in any container or class, and as keys of dicts."""
     again = there_and_back(value, SHARED)
     assert again == value
     assert types_of(again) == types_of(value)
@@ -252,14 +252,14 @@ def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
     ids=lambda value: value.name if isinstance(value, enum.Enum) else repr(value),
 )
 def test_an_instance_of_the_projects_classes_comes_back(value: Any, codec: Codec) -> None:
-    """meta={"item": MyItem()} is the most common pattern."""
+    """meta={"item": MyItem()} is the most common use."""
     again = there_and_back({"nested": [value]}, codec)["nested"][0]
     assert type(again) is type(value)
     assert again == value
 
 
 def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -> None:
-    """No __init__, __post_init__ or __setitem__ runs: their arguments would be untrusted."""
+    """No __init__, __post_init__ or __setitem__ runs, because they would get untrusted arguments."""
     price = Price(Decimal(1))
     price.checked = False
     assert there_and_back(price, codec).checked is False
@@ -284,7 +284,7 @@ def test_a_subclass_of_a_builtin_type_keeps_its_attributes(codec: Codec) -> None
 
 
 def test_a_cached_property_is_computed_again(codec: Codec) -> None:
-    """It is not a field, and Python can compute it again."""
+    """The cached value is not a field, so it is not stored, and Python computes it again."""
     value = Cached(2)
     assert value.double == 4
     again = there_and_back(value, codec)
@@ -293,7 +293,7 @@ def test_a_cached_property_is_computed_again(codec: Codec) -> None:
 
 
 def test_a_set_is_the_same_bytes_in_every_order() -> None:
-    """Processes order strings differently, and ids of start requests and children derive from the bytes."""
+    """Processes order strings differently, and ids of start requests and children are made from the bytes."""
     codec = Codec(BookSpider())
     one, other = set([0, 8]), set([8, 0])  # noqa: C405 - the order matters
     assert list(one) != list(other)
@@ -330,6 +330,6 @@ def test_a_set_is_the_same_bytes_in_every_order() -> None:
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_the_bytes_of_a_value_are_frozen(value: Any, packed: str, codec: Codec) -> None:
-    """Workers of several versions derive the ids of entries from them."""
+    """Workers of several versions make the ids of entries from these bytes."""
     assert codec.packed(value).hex() == packed
     assert types_of(codec.value(bytes.fromhex(packed))) == types_of(value)

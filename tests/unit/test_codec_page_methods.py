@@ -1,4 +1,4 @@
-"""PageMethods of scrapy-playwright: stored without results; methods that reach further have to be listed."""
+"""scrapy-playwright's PageMethods are stored without results; risky ones need DQ_TYPES."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PageMethod:
 
 @pytest.fixture
 def page_method(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a class like PageMethod of scrapy-playwright 0.0.48, in a module of that name."""
+    """Return a class like PageMethod of scrapy-playwright 0.0.48, in a module of the same name."""
     module = ModuleType("scrapy_playwright.page")
     exec(PAGE_METHODS, vars(module))
     monkeypatch.setitem(sys.modules, "scrapy_playwright.page", module)
@@ -44,7 +44,7 @@ def page_method(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_page_methods_are_carried_without_their_results(page_method: Any, codec: Codec) -> None:
-    """Results of scrapy-playwright stay in the worker that ran the method."""
+    """A result stays in the worker that ran the method."""
     method = page_method("wait_for_selector", "div.quote", timeout=5000)
     method.result = object()
     again = there_and_back([method], codec)[0]
@@ -62,7 +62,7 @@ def test_page_methods_are_carried_without_their_results(page_method: Any, codec:
 def test_a_page_method_of_another_shape_is_refused(
     changes: dict[str, Any], page_method: Any, codec: Codec
 ) -> None:
-    """A program that can write to Redis may have stored it."""
+    """Another program that writes to the same Redis may have stored such a state."""
     state = {"method": "click", "args": ExtType(2, msgpack.packb([])), "kwargs": {}}
 
     def read(state: dict[str, Any]) -> Any:
@@ -87,7 +87,7 @@ def test_a_page_method_of_another_shape_is_refused(
 def test_page_methods_that_open_files_or_addresses_must_be_listed(
     args: Any, options: Any, page_method: Any, codec: Codec
 ) -> None:
-    """They open files and other addresses; after they are listed, they are stored like any other class."""
+    """After DQ_TYPES lists PageMethod, these are stored like values of any other class."""
     method = page_method(*args, **options)
     assert "DQ_TYPES lists scrapy_playwright.page.PageMethod" in refused(method, codec)
     listing = Codec(BookSpider(), types=["scrapy_playwright.page.PageMethod"])

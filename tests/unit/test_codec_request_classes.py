@@ -57,7 +57,7 @@ def codec(spider: BookSpider) -> Codec:
 
 
 def test_a_request_class_that_cannot_be_found_by_name_is_refused(codec: Codec) -> None:
-    """Another worker could not find a class that was defined in a function."""
+    """Another worker could not find a class that is defined in a function."""
 
     class Local(Request):
         pass
@@ -67,7 +67,7 @@ def test_a_request_class_that_cannot_be_found_by_name_is_refused(codec: Codec) -
 
 
 def test_only_the_newer_of_two_request_classes_with_one_name_is_stored(codec: Codec) -> None:
-    """This happens if a module is loaded again; an entry cannot name the older class."""
+    """After a module was loaded again, an entry cannot name the older class of the same name."""
     older, newer = (type("Twice", (Request,), {"__module__": __name__}) for _ in range(2))
     assert type(codec.decode(codec.encode(newer(URL)))) is newer
     with pytest.raises(CannotEncode, match=r"Twice is not a class that another worker can find"):
@@ -75,7 +75,7 @@ def test_only_the_newer_of_two_request_classes_with_one_name_is_stored(codec: Co
 
 
 def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None:
-    """The encoder decodes its first entry at once; otherwise every worker would bury them."""
+    """The encoder decodes the first entry of a class early; otherwise every worker would bury the entries."""
     with pytest.raises(CannotEncode, match=r"ForgetfulRequest cannot be rebuilt .* 'secret'"):
         codec.encode(ForgetfulRequest(URL, "x"))
     with pytest.raises(CannotEncode, match=r"ShoutingRequest is rebuilt .* another body"):
@@ -86,7 +86,7 @@ def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None
 
 
 def test_attributes_that_a_request_class_does_not_list_are_not_dropped(codec: Codec) -> None:
-    """The attribute would come back with its default, as in scrapy-selenium, at any request of the class."""
+    """An unlisted attribute, as in scrapy-selenium, would come back with its default."""
     for _ in range(2):
         assert codec.decode(codec.encode(WaitingRequest(URL))).wait_s == 0  # type: ignore[attr-defined]
         with pytest.raises(CannotEncode, match=r"WaitingRequest is rebuilt with another wait_s"):
@@ -94,7 +94,7 @@ def test_attributes_that_a_request_class_does_not_list_are_not_dropped(codec: Co
 
 
 class MakingRequest(Request):
-    """Has attributes from its constructor, and an attribute that is computed at its first use."""
+    """A request with attributes that its constructor makes, and with a cached property."""
 
     # Scrapy's Request has slots from some version on.
     __slots__ = ("slotted",) if hasattr(Request(URL), "__dict__") else ("__dict__", "slotted")
@@ -110,7 +110,7 @@ class MakingRequest(Request):
 
 
 def test_attributes_that_a_request_class_creates_need_not_come_back(codec: Codec) -> None:
-    """An object and a cached property need not; a given value in a slot must."""
+    """The constructor's own object and a cached property may differ, but not a value given for a slot."""
     for _ in range(2):
         request = MakingRequest(URL)
         assert request.short
@@ -120,7 +120,7 @@ def test_attributes_that_a_request_class_creates_need_not_come_back(codec: Codec
 
 
 class SigningRequest(Request):
-    """A subclass whose constructor changes all its arguments, even inside them."""
+    """A subclass whose constructor changes all its arguments, even nested ones."""
 
     def __init__(self, url: str, **kwargs: Any) -> None:
         for name in ("headers", "meta", "cb_kwargs", "cookies"):
@@ -152,7 +152,7 @@ SERIALIZERS = pytest.mark.parametrize("serializer", [None, Serializer(json), Ser
 def test_a_request_whose_constructor_changes_it_comes_back_as_stored(
     cls: Any, serializer: Serializer | None, spider: BookSpider
 ) -> None:
-    """The constructor that rebuilds a request changes it a second time."""
+    """Rebuilding runs the constructor again; its changes must not be applied twice."""
     codec = Codec(spider, serializer=serializer)
     request = cls(
         URL,
@@ -174,7 +174,7 @@ def test_a_request_whose_constructor_changes_it_comes_back_as_stored(
 
 
 def test_a_constructor_gets_copies_of_the_values_of_a_dict(codec: Codec) -> None:
-    """This is the way in which requests of scrapy-redis are adopted."""
+    """Requests of scrapy-redis are adopted through from_dict()."""
     name = f"{__name__}.SigningRequest"
     again = codec.from_dict({"_class": name, "url": URL, "headers": {b"A": [b"1"]}, "meta": {"tags": ["a"]}})
     assert (dict(again.headers), again.meta) == ({b"A": [b"1"]}, {"tags": ["a"]})
@@ -198,7 +198,7 @@ class LimitedRequest(Request):
 
 @SERIALIZERS
 def test_each_request_of_a_class_is_checked(serializer: Serializer | None, spider: BookSpider) -> None:
-    """A constructor may treat another value differently."""
+    """The constructor may accept one value and refuse another, so one checked request is not enough."""
     codec = Codec(spider, serializer=serializer)
     assert type(codec.decode(codec.encode(LimitedRequest(URL, item=math.nan)))) is LimitedRequest
     urgent = LimitedRequest(URL)
@@ -217,7 +217,7 @@ def test_each_request_of_a_class_is_checked(serializer: Serializer | None, spide
     [("meta", {"a": 1}), ("priority", 1), ("method", "POST")],
 )
 def test_an_attribute_of_request_that_a_class_does_not_list_is_not_dropped(name: str, value: Any) -> None:
-    """The attribute would come back with its default."""
+    """The class would give the attribute its default when the request is rebuilt."""
     with pytest.raises(CannotEncode, match=f"UrlRequest is rebuilt with another {name}"):
         SHARED.encode(UrlRequest(URL, **{name: value}))
 
@@ -230,7 +230,7 @@ class Unsure:
 
 
 def test_a_value_that_cannot_be_compared_is_named(codec: Codec) -> None:
-    """An array of numpy is such a value."""
+    """A numpy array is such a value: its comparison raises."""
     with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt with another wait_s"):
         codec.encode(WaitingRequest(URL, wait_s=Unsure()))  # type: ignore[arg-type]
     request = WaitingRequest(URL)
@@ -261,7 +261,7 @@ def test_the_contents_of_an_attribute_are_compared(codec: Codec) -> None:
 
 
 def test_a_copy_that_is_stored_does_not_go_through_the_constructor(codec: Codec) -> None:
-    """Some requests lose parts before they are stored."""
+    """For example, a request loses dq_delay and a long Referer before it is stored."""
     request = ApiRequest(URL, {"render": True}, headers={"Referer": "http://a/" + "x" * 3000})
     request.meta["dq_delay"] = 5
     stored = as_stored(request)

@@ -1,4 +1,4 @@
-"""Values of the standard library, numpy and parsers: which of them come back, and with which type."""
+"""Values of the standard library, numpy and parsers: which come back, and with which type."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def codec() -> Codec:
     ],
 )
 def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Codec) -> None:
-    """Its UTC offset is kept, but not the name of its zone."""
+    """The UTC offset is kept, but not the name of the time zone."""
     for fold in (0, 1):
         moment = datetime(2026, 10, 25, 2, 30, 0, 123456, tzinfo=zone, fold=fold)
         again = there_and_back(moment, codec)
@@ -57,7 +57,7 @@ def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Code
 
 
 def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
-    """A zone without a date has no offset: the value is refused, because the zone would be lost."""
+    """A zone without a date has no offset. Such a value is refused, because the zone would be lost."""
     for value in (time(1, 2, 3, 4, fold=1), time(1, tzinfo=timezone(timedelta(hours=2)))):
         again = there_and_back(value, codec)
         assert (again, again.fold, again.utcoffset()) == (value, value.fold, value.utcoffset())
@@ -86,7 +86,7 @@ def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_a_value_of_the_standard_library_comes_back(value: Any, codec: Codec) -> None:
-    """It may be in a container, a key, or an item of a Queue."""
+    """The value may be in a container, a key, or an item of a Queue."""
     again = there_and_back([{"a": (value,)}], codec)[0]["a"][0]
     assert (type(again), again) == (type(value), value)
     for name in ("default_factory", "maxlen", "tm_gmtoff"):
@@ -99,7 +99,7 @@ def test_a_value_of_the_standard_library_comes_back(value: Any, codec: Codec) ->
 
 
 def test_a_worker_without_numpy_gets_the_plain_value(codec: Codec) -> None:
-    """A name in an entry imports nothing."""
+    """A name in an entry imports nothing, so numpy's scalars become plain values, and others are refused."""
     for name, state in (("float32", 0.5), ("int8", 5), ("str_", "a"), ("bool_", True)):
         assert lifted(f"numpy:{name}", state, codec) == state
     for name, state in (("float32", "a"), ("int8", True), ("ndarray", 1), ("", 1)):
@@ -112,7 +112,7 @@ def test_a_worker_without_numpy_gets_the_plain_value(codec: Codec) -> None:
 
 
 def test_a_string_of_a_parser_becomes_a_str(codec: Codec) -> None:
-    """A string of BeautifulSoup refers to its whole page."""
+    """A string of BeautifulSoup refers to its whole page, so only the text is kept."""
     text = type("NavigableString", (str,), {"__module__": "bs4.element"})("a")
     text.parent = open
     again = there_and_back({text: text}, codec)
@@ -120,7 +120,7 @@ def test_a_string_of_a_parser_becomes_a_str(codec: Codec) -> None:
 
 
 def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
-    """re.DEBUG is refused, because it would print."""
+    """A pattern with re.DEBUG is refused, because compiling it would print."""
     for pattern in (re.compile("a.b", re.I | re.S), re.compile(b"a")):
         assert there_and_back(pattern, codec) == pattern
     for state in (["a", int(re.DEBUG)], ["a", "b"], [1, 0], "a"):
@@ -132,7 +132,7 @@ def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
     "name", [*(shape.name for shape in SHAPES), "http:HTTPStatus", "urllib.parse:SplitResult"]
 )
 def test_a_state_of_another_shape_raises_only_cannot_decode(name: str, codec: Codec) -> None:
-    """It runs no code either: a default_factory is one of a few builtin types."""
+    """No state runs code either: a default_factory can only be one of a few builtin types."""
     plain: list[Any] = [None, 1, "", {}, {1: 2}, {"a": "b"}]
     lists: list[Any] = [[], [1], [1, 0], [2**63, 2**63], ["", {}], ["print", {}], [-1, []], ["q", ["a"]]]
     for state in plain + lists:

@@ -1,4 +1,4 @@
-"""Values that are refused, or stored only if DQ_TYPES lists their class; the depth of values."""
+"""Values that are refused, or stored only if DQ_TYPES lists their class; how deep values may be nested."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ Markup.__module__ = "msgpack"
 def test_values_of_listed_classes_are_stored(
     value: Any, listed: list[str], codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the error names DQ_TYPES."""
+    """Without DQ_TYPES, these values are refused, and the error names the setting."""
     monkeypatch.setattr(msgpack, "Markup", Markup, raising=False)
     assert "DQ_TYPES" in refused(value, codec)
     assert type(there_and_back(value, Codec(BookSpider(), types=listed))) is type(value)
@@ -205,7 +205,7 @@ def point_with_more() -> LoosePoint:
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )
 def test_a_value_that_would_come_back_changed_is_refused(value: Any, reason: str, codec: Codec) -> None:
-    """The request rather stays on this worker than changes a type, even if the value is a part or a key."""
+    """The request stays local rather than change a type, even if the value is nested or a key."""
     assert reason in refused(value, codec)
     assert reason in refused([{"a": (value,)}], codec)
     if type(value).__hash__ and not isinstance(value, Price):
@@ -217,7 +217,7 @@ class Base:
 
 
 class Step(Base):
-    """A class like any other."""
+    """A class that DQ_TYPES may list: with a slot, a property, and methods that must not run."""
 
     made: ClassVar[int] = 0
 
@@ -244,7 +244,7 @@ class Step(Base):
 
 
 def test_a_plain_class_that_is_listed_is_carried_by_its_attributes(codec: Codec) -> None:
-    """It keeps any attributes, and none of its methods run; unlisted, it is refused with a message."""
+    """All attributes are kept, and no method runs. If the class is unlisted, the error names DQ_TYPES."""
     Step.made = 0
     step = Step("click", on=("a", 1))
     listing = Codec(BookSpider(), types=[f"{__name__}.Step", f"{__name__}.Step.Inner"])
@@ -277,19 +277,19 @@ class Copied:
     ],
 )
 def test_a_class_that_cannot_be_carried_cannot_be_listed(name: str, reason: str) -> None:
-    """The worker refuses it at its start, not later with a request that stays local."""
+    """The worker refuses such a DQ_TYPES at its start, not later with a request that stays local."""
     with pytest.raises(BadType, match=reason):
         Codec(BookSpider(), types=[name])
 
 
 def test_a_class_that_is_always_carried_can_be_listed() -> None:
-    """Listing it changes nothing."""
+    """Listing a class that is always stored changes nothing."""
     listing = Codec(BookSpider(), types=["datetime.datetime", "decimal.Decimal"])
     assert there_and_back(Decimal(1), listing) == Decimal(1)
 
 
 def test_the_packages_of_the_spider_modules_are_the_project() -> None:
-    """A spider from elsewhere may use the items of SPIDER_MODULES' packages, but not of other packages."""
+    """A spider from elsewhere may use the classes of SPIDER_MODULES' packages, but of no other package."""
     spider = type("Elsewhere", (Spider,), {"name": "e", "__module__": "elsewhere.spiders"})()
     package, _, _ = __name__.partition(".")
     assert type(there_and_back(Point(1), Codec(spider, spider_modules=[f"{package}.spiders"]))) is Point
@@ -323,7 +323,7 @@ def nested(levels: int, shape: Any) -> Any:
     ids=["list", "tuple", "dict", "frozenset", "key", "class"],
 )
 def test_a_value_that_can_be_encoded_can_be_decoded_at_any_depth(shape: Any, codec: Codec) -> None:
-    """Encoder and decoder count alike; 100 levels are too many for both."""
+    """Encoder and decoder count levels alike; 100 levels are too many for both."""
     for levels in range(20, 100):
         value = nested(levels, shape)
         try:
@@ -349,12 +349,12 @@ def cycles() -> Iterator[Any]:
 
 @pytest.mark.parametrize("value", list(cycles()), ids=["list", "dict", "dataclass"])
 def test_a_value_that_contains_itself_is_refused(value: Any, codec: Codec) -> None:
-    """It exceeds the limit of depth."""
+    """A cyclic value exceeds the limit of depth."""
     assert "contains itself" in refused(value, codec)
 
 
 def test_a_value_whose_shared_parts_would_explode_is_refused(codec: Codec) -> None:
-    """50 lists, each twice the one before: 2**50 values, refused by DQ_MAX_ENTRY_BYTES without a walk."""
+    """Each of 50 lists holds the previous one twice: DQ_MAX_ENTRY_BYTES stops the walk over 2**50 values."""
     value: list[Any] = []
     for _ in range(50):
         value = [value, value]
@@ -362,14 +362,14 @@ def test_a_value_whose_shared_parts_would_explode_is_refused(codec: Codec) -> No
 
 
 def test_the_size_limit_applies_to_each_entry() -> None:
-    """A crawl encodes millions of entries."""
+    """Only the size of one entry counts, not the sum of the entries that the codec has encoded."""
     codec = Codec(BookSpider(), max_bytes=1000)
     for _ in range(20):
         assert there_and_back(list(range(100)), codec)
 
 
 def test_a_class_that_its_module_replaced_is_refused(codec: Codec) -> None:
-    """It would come back as its replacement."""
+    """The value would come back as an instance of the new class."""
     stale = dataclass(type("Cached", (), {"__module__": __name__, "__annotations__": {"a": "int"}}))
     assert "not the class that its module has" in refused(stale(1), codec)
 
@@ -380,5 +380,5 @@ class ByIdentity:
 
 
 def test_keys_that_would_become_one_are_refused(codec: Codec) -> None:
-    """Two objects that are keys by identity have the same state."""
+    """Two objects that are different keys by identity have the same stored state."""
     assert "the same stored form" in refused({ByIdentity(): 1, ByIdentity(): 2}, codec)

@@ -1,4 +1,4 @@
-"""Clients that repeat no command on their own, and the check of the server."""
+"""Clients that repeat no command on their own, and the check of the Redis server."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PARAMS: dict[str, Any] = {
 def test_a_cut_reply_raises_once_and_its_command_was_sent_once(
     redis_server: RedisServer, start_proxy: StartProxy, crawl_name: str, by: str
 ) -> None:
-    """Neither kind of client repeats a command, even if REDIS_PARAMS or the URL's query ask for it."""
+    """Neither kind of client repeats a command, even if REDIS_PARAMS or the URL's query ask for repeats."""
     proxy = start_proxy(redis_server.url)
     port = int(proxy.url.split(":")[-1].split("/")[0])
     connection = {
@@ -98,7 +98,7 @@ def test_a_cut_reply_raises_once_and_its_command_was_sent_once(
 
 
 def test_a_silent_redis_raises_after_the_timeout(redis_server: RedisServer, start_proxy: StartProxy) -> None:
-    """The time-out bounds each wait, on the loop and in threads."""
+    """The socket's time-out limits each wait, both on the event loop and in threads."""
     proxy = start_proxy(redis_server.url)
     connection = connection_to(proxy.url, redis_params={"socket_timeout": 0.2})
 
@@ -117,7 +117,7 @@ def test_a_silent_redis_raises_after_the_timeout(redis_server: RedisServer, star
 
 
 def test_a_call_of_a_script_is_packed_as_redis_py_does_it() -> None:
-    """hiredis makes one piece of it; redis-py's own code makes two, in ten times the time."""
+    """With hiredis the packed command is one piece; redis-py's own code makes two, in ten times the time."""
     client: Any = new_client(redis.asyncio.Redis, "redis://localhost", {})
     ours = client.connection_pool.make_connection()
     call = ("EVALSHA", "a" * 40, 2, "one", b"\xff", 5, b"x" * 10_000)
@@ -128,7 +128,7 @@ def test_a_call_of_a_script_is_packed_as_redis_py_does_it() -> None:
 
 
 def test_timeouts_and_keepalive_have_defaults_that_params_override() -> None:
-    """A given time-out is used both for connecting and for each reply."""
+    """A given time-out applies to connecting and to each reply."""
     options = options_of(redis_url="redis://host", redis_params={"socket_timeout": 1.5})
     assert (options["socket_timeout"], options["socket_connect_timeout"]) == (1.5, 1.5)
     assert options["socket_keepalive"] is True
@@ -141,7 +141,7 @@ def test_timeouts_and_keepalive_have_defaults_that_params_override() -> None:
 
 
 def test_redis_params_are_used() -> None:
-    """User, password, TLS, client name, or any other argument of redis-py."""
+    """User, password, TLS, client name and other arguments of redis-py can be in REDIS_PARAMS."""
     options = options_of(redis_host="b", redis_params={"username": "u", "password": "p", "client_name": "n"})
     assert (options["username"], options["password"], options["client_name"]) == ("u", "p", "n")
     tls = Connection(Config("crawl", redis_host="b", redis_params={"ssl": True}), Path()).blocking()
@@ -151,7 +151,7 @@ def test_redis_params_are_used() -> None:
 @pytest.mark.parametrize("url", ["redis://a", "redis+sentinel://a/main", "redis+cluster://a"])
 @pytest.mark.parametrize("ssl", [True, False])
 def test_ssl_is_accepted_with_a_url(url: str, ssl: bool) -> None:
-    """REDIS_PARAMS may have it, as with REDIS_HOST."""
+    """REDIS_PARAMS may contain `ssl` beside a URL, as beside REDIS_HOST."""
     pool = connection_to(url, redis_params={"ssl": ssl}).blocking().connection_pool
     assert speaks_tls(pool) == ssl
 
@@ -173,7 +173,7 @@ def test_ssl_is_accepted_with_a_url(url: str, ssl: bool) -> None:
     ],
 )
 def test_unusable_settings_are_refused_before_anything_is_sent(config: dict[str, Any]) -> None:
-    """The error names the setting, but no part of the password, which may be anywhere in a bad URL."""
+    """The error names the setting, but shows no part of the password, wherever it is in a bad URL."""
     with pytest.raises(ConfigError, match=r"REDIS_URL|REDIS_PARAMS") as refused:
         open_and_close(Connection(Config("crawl", **config), Path()))
     assert "s3cr3t" not in str(refused.value)
@@ -182,7 +182,7 @@ def test_unusable_settings_are_refused_before_anything_is_sent(config: dict[str,
 
 
 def test_no_redis_is_started_with_arguments_that_cannot_be_used(tmp_path: Path) -> None:
-    """The error names the argument."""
+    """The error names the argument, and no embedded Redis is started."""
     connection = Connection(Config("crawl", redis_params={"passwort": "s3cr3t"}), tmp_path)
     with pytest.raises(ConfigError, match=r"^REDIS_PARAMS.*argument 'passwort'$"):
         open_and_close(connection)
@@ -195,7 +195,7 @@ def test_no_redis_is_started_with_arguments_that_cannot_be_used(tmp_path: Path) 
     ["redis://:s3cr3t/x@host", "redis://:s3cr3t\uff1fx@host", "http://:s3cr3t@host", "redis://host:s3cr3t"],
 )
 def test_a_url_that_a_program_cannot_use_is_not_shown(make: Callable[[str], redis.Redis], url: str) -> None:
-    """Neither the error nor its cause shows it."""
+    """Neither the error nor its cause shows the URL."""
     with pytest.raises(ConfigError, match=r"url, or REDIS_URL \(not shown here\): expected") as refused:
         make(url)
     assert "s3cr3t" not in "".join(traceback.format_exception(refused.value, limit=0))
@@ -211,7 +211,7 @@ def test_a_url_that_a_program_cannot_use_is_not_shown(make: Callable[[str], redi
     ],
 )
 def test_the_host_name_of_a_certificate_is_checked(query: str, checked: bool | None) -> None:
-    """redis-py before 6 takes any certificate of a known authority, for any host."""
+    """redis-py before 6 would accept a trusted certificate of any host."""
     url = f"rediss://host:6379/0{query}"
     settings = {"REDIS_URL": url}
     for client in (
@@ -248,7 +248,7 @@ def test_a_password_is_in_no_target_log_or_error(
 def test_a_server_that_quotes_an_unknown_command_reveals_no_password(
     start_redis: StartRedis, protocol: int
 ) -> None:
-    """Some managed or old servers know no AUTH (sent with protocol 2) or no HELLO (with 3)."""
+    """Some managed or old servers do not know AUTH (sent with protocol 2) or HELLO (sent with 3)."""
     server = start_redis(args=["--rename-command", "AUTH", "", "--rename-command", "HELLO", ""])
     url = f"redis://:s3cr3t@127.0.0.1:{server.port}/0"
     command = "HELLO" if protocol == 3 else "AUTH"
@@ -284,7 +284,7 @@ def test_a_login_that_cannot_be_encoded_is_not_shown(
 
 
 def test_an_unreachable_redis_is_reported_with_solutions() -> None:
-    """The error names the fault, the place and the remedies."""
+    """The error names the fault, the address and the remedies."""
     with pytest.raises(FrontierRefused, match=r"127\.0\.0\.1:9/0 cannot be reached") as refused:
         open_and_close(connection_to("redis://127.0.0.1:9"))
     for way in ("REDIS_URL", "REDIS_HOST", "embedded"):
@@ -296,21 +296,21 @@ def test_an_unreachable_redis_is_reported_with_solutions() -> None:
 
 @pytest.mark.parametrize("version", ["2.8.24", "6.0.20", "6"])
 def test_a_redis_older_than_6_2_is_refused(version: str) -> None:
-    """The scripts use features of 6.2."""
+    """The Lua scripts use features of Redis 6.2."""
     with pytest.raises(FrontierRefused, match=rf"here.*{version}; 6\.2 or newer"):
         check_info(HEALTHY | {"redis_version": version}, "here")
 
 
 @pytest.mark.parametrize("version", ["6.2.0", "8.0.0", "10.1"])
 def test_6_2_and_newer_are_accepted_silently(version: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Versions are compared as numbers; Valkey and managed servers may report any newer one."""
+    """Versions are compared as numbers. Valkey and managed servers may report any newer version."""
     check_info(HEALTHY | {"redis_version": version}, "here")
     assert not caplog.records
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
 def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: str) -> None:
-    """An evicted part of a crawl would count as done."""
+    """An evicted key of a crawl would look as if its requests were done."""
     with pytest.raises(FrontierRefused, match=policy) as refused:
         check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
     assert "CONFIG SET maxmemory-policy noeviction" in str(refused.value)
@@ -320,7 +320,7 @@ def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: 
 def test_a_redis_that_evicts_keys_with_a_ttl_is_warned_about(
     policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No key of a crawl has a TTL; the warning still names the policy."""
+    """The warning names the policy, although no key of a crawl has a TTL."""
     check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
     [record] = caplog.records
     assert record.levelno == logging.WARNING
@@ -330,7 +330,7 @@ def test_a_redis_that_evicts_keys_with_a_ttl_is_warned_about(
 def test_a_missing_aof_is_warned_about_except_in_the_embedded_redis(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The warning has the command that fixes it."""
+    """The warning contains the command that turns the AOF on."""
     info = {name: value for name, value in HEALTHY.items() if name != "aof_enabled"}
     check_info(info, "here", embedded=True)
     assert not caplog.records
@@ -343,7 +343,7 @@ def test_a_missing_aof_is_warned_about_except_in_the_embedded_redis(
 def test_a_user_who_may_not_use_info_gets_a_warning(
     redis_server: RedisServer, crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Managed servers may forbid INFO; then the check knows nothing about the server."""
+    """Managed servers may forbid INFO. Then the check cannot know the version and the policies."""
     with redis_server.client() as admin:
         admin.execute_command("ACL", "SETUSER", crawl_name, "on", ">pw", "~*", "+@all", "-info")
         try:

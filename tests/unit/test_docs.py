@@ -1,4 +1,4 @@
-"""The documentation: generated parts are up to date, links have targets, commands are tested."""
+"""The documentation: generated parts are up to date, links have targets, and commands parse."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def generated() -> Any:
 
 
 def blocks(*languages: str) -> Iterator[tuple[str, str]]:
-    """Yield the page and the text of each block in one of these languages."""
+    """Yield the page and the text of each block in one of *languages*."""
     for page, text in PAGES.items():
         for language, block in re.findall(r"(?ms)^ *```(\w+)\n(.*?)^ *```$", text):
             if language in languages:
@@ -50,7 +50,7 @@ def blocks(*languages: str) -> Iterator[tuple[str, str]]:
 
 
 def commands() -> Iterator[str]:
-    """Yield every command line: all lines of an `sh` block, and lines after a prompt in a `console` block."""
+    """Yield every command line: each line of an `sh` block, and each line after `$` in a `console` block."""
     for _, block in blocks("sh"):
         yield from filter(None, block.splitlines())
     for _, block in blocks("console"):
@@ -58,13 +58,13 @@ def commands() -> Iterator[str]:
 
 
 def test_the_generated_parts_are_up_to_date() -> None:
-    """`python docs/generate.py` writes them."""
+    """`python docs/generate.py` writes these parts."""
     for path, text in generated().generated_files():
         assert path.read_text("utf-8") == text, f"{path.name}: run `python docs/generate.py`"
 
 
 def test_the_reference_has_every_public_name() -> None:
-    """It has each name's description."""
+    """docs/api.md lists exactly the public names, each with a description."""
     assert set(generated().MODULES) == set(PUBLIC)
     for module, names in PUBLIC.items():
         section = re.search(rf"(?ms)^## {module}\n(.*?)(?=^## |\Z)", PAGES["docs/api.md"])
@@ -73,7 +73,7 @@ def test_the_reference_has_every_public_name() -> None:
 
 
 def test_every_block_has_a_language() -> None:
-    """No test looks at commands in a block without one."""
+    """A block without a language would be skipped by the tests that parse commands and Python."""
     for page, text in PAGES.items():
         fences = re.findall(r"(?m)^ *```(.*)$", text)
         assert all(fences[::2]), page
@@ -82,7 +82,7 @@ def test_every_block_has_a_language() -> None:
 
 @pytest.mark.parametrize("command", sorted({line for line in commands() if line.startswith("scrapy dq ")}))
 def test_the_command_line_is_understood(command: str) -> None:
-    """The parser that runs the command knows the subcommand and each option."""
+    """The command's own parser knows the subcommand and each option."""
     parser, group = ScrapyArgumentParser(conflict_handler="resolve"), Command()
     group.settings = Settings()
     group.add_options(parser)
@@ -93,7 +93,7 @@ def test_the_command_line_is_understood(command: str) -> None:
 
 @pytest.mark.parametrize("subcommand", subcommands(), ids=lambda each: each.name)
 def test_a_command_is_documented_as_its_help_says(subcommand: Subcommand) -> None:
-    """Its section of cli.md has its description, and each option that not every command has."""
+    """The section in cli.md has the command's description and each of its options, except the common ones."""
     parser = ScrapyArgumentParser(conflict_handler="resolve")
     subcommand.add_options(parser)
     section = generated().described(subcommand)
@@ -109,7 +109,7 @@ def test_the_page_of_the_commands_is_short() -> None:
 
 
 def test_the_import_paths_of_a_project_are_changed(tmp_path: Path) -> None:
-    """The command in from-scrapy-redis.md changes them: in files that git has, and in no others."""
+    """The command in from-scrapy-redis.md changes imports in files that git tracks, and in no other file."""
     (command,) = {line for line in commands() if line.startswith("git grep")}
     for name in ("settings.py", "other.txt", "not_added.py"):
         (tmp_path / name).write_text("SCHEDULER = 'scrapy_redis.scheduler.Scheduler'\n")
@@ -138,7 +138,7 @@ def slugs(text: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_existing_files_and_headings(page: str) -> None:
-    """Each leads to an existing file, and to an existing heading in it."""
+    """A link to a local page leads to an existing file, and its anchor to an existing heading."""
     for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?ms)^ *```.*?^ *```$", "", PAGES[page])):
         path, _, anchor = link.partition("#")
         if "://" in link:
@@ -150,7 +150,7 @@ def test_links_lead_to_existing_files_and_headings(page: str) -> None:
 
 
 def test_files_named_in_the_path_of_a_request_exist() -> None:
-    """The page and its picture leave out the beginning of each path."""
+    """The page and its picture may leave out the beginning of each path."""
     stored = {f"/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "scrapy_dq").rglob("*.*")}
     text = PAGES["docs/request.md"] + (DOCS / "pictures" / "request.svg").read_text()
     for name in set(re.findall(r"[\w/]+\.(?:py|lua)\b", text)):
@@ -158,7 +158,7 @@ def test_files_named_in_the_path_of_a_request_exist() -> None:
 
 
 def test_files_named_in_the_package_exist() -> None:
-    """Docstrings, comments and strings leave out the beginning of a path; Scrapy's files do not count."""
+    """Docstrings, comments and strings may leave out the beginning of a path. Scrapy's files do not count."""
     folders = ("scrapy_dq", "tests", "benchmarks", "docs", "example_project")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
     stored = {f"/{path.relative_to(ROOT).as_posix()}" for path in files}

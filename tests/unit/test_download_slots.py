@@ -25,7 +25,7 @@ LONGEST = "x" * MAX_PARTITION_BYTES
 
 
 class Resting(Downloader):
-    """The slots of Scrapy's downloader: it downloads nothing, and needs no reactor."""
+    """Scrapy's Downloader with only its slots: it downloads nothing, and needs no reactor."""
 
     def __init__(self) -> None:
         self.slots = {}
@@ -64,7 +64,7 @@ def slots(**settings: Any) -> Slots:
     ],
 )
 def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any], partition: bytes) -> None:
-    """The slot is the host of its URL, as Scrapy reads it, or the name in its meta."""
+    """The partition is the host of the URL, as Scrapy reads it, or the slot that the meta names."""
     assert slots().partition_of(Request(url, meta=meta)) == partition
     assert partition_without_downloader(Request(url, meta=meta)) == partition
 
@@ -88,7 +88,7 @@ def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any
     ],
 )  # fmt: skip
 def test_one_host_under_several_names_is_one_partition(host: str, partition: str) -> None:
-    """A resolver takes these numbers for one address, and ignores a final dot; no other name is changed."""
+    """A resolver gives these numbers one address, and ignores a final dot. Other names stay unchanged."""
     request = Request(f"http://{host}/1", meta={"verbatim_url": True})
     if request.url != f"http://{host}/1":
         pytest.skip("this Scrapy changes the URL")
@@ -107,7 +107,7 @@ def test_one_host_under_several_names_is_one_partition(host: str, partition: str
     ],
 )
 def test_a_remembered_host_is_not_used_for_another_host(urls: list[str]) -> None:
-    """Hosts are remembered by the beginning of URLs: if that differs, the partition is still the slot."""
+    """The cache maps the beginning of a URL to its host; a URL with another beginning must not match."""
     made = slots()
     for url in urls:
         request = Request(url, meta={"verbatim_url": True})
@@ -116,7 +116,7 @@ def test_a_remembered_host_is_not_used_for_another_host(urls: list[str]) -> None
 
 
 def test_a_downloader_with_its_own_slot_key_is_asked() -> None:
-    """A class of the project, an instance that was changed, and another key in meta."""
+    """The downloader may be a subclass, a changed instance, or use another key in the meta."""
 
     class Named(Resting):
         DOWNLOAD_SLOT = "lane"
@@ -135,7 +135,7 @@ def test_a_downloader_with_its_own_slot_key_is_asked() -> None:
     ids=ascii,
 )
 def test_a_slot_whose_name_fits_no_partition_is_reported(name: str) -> None:
-    """The error is short, and has none of the forbidden characters."""
+    """The error is short, and contains no forbidden character."""
     with pytest.raises(BadPartition, match="the name of its download slot") as refusal:
         slots().partition_of(Request("http://a.com/", meta={"download_slot": name}))
     assert len(str(refusal.value)) < 800
@@ -143,7 +143,7 @@ def test_a_slot_whose_name_fits_no_partition_is_reported(name: str) -> None:
 
 
 def test_a_slot_that_scrapy_set_on_the_parent_is_not_copied() -> None:
-    """A name from the project stays, even if the text is equal; so does a copy of it."""
+    """A slot that the project chose is kept, even if its text is equal."""
     made = slots()
     page = Request("http://a.com/1", meta={"x": 1})
     page.meta["download_slot"] = "".join(["a", ".com"])  # as Scrapy does when it downloads
@@ -162,7 +162,7 @@ def test_a_slot_that_scrapy_set_on_the_parent_is_not_copied() -> None:
 
 
 def test_a_redirect_takes_no_slot_of_the_project_to_another_site() -> None:
-    """Otherwise an open redirect lets another site hold up the slot for all workers. A retry keeps it."""
+    """Otherwise an open redirect could block the slot for all workers. A retry keeps its slot."""
     made = slots()
     mine = Request("http://a.com/1", meta={"download_slot": "".join(["m", "ine"])})
     for url, partition in (
@@ -200,7 +200,7 @@ def test_a_concurrency_of_0_means_no_limit() -> None:
 
 @pytest.mark.parametrize("downloader", [object(), SimpleNamespace(slots={})])
 def test_a_downloader_without_slots_is_refused(downloader: Any) -> None:
-    """The project has another DOWNLOADER: the error names the setting that helps."""
+    """The error about another DOWNLOADER names the setting that helps."""
     with pytest.raises(UnsupportedScrapy, match="DQ_PARTITION_BY = 'none'"):
         Slots(crawler(downloader))
 
@@ -212,7 +212,7 @@ def test_without_partitions_all_requests_share_one() -> None:
 
 
 def test_the_memory_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of hosts is bounded; a forgotten host gives the same partition again."""
+    """A host that was forgotten leads to the same partition again."""
     monkeypatch.setattr("scrapy_dq.scheduling.partitions.MOST_HOSTS", 3)
     mine = slots()
     for number in (*range(10), *range(10)):
@@ -222,7 +222,7 @@ def test_the_memory_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("before", ["?", "#", ".", "@"])
 def test_no_long_prefix_of_a_url_is_remembered(before: str) -> None:
-    """A page may have 10,000 such links."""
+    """A page may have 10,000 links with such long beginnings."""
     mine = slots()
     url = f"http://a{before}{'x' * 16_000}/"
     assert mine.partition_of(Request("http://b.com/")) == b"b.com"
@@ -231,7 +231,7 @@ def test_no_long_prefix_of_a_url_is_remembered(before: str) -> None:
 
 
 def test_limits_of_a_host_apply_to_any_spelling_of_its_name() -> None:
-    """Names in the settings may be spelled differently; limits of the exact name come first."""
+    """The settings may spell a host in another way. A limit for the exact spelling has precedence."""
     delays = {"127.2": 1, "A.com.": 2, "b.com": 3, "B.COM": 4, "[::ffff:7f00:5]": 5}
     setting = {name: {"delay": delay} for name, delay in delays.items()}
     limits = Config.read({"DQ_DOMAIN_LIMITS": setting}, {"spider": "any"}).limits.own
@@ -253,7 +253,7 @@ def test_limits_of_a_host_apply_to_any_spelling_of_its_name() -> None:
     ids=ascii,
 )  # fmt: skip
 def test_an_internationalised_name_in_the_settings_matches_its_host(name: str) -> None:
-    """Request encodes it, if it can; otherwise the name is looked up unchanged."""
+    """Scrapy's Request encodes the name if it can; otherwise the name is compared unchanged."""
     limits = Config.read({"DQ_DOMAIN_LIMITS": {name: {"delay": 1}}}, {"spider": "any"}).limits.own
     own = slots(DOWNLOAD_SLOTS={name: {"concurrency": 3}})
     for url in (f"http://{name}/", f"https://{name}:8080/x"):
@@ -264,6 +264,6 @@ def test_an_internationalised_name_in_the_settings_matches_its_host(name: str) -
 
 @pytest.mark.parametrize("zone", ["%1", "%30", "%25"])
 def test_the_zone_of_an_address_makes_no_separate_partition(zone: str) -> None:
-    """Any number reaches the same host, unless the address is link-local."""
+    """With any zone, an address leads to the same host, unless the address is link-local."""
     assert one_spelling(f"2001:db8::1{zone}") == "2001:db8::1"
     assert one_spelling(f"fe80::1{zone}") == f"fe80::1{zone}"

@@ -38,7 +38,7 @@ def request(**meta: Any) -> Request:
     ],
 )
 def test_a_time_is_read_from_the_meta(meta: dict[str, Any], due: Due) -> None:
-    """Seconds from now by this process's clock, seconds since 1970 by Redis's clock, or both."""
+    """dq_delay: seconds from now, by this process's clock. dq_not_before: seconds since 1970, by Redis's."""
     assert due_of(request(**meta), None, Backoff()) == due
 
 
@@ -59,7 +59,7 @@ def test_an_invalid_time_is_refused(key: str, bad: Any) -> None:
 
 
 def test_a_long_value_is_cut_and_made_ascii() -> None:
-    """Logs and dead letters contain it."""
+    """The message is shown in logs and dead letters."""
     with pytest.raises(BadDue) as refusal:
         due_of(request(dq_delay="\n\x1b\ud800" * 10_000), None, Backoff())
     assert len(str(refusal.value)) < 200
@@ -83,7 +83,7 @@ def test_without_backoff_a_retry_is_due_at_once() -> None:
     ],
 )
 def test_a_retry_backs_off_and_a_redirect_does_not(parent: Request | None, backs_off: bool) -> None:
-    """A redirect of a retry, or a child that copied the meta, has its parent's count."""
+    """A redirect of a retry, or a child that copied the meta, has the same count as its parent."""
     found = due_of(request(retry_times=2), parent, BACKOFF)
     assert (found != AT_ONCE) is backs_off
 
@@ -101,13 +101,13 @@ def test_a_backoff_doubles_up_to_its_cap_and_half_of_it_is_jitter(times: int, lo
 
 
 def test_a_retry_keeps_the_time_that_it_names() -> None:
-    """The code that makes the retry knows better than the setting."""
+    """The code that makes the retry knows the right time better than DQ_RETRY_BACKOFF."""
     assert due_of(request(retry_times=1, dq_delay=0), None, BACKOFF) == AT_ONCE
     assert due_of(request(retry_times=1, dq_not_before=5), None, BACKOFF) == Due(0, 5)
 
 
 def test_a_request_is_stored_without_its_time() -> None:
-    """Requests that follow from it copy its meta; the caller's own request is unchanged."""
+    """Later requests copy the meta, so the stored request has no time. The caller's request is unchanged."""
     meta = {"dq_delay": 5, "dq_not_before": 6, "download_latency": 0.1, "kept": 7}
     original = JsonRequest("http://a.com/", data={"a": 1}, meta=meta)
     stored = as_stored(original)

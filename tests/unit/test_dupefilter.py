@@ -1,4 +1,4 @@
-"""A project's own dupefilter: the message about it, and the methods without effect."""
+"""A project's own dupefilter: a message names the method that is never called."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Telling(DupeFilter):
 def test_a_method_that_a_subclass_overrides_without_effect_is_named(
     cls: type[DupeFilter], told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The crawl's shared `seen` decides: a message says that its request_seen() is not called."""
+    """The crawl's shared `seen` decides, so a message reports that request_seen() is not called."""
     crawler = Crawler(Spider, {"DUPEFILTER_CLASS": cls})
     crawler.request_fingerprinter = RequestFingerprinter(crawler)
     with caplog.at_level(logging.INFO):

@@ -1,4 +1,4 @@
-"""The environment of a crawl: its data directory, Scrapyd's job, and the arguments of its spider."""
+"""The environment of a crawl: data directory, Scrapyd's job, and arguments of the spider."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scrapy_dq import environment, gc_tuning
 def test_naming_the_data_directory_creates_nothing(
     config: str | None, named: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory need not be writable: with a REDIS_URL, no code may need it."""
+    """With a REDIS_URL, a worker must start even if the data directory is not writable."""
     if config is not None:
         (tmp_path / "scrapy.cfg").write_text(f"[settings]\n{config}")
     monkeypatch.chdir(tmp_path)
@@ -49,7 +49,7 @@ def test_naming_the_data_directory_creates_nothing(
 def test_the_job_of_scrapyd_is_found(
     environ: dict[str, str], arguments: dict[str, str], job: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For `%(job)s`: in the environment up to 1.3 and in some later versions, or as an argument."""
+    """Scrapyd names the job in the environment up to 1.3 and in some later versions, or as an argument."""
     for name in ("SCRAPY_JOB", "SCRAPYD_JOB"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
@@ -78,14 +78,14 @@ def opened_with(*args: object, frozen: bool = False, **kwargs: object) -> dict[s
 
 
 def test_spider_arguments_are_the_arguments_of_the_constructor() -> None:
-    """They come from the command line, Scrapyd or a script; attributes that the spider sets do not count."""
+    """The command line, Scrapyd or a script passes them. Attributes that the spider sets do not count."""
     assert opened_with(part=2, start_urls=["a"]) == opened_with(start_urls=["a"], part="2") != {}
     others = [opened_with(part=part) for part in (2, 3, [2], None, {"a": 2})]
     assert len(set(map(str, others))) == 5
     assert list(opened_with(part=2, _job="7")) == ["part"]
     assert len(set(map(str, [opened_with(), opened_with(2), opened_with(3), opened_with(2, part=2)]))) == 4
     assert opened_with(part="is at 0x1") != opened_with(part="is at 0x2")
-    # Equal sets with different orders, as in two processes.
+    # equal sets with another order, as in another process
     assert repr({8, 0}) != repr({0, 8})
     assert opened_with(parts={8, 0}) == opened_with(parts={0, 8}) != opened_with(parts={0, 1})
 
@@ -97,14 +97,14 @@ class Rows:
 
 @pytest.mark.parametrize("value", [object(), iter([1]), (n for n in [1]), [object()], Rows()])
 def test_arguments_without_a_distinct_repr_do_not_count_as_equal(value: object) -> None:
-    """Two scripts that pass iterators look alike: it is unknown whether these yield the same values."""
+    """Two iterators look alike, but may yield different values, so equal texts are no proof of equality."""
     assert not environment.told_apart(opened_with(rows=value))
     assert environment.told_apart(opened_with(rows=[1, "a... at 0x1"], text="an object at 0x1..."))
     assert opened_with(rows=value) == opened_with(rows=value)
 
 
 def test_the_order_of_plain_data_does_not_matter() -> None:
-    """Sets have another order in each process, also inside lists and dicts."""
+    """Sets have another order in each process, even inside lists and dicts."""
     first, second = {8, 0}, {0, 8}
     assert repr(first) != repr(second)
     one, other = ({"a": [first], "b": (1,)}, {"b": (1,), "a": [second]})
@@ -116,12 +116,12 @@ def test_the_order_of_plain_data_does_not_matter() -> None:
 
 
 def test_spider_arguments_are_found_after_another_crawl_of_the_process_joined() -> None:
-    """That crawl has exempted them from garbage collection, and the collector no longer finds them."""
+    """The other crawl froze the arguments, so the garbage collector no longer finds them."""
     assert opened_with(category=1, frozen=True) == opened_with(category=1)
 
 
 def test_without_a_crawl_spider_arguments_come_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`scrapy dq push` makes a spider, and crawls nothing."""
+    """`scrapy dq push` makes a spider without a crawl."""
     words = ["scrapy", "dq", "push", "-a", "_job=7", "-a", "category=1", "-acolour=red"]
     monkeypatch.setattr(sys, "argv", words)
     assert list(environment.spider_args(Crawler(Spider))) == ["category", "colour"]
@@ -137,6 +137,6 @@ def test_without_a_crawl_spider_arguments_come_from_the_command_line(monkeypatch
     ],
 )
 def test_differences_from_the_arguments_of_another_start_are_named(starts: str, says: str) -> None:
-    """Only the names are shown: the values are digests."""
+    """Only the names of arguments are shown, because their values are stored as digests."""
     assert environment.compared(starts, '{"part": "1a"}') == says
     assert environment.compared("{}", "{}") == "no arguments"

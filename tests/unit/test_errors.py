@@ -45,7 +45,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "meaning"), ERRORS)
 def test_an_error_is_explained_in_one_sentence(error: Exception, meaning: str) -> None:
-    """The sentence names the fault, and has the error's own words except the place in a script."""
+    """The sentence names the fault and quotes the error, without its place in the script."""
     sentence = explain(error)
     assert meaning in sentence
     words = describe(error).removeprefix(f"{SCRIPT_6}-").removesuffix(SCRIPT_8.rstrip(".")).rstrip(".")
@@ -54,6 +54,6 @@ def test_an_error_is_explained_in_one_sentence(error: Exception, meaning: str) -
 
 
 def test_an_error_without_text_is_named() -> None:
-    """A log line never ends with an empty reason."""
+    """A log line must not end with an empty reason."""
     assert describe(TimeoutError()) == "TimeoutError"
     assert describe(ValueError(" no ")) == "no"

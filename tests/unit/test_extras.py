@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("extra", ["embedded", "web", "metrics", "zstd", "otel"])
 def test_the_advice_names_the_packages_of_an_extra(extra: str) -> None:
-    """All packages for this Python, and no others."""
+    """The advice lists all packages of the extra that this Python needs, and no others."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     listed = [

@@ -1,4 +1,4 @@
-"""The worker of a run that empties a feed with `overwrite`: each file is emptied once."""
+"""Which worker empties a feed with `overwrite`: each file is emptied once in a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 
 
 class Feed:
-    """A feed's file, with items of an earlier run."""
+    """The file of a feed, with items of an earlier run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class Feed:
         self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl", form: str = "jsonlines",
         batch: int = 0,
     ) -> Any:  # fmt: skip
-        """Let a worker join *run* and open the feed; *new* if it is the run's first worker."""
+        """Let a worker join *run* and open the feed. *new*: no worker has scraped anything in the run."""
         crawler = Mock(settings={"DQ_DATA_DIR": self.home})
         storage.run_begins(crawler, crawl, "epoch", run, new=new)
         return UnbufferedFileFeedStorage.from_crawler(
@@ -58,7 +58,7 @@ def feed(tmp_path: Path) -> Feed:
 
 
 def test_the_first_worker_empties_the_file_as_it_begins(feed: Feed) -> None:
-    """Not with its first item: a worker that joined later may have written by then."""
+    """If the file were emptied with the first item, the items of a worker that joined later would be lost."""
     first = feed.worker(1, new=True)
     feed.write(feed.worker(1, new=False), "a")
     feed.write(first, "b")
@@ -66,7 +66,7 @@ def test_the_first_worker_empties_the_file_as_it_begins(feed: Feed) -> None:
 
 
 def test_a_worker_that_continues_appends(feed: Feed) -> None:
-    """It does so even if the first worker was killed before it had scraped an item."""
+    """A later worker appends even if the first worker was killed before it scraped an item."""
     feed.worker(1, new=True)
     feed.write(feed.worker(1, new=False), "a")
     feed.write(feed.worker(1, new=False), "b")
@@ -74,13 +74,13 @@ def test_a_worker_that_continues_appends(feed: Feed) -> None:
 
 
 def test_a_later_worker_on_another_host_empties_its_own_file(feed: Feed) -> None:
-    """The run has workers on another host: this file is from the run before."""
+    """The first worker ran on another host, so this host's file is from the previous run."""
     feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "a"
 
 
 def test_a_file_without_a_record_is_kept_if_the_run_continues(feed: Feed) -> None:
-    """It may be from this run, whose items will not be scraped again."""
+    """The file may be from this run, whose items will not be scraped again."""
     shutil.rmtree(feed.home)
     feed.write(feed.worker(1, new=False), "a")
     assert feed.text == "0a"
@@ -90,7 +90,7 @@ def test_a_file_without_a_record_is_kept_if_the_run_continues(feed: Feed) -> Non
 
 
 def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
-    """The run is noted: a later worker with `overwrite` keeps the file, as a crew does. No batch is noted."""
+    """The run is recorded, so later workers with `overwrite` keep the file. Batch files are not recorded."""
     feed.worker(1, new=True, overwrite=False, batch=5)
     assert [note.name[:15] for note in feed.notes] == ["epoch.000000000"]
     feed.write(feed.worker(1, new=True, overwrite=False), "a")
@@ -104,7 +104,7 @@ def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
 def test_appending_to_json_csv_or_xml_is_reported(
     feed: Feed, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A second `scrapy crawl -o items.csv` or a later worker of the run appends; jsonlines allows that."""
+    """A second `scrapy crawl -o items.csv`, or a later worker, appends. Only jsonlines can be appended to."""
     feed.write(feed.worker(1, new=True, form=form), "a")
     assert caplog.text == ""
     feed.write(feed.worker(1, new=False, overwrite=False), "b")
@@ -115,7 +115,7 @@ def test_appending_to_json_csv_or_xml_is_reported(
 
 
 def test_a_storage_that_scrapy_creates_as_a_test_does_not_empty_the_file(feed: Feed) -> None:
-    """Scrapy does so before the run is known."""
+    """Scrapy creates such storages before the worker has joined a run."""
     UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options={"overwrite": True})
     assert feed.text == "0"
 
@@ -124,7 +124,7 @@ def test_a_storage_that_scrapy_creates_as_a_test_does_not_empty_the_file(feed: F
 def test_a_link_of_another_user_is_not_followed(
     feed: Feed, monkeypatch: pytest.MonkeyPatch, overwrite: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is refused when Scrapy tests the storage, and also if it is made later."""
+    """The link is refused when Scrapy tests the storage, and also if it appears later."""
     ours = feed.path.with_name("ours")
     ours.write_text("precious")
     options = {"overwrite": overwrite, "format": "jsonlines"}
@@ -165,7 +165,7 @@ def test_a_record_that_another_user_could_have_written_is_ignored(
 def test_without_records_only_a_new_run_empties_the_file(
     feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning names the file that could not be written, and the setting."""
+    """A warning names the record that cannot be written, and the setting."""
     shutil.rmtree(feed.home)
     feed.home.touch()
     feed.write(feed.worker(1, new=False), "a")
@@ -177,7 +177,7 @@ def test_without_records_only_a_new_run_empties_the_file(
 
 
 def test_only_the_first_worker_of_each_crawl_empties_a_shared_file(feed: Feed) -> None:
-    """A worker that joins one of them after the other has begun does not empty it."""
+    """A worker that joins one crawl does not empty the file after the other crawl has begun."""
     feed.write(feed.worker(1, new=True), "a")
     feed.write(feed.worker(7, new=True, crawl="other"), "o")
     feed.write(feed.worker(1, new=False), "b")

@@ -1,4 +1,4 @@
-"""scrapy_dq.scheduling.fingerprints: the same bytes as Scrapy's, in less time."""
+"""Our quick fingerprints are the same bytes as Scrapy's, and take less time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Counted(RequestFingerprinter):
 def test_the_quick_fingerprint_equals_that_of_scrapy(
     url: str, method: str, body: bytes, verbatim: bool
 ) -> None:
-    """With another fingerprint, a page would be crawled twice or never."""
+    """With a different fingerprint, a page would be crawled twice or never."""
     scrapys = RequestFingerprinter()
     try:
         request = Request(url, method=method, body=body, meta={"verbatim_url": True} if verbatim else {})
@@ -56,7 +56,7 @@ def test_the_quick_fingerprint_equals_that_of_scrapy(
 
 @pytest.mark.parametrize("path", ["", "shop/item-1.html", "a/b/?page=2", "a?x=1&y=2", "a?x="])
 def test_ordinary_urls_are_fingerprinted_without_scrapy(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such URLs are most of a crawl."""
+    """Most URLs of a crawl are such URLs."""
     scrapys = RequestFingerprinter()
     quick = quick_fingerprint(scrapys)
     urls = [f"http://{host}/{path}" for host in ("a.example", "127.0.0.1:80")]
@@ -67,13 +67,13 @@ def test_ordinary_urls_are_fingerprinted_without_scrapy(path: str, monkeypatch: 
 
 
 def test_a_custom_fingerprinter_is_called_for_every_request() -> None:
-    """A class derived from Scrapy's is also called: it may give the same URL another meaning."""
+    """A subclass of Scrapy's fingerprinter is also called, because it may treat the same URL differently."""
     own = Counted()
     assert quick_fingerprint(own) == own.fingerprint
 
 
 def test_a_scrapy_with_other_fingerprints_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crawl detects the changes of a newer Scrapy when it begins."""
+    """If a newer Scrapy makes other fingerprints of the probes, Scrapy's function serves each request."""
     scrapys = RequestFingerprinter()
     newer: Callable[[Request], bytes] = lambda request: b"new" + request.url.encode()  # noqa: E731
     newer.__module__ = "scrapy.utils.request"

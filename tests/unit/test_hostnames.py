@@ -1,4 +1,4 @@
-"""The cost of hosts in links, and of charsets: Python needs quadratic time."""
+"""Host names in links, and charsets, must not cost time: Python's punycode is quadratic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 
 @pytest.fixture(autouse=True)
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bound punycode, as a scheduler does; return the lengths that Python converts after that."""
+    """Bound punycode as a scheduler does, and return the lengths of texts that Python converts afterwards."""
     lengths: list[int] = []
 
     def noted(convert: Callable[..., object]) -> Callable[..., object]:
@@ -38,7 +38,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_link_to_a_very_long_host_name_takes_little_time(converted: list[int]) -> None:
-    """60 kB of a page took a minute each time its link was followed."""
+    """Following a link with a 60 kB host name took a minute each time."""
     url = f"http://www.{LETTERS}.example/"
     page = HtmlResponse("http://a.example/", body=f'<a href="{url}">x</a>'.encode(), encoding="utf-8")
     assert Request(url).url
@@ -51,7 +51,7 @@ def test_a_link_to_a_very_long_host_name_takes_little_time(converted: list[int])
 
 @pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
 def test_no_page_is_decoded_as_punycode(errors: str, converted: list[int]) -> None:
-    """The charset of a page may be "punycode": a page of 1 MB took hours."""
+    """A page may name "punycode" as its charset: decoding 1 MB took hours."""
     with pytest.raises(UnicodeError, match="2,001 characters are too many"):
         (b"a" * 1_000 + b"-" + b"b" * 1_000).decode("punycode", errors)
     with pytest.raises(UnicodeError):
@@ -60,7 +60,7 @@ def test_no_page_is_decoded_as_punycode(errors: str, converted: list[int]) -> No
 
 
 def test_real_names_are_encoded_as_before(converted: list[int]) -> None:
-    """The same names are refused as before: a sign that becomes a slash would hide the end of a host."""
+    """The same names as before are refused: a character that becomes a slash would hide the end of a host."""
     assert host_named("Bücher.example.") == "xn--bcher-kva.example"
     longest = "ü" * (LONGEST_LABEL - 20)
     assert longest.encode("punycode").decode("punycode") == longest

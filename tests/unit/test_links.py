@@ -1,4 +1,4 @@
-"""Links in place of files that a project names: the user's own are followed, another user's are not."""
+"""Links in place of files that a project names: only the user's own links are followed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_link_of_the_same_user_is_followed(tmp_path: Path) -> None:
 def test_a_link_that_was_made_just_now_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There was no link when the code looked."""
+    """The link appeared after the code had checked the path."""
     (tmp_path / "ours").write_text("precious")
     (tmp_path / "link").symlink_to("ours")
     monkeypatch.setattr(os.path, "islink", lambda path: False)
@@ -37,7 +37,7 @@ def test_a_link_that_was_made_just_now_is_not_followed(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
 def test_logs_of_a_crew_are_not_written_through_links_of_another_user(tmp_path: Path) -> None:
-    """LOG_FILE gets the number of each worker, which any user can guess."""
+    """Each log's name contains the number of its worker, which any user can guess."""
     (tmp_path / "ours").write_text("precious")
     log = tmp_path / "crawl-2.log"
     log.symlink_to("ours")
@@ -48,7 +48,7 @@ def test_logs_of_a_crew_are_not_written_through_links_of_another_user(tmp_path: 
 
 
 def test_the_logs_of_a_crew_are_appended_to(tmp_path: Path) -> None:
-    """Scrapy does the same with its LOG_FILE; a missing folder is made."""
+    """The crew appends to its logs as Scrapy does to a LOG_FILE, and makes missing folders."""
     for _ in range(2):
         for path in log_paths(2, tmp_path, str(tmp_path / "new/crawl.log"), "books", tmp_path):
             with open(path, "ab", opener=open_own) as log:

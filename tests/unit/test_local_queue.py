@@ -1,4 +1,4 @@
-"""Requests that stay in their worker: order, due times, the parents they hold, their turns and their room."""
+"""Local requests: their order, due times and parents, and how they share downloads with leases."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_newest_request_of_the_highest_priority_comes_first() -> None:
 
 
 def test_a_request_that_is_not_due_waits_and_is_counted(clock: Clock) -> None:
-    """A crawl with only delayed requests is not finished."""
+    """A queue with only delayed requests is not empty, so its crawl is not finished."""
     queue = LocalQueue()
     queue.push(request("late"), A, (), clock.now + 5)
     queue.push(request("early"), A, (), clock.now + 2)
@@ -69,7 +69,7 @@ def test_a_request_that_is_not_due_waits_and_is_counted(clock: Clock) -> None:
 
 
 def test_a_due_request_takes_the_place_of_its_priority(clock: Clock) -> None:
-    """Equal due times do not compare the requests, which have no order."""
+    """Once due, a request takes the place of its priority. Equal due times are no error."""
     queue = LocalQueue()
     for name, priority in (("low", -1), ("high", 1), ("same", 1)):
         queue.push(request(name, priority), A, (), clock.now + 1)
@@ -79,7 +79,7 @@ def test_a_due_request_takes_the_place_of_its_priority(clock: Clock) -> None:
 
 
 def test_a_delayed_request_holds_its_parents_until_it_is_done(clock: Clock) -> None:
-    """After a crash before that, the parents run again."""
+    """If the worker crashes before the request is done, the parents run again."""
     queue = LocalQueue()
     delayed, plain = request("delayed"), request("plain")
     queue.push(delayed, A, [b"one", b"two"], clock.now + 5)
@@ -97,7 +97,7 @@ def test_a_delayed_request_holds_its_parents_until_it_is_done(clock: Clock) -> N
 
 
 class Here(Downloads):
-    """Two downloads of each partition at once; timers are noted, and never run."""
+    """Downloads with room for two requests per partition. Timers are recorded instead of started."""
 
     def __init__(self, limits: Limits | None = None, slots: Any = None, most: int = 8) -> None:
         self.woken = 0
@@ -127,7 +127,7 @@ class Here(Downloads):
 
 
 def test_partitions_take_turns_and_keep_their_own_order() -> None:
-    """A partition with room and the fewest downloads comes first; then the one that waited longest."""
+    """The partition with the fewest downloads goes first; among equals, the one that waited longest."""
     here, queue = Here(), LocalQueue()
     for partition, names in ((A, "012"), (B, "34"), (C, "5")):
         for name in names:
@@ -142,7 +142,7 @@ def test_partitions_take_turns_and_keep_their_own_order() -> None:
 
 
 def test_local_requests_and_leases_share_the_room_of_a_partition() -> None:
-    """When a download ends, the engine is woken if a local request waits for its room."""
+    """When a download ends while a local request waits for room, the engine is woken."""
     here = Here()
     first, second = here.local(A), here.lease(A)
     assert (here.limit(A), here.limit(B)) == (1, 2)
@@ -157,7 +157,7 @@ def test_local_requests_and_leases_share_the_room_of_a_partition() -> None:
 
 
 def test_a_request_held_up_by_a_middleware_takes_no_room() -> None:
-    """It may wait for a local request, such as a login. But it still has to be sent in time."""
+    """A held-up request may wait for a local one, such as a login. A delay still blocks until it is sent."""
     here = Here(Limits(own={"b.com": (5.0, None)}))
     for held_up in here.lease(A), here.lease(A), here.lease(B, timed=True):
         here.held_up(held_up)
@@ -166,7 +166,7 @@ def test_a_request_held_up_by_a_middleware_takes_no_room() -> None:
 
 
 def test_requests_held_up_by_a_middleware_leave_a_quarter_for_other_sites() -> None:
-    """Otherwise a robots.txt that never answers would hold all downloads."""
+    """Otherwise requests that wait for an unanswered robots.txt would take all downloads."""
     here = Here()
     waiting = [here.lease(A) for _ in range(2)]
     for _ in range(4):
@@ -181,7 +181,7 @@ def test_requests_held_up_by_a_middleware_leave_a_quarter_for_other_sites() -> N
 
 
 def test_requests_held_up_by_a_middleware_leave_room_for_one_more() -> None:
-    """One more than the site's limit, if that is more than three quarters of all downloads."""
+    """Held-up requests may wait for one more, such as a login, even if they fill three quarters already."""
     here = Here(most=2)
     first, second = here.lease(A), here.lease(A)
     assert here.held_up(first)
@@ -191,7 +191,7 @@ def test_requests_held_up_by_a_middleware_leave_room_for_one_more() -> None:
 
 
 def test_local_requests_and_leases_take_turns() -> None:
-    """The kind with fewer downloads comes first; with one partition, local requests come first."""
+    """Local requests go first if they have fewer downloads than leases, or if there is only one partition."""
     here = Here()
     assert here.local_turn
     ended = here.local(A)
@@ -209,7 +209,7 @@ def test_local_requests_and_leases_take_turns() -> None:
 
 
 def test_local_requests_and_leases_together_keep_the_concurrency() -> None:
-    """Leases of the frontier count as well, although the frontier counts no local requests."""
+    """Local requests reduce the room for leases, because the frontier does not count them."""
     here = Here(Limits(concurrency=1, own={"b.com": (None, 0)}))
     assert [here.limit(p) for p in (A, B)] == [2, 2]
     here.local(A)
@@ -221,13 +221,13 @@ def test_local_requests_and_leases_together_keep_the_concurrency() -> None:
 def test_a_partition_waits_for_its_delay_after_the_last_request_was_sent(
     clock: Clock,
 ) -> None:
-    """After a local request, leases come first, and no worker sends one before the delay has passed."""
+    """The delay begins when a request is sent. After a local request, stored ones have a head start."""
     here = Here(Limits(delay_s=5.0))
     lease = here.lease(A, timed=True)
     assert here.choose([A]) is None
     here.sent(lease)
     clock.now += 1
-    here.ended(lease)  # the delay began when it was sent
+    here.ended(lease)  # the delay began when the lease was sent
     assert here.choose([A]) is None
     assert here.timers[-1] == clock.now + 4
     clock.now += 4
@@ -235,7 +235,7 @@ def test_a_partition_waits_for_its_delay_after_the_last_request_was_sent(
     local = here.local(A)
     assert here.limit(A) == 0
     assert here.choose([A]) is None
-    here.ended(local)  # no report says when it was sent
+    here.ended(local)  # nothing reported when it was sent, so the delay begins now
     assert here.blocked == [(A, 5.0)]
     assert here.choose([A, B]) == B
     clock.now += 5
@@ -245,7 +245,7 @@ def test_a_partition_waits_for_its_delay_after_the_last_request_was_sent(
 
 
 def test_a_block_of_a_partition_also_applies_to_local_requests(clock: Clock) -> None:
-    """The block may be longer than the delay."""
+    """A local request waits for the end of the block, even if the delay ends earlier."""
     here = Here(Limits(delay_s=5.0))
     local = here.local(A)
     here.block(A, 60.0)
@@ -258,7 +258,7 @@ def test_a_block_of_a_partition_also_applies_to_local_requests(clock: Clock) -> 
 
 
 def test_partitions_that_no_longer_rest_are_forgotten(clock: Clock) -> None:
-    """The number of partitions makes no difference."""
+    """Only partitions that still rest are remembered, however many were blocked."""
     here = Here()
     for number in range(100):
         here.block(b"%d.com" % number, 3.0)

@@ -48,7 +48,7 @@ def crawler_of(cls: type[Spider], settings: dict[str, Any], enabled: tuple[Any, 
 
 
 def sent(crawler: Crawler, request: Request) -> Request:
-    """Return *request* after Scrapy's middlewares, in the copy of a retry."""
+    """Return a copy of *request* after Scrapy's middlewares have changed it, like the copy for a retry."""
     for cls in ALL:
         middleware = crawler.get_downloader_middleware(cls)
         if middleware is not None:
@@ -73,7 +73,7 @@ def _spider_of(method: Any, crawler: Crawler) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
 @pytest.mark.parametrize(("cls", "settings"), [(LoggedIn, {}), (OwnSpider, SETTINGS)])
 def test_the_login_of_the_project_is_not_stored(cls: type[Spider], settings: dict[str, Any]) -> None:
-    """The worker that fetches the retry writes it again; a login of the request's own stays."""
+    """The worker that fetches the retry adds the login again. A login that the request brought is stored."""
     crawler = crawler_of(cls, settings)
     logins, request = Logins(crawler), sent(crawler, Request(HERE, headers={"X": "y"}))
     if b"Authorization" not in request.headers:
@@ -98,7 +98,7 @@ def test_without_the_middleware_a_header_is_stored() -> None:
 
 
 def test_a_proxy_of_the_environment_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy that the spider has chosen stays with its login, which Scrapy has moved out of the URL."""
+    """A proxy that the spider chose is stored, with the login that Scrapy has moved out of its URL."""
     monkeypatch.setenv("http_proxy", "http://me:s3cret@proxy:8080")
     crawler = crawler_of(OwnSpider, {})
     logins = Logins(crawler)
@@ -114,7 +114,7 @@ def test_a_proxy_of_the_environment_is_not_stored(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_cookies_of_a_worker_are_not_stored() -> None:
-    """A retry and a redirect are stored without them. The worker that sends the request writes its own."""
+    """A retry and a redirect are stored without them. The worker that sends the request adds its own."""
     crawler = crawler_of(OwnSpider, {}, enabled=ALL)
     parent = Request(HERE, headers={"X": "y"}, cookies={"session": "s" * 900_000})
     retry = sent(crawler, parent)
@@ -127,7 +127,7 @@ def test_the_cookies_of_a_worker_are_not_stored() -> None:
 
 
 def test_a_cookie_header_that_the_middleware_replaces_is_not_stored() -> None:
-    """A copied header and a header from the spider are left out, unless dont_merge_cookies keeps it."""
+    """A Cookie header, copied or set by the spider, is left out, unless dont_merge_cookies keeps it."""
     crawler = crawler_of(OwnSpider, {}, enabled=ALL)
     logins = Logins(crawler)
     retry = sent(crawler, Request(HERE, cookies={"a": "b"}))
@@ -165,7 +165,7 @@ FORM = FormRequest(HERE + "enter", formdata={"user": "me"})
 def test_a_login_that_others_do_not_have_is_reported(
     request_: Request, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cookies that a site gives to every visitor are not a login."""
+    """Cookies that a site gives to every visitor are no login."""
     watch = lone_login(workers=2)
     for _ in range(2):
         watch.downloaded(Response(request_.url), request_)
@@ -186,7 +186,7 @@ def test_a_login_is_reported_when_a_second_worker_joins(caplog: pytest.LogCaptur
 
 
 def test_a_login_of_each_worker_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """Its request is `dq_local` or beside the scheduler. Without a cookie jar there is no report either."""
+    """The login was `dq_local`, or not sent by the scheduler. Without a cookie jar, nothing is reported."""
     lone_login(workers=2, leased=False).downloaded(Response(HERE, headers={"Set-Cookie": "id=1"}), FORM)
     crawler = crawler_of(OwnSpider, {}, BOTH)
     watch = LoneLogin(crawler, lambda request: b"id", worker_of(2))

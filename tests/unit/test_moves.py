@@ -1,4 +1,4 @@
-"""Moves are packed and read back."""
+"""Moves are packed and read back with the same fields."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MOVES: list[Move] = [
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: type(move).__name__)
 def test_a_move_comes_back_with_all_its_fields(move: Move) -> None:
-    """All fields except this process's own come back, even the fields that comparison ignores."""
+    """All fields that are written come back, even the fields that comparison ignores."""
     back = move_of(msgpack.unpackb(msgpack.packb(fields_of(move)), use_list=False))
     assert type(back) is type(move)
     for each in fields(move):
@@ -59,7 +59,7 @@ NO_MOVES: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("stored", NO_MOVES)
 def test_an_invalid_move_is_refused(stored: tuple[Any, ...]) -> None:
-    """An unknown kind or admission, or another number of fields."""
+    """An unknown kind or admission is refused, and so is a wrong number of fields."""
     with pytest.raises((IndexError, ValueError)):
         move_of(stored)
 

@@ -1,4 +1,4 @@
-"""Notices whose answer arrives while the worker leaves."""
+"""Notices that arrive while the worker leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrapy_dq.scheduling import notices
 
 
 class Frontier:
-    """Gives each notice once, as Redis does, and answers only after the test permits it."""
+    """Gives each notice once, as Redis does, and answers only when the test allows it."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -32,7 +32,7 @@ class Frontier:
 def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
     monkeypatch: pytest.MonkeyPatch, failing: bool
 ) -> None:
-    """Redis gives it to no other worker. An error of the last call does not stop the worker from leaving."""
+    """Redis gives the notice to no other worker. An error in the last call must not keep the worker."""
     told: list[bytes] = []
 
     async def posted(url: str, body: bytes) -> str:
@@ -50,7 +50,7 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
         if failing:
             monkeypatch.setattr(notices, "notice_of", lambda *args: 1 / 0)
         ending = asyncio.create_task(telling.end())
-        await asyncio.sleep(0)  # it has begun
+        await asyncio.sleep(0)  # ending has begun
         frontier.through.set()
         await ending
 
@@ -59,7 +59,7 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
 
 
 def test_the_notice_of_a_run_with_failures_names_the_retry_command() -> None:
-    """A chat service shows it in the text; programs also get the numbers."""
+    """A chat service shows the command in its text. Programs also get the numbers."""
     for census, more in (
         (Census(done=7), ""),
         (Census(done=7, failed=2), "retry --crawl 'my books' --all` "),

@@ -1,4 +1,4 @@
-"""The log lines of an outage, and their number."""
+"""The log lines of an outage, and how many there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrapy_dq.frontier.worker.outage import Outage
 
 
 def test_a_refusal_after_an_outage_is_also_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """Redis is back, but refuses: a user who knows only of the outage would wait in vain."""
+    """Redis answers again, but refuses. A user who knows only of the outage would wait in vain."""
     caplog.set_level(logging.INFO)
     outage = Outage("It goes on")
     for _ in range(3):
@@ -34,7 +34,7 @@ def test_a_refusal_after_an_outage_is_also_reported(caplog: pytest.LogCaptureFix
 def test_many_short_outages_are_reported_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that is reset again and again would fill the log. A longer outage is reported soon."""
+    """A connection that is often reset would fill the log. A longer outage is reported early."""
     caplog.set_level(logging.INFO)
     clock = Mock(monotonic=Mock(return_value=100.0))
     monkeypatch.setattr("scrapy_dq.frontier.worker.outage.time", clock)
@@ -81,7 +81,7 @@ FULL = "OOM command not allowed when used memory > 'maxmemory'"
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_only_a_refusal_of_all_workers_counts_as_an_answer(error: Exception, answers: bool) -> None:
-    """A full Redis refuses every worker. A read-only one may serve the other workers at another address."""
+    """A full Redis refuses every worker. A read-only Redis may have a master that serves other workers."""
     outage = Outage()
     for _ in range(2):
         try:

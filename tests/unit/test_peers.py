@@ -1,4 +1,4 @@
-"""The messages about scrapy-redis's setting names at the start of a crawl."""
+"""Messages at the start of a crawl about settings that only scrapy-redis uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def said(order: Order = Order.PRIORITY_LIFO, **settings: Any) -> list[tuple[int,
 
 
 def test_settings_with_the_same_meaning_are_not_logged() -> None:
-    """A setting that is not set has no line either."""
+    """A setting that is not set has no line."""
     assert said() == []
     assert said(
         SCHEDULER_QUEUE_CLASS="scrapy_redis.queue.FifoQueue",
@@ -45,7 +45,7 @@ def test_settings_with_the_same_meaning_are_not_logged() -> None:
 
 
 def test_one_line_names_all_unused_settings() -> None:
-    """One INFO line names any number of settings."""
+    """One INFO line names all of them, however many there are."""
     [(level, line)] = said(Order.LIFO, **EVERYTHING, REDIS_PARAMS=PARAMS)
     assert level == logging.INFO
     for name in (*peers.UNUSED, "SCHEDULER_QUEUE_CLASS", "redis_cls in REDIS_PARAMS", "retry_on_timeout"):
@@ -56,7 +56,7 @@ def test_one_line_names_all_unused_settings() -> None:
 
 
 def test_an_unknown_queue_class_is_warned_about() -> None:
-    """The warning has the order in use, and the setting that chooses one."""
+    """The warning names the order in use and the setting that changes it."""
     [(level, line)] = said(Order.PRIORITY_FIFO, SCHEDULER_QUEUE_CLASS="project.queues.MyQueue")
     assert level == logging.WARNING
     for part in ("'project.queues.MyQueue'", "'priority-fifo'", "DQ_ORDER"):
@@ -65,7 +65,7 @@ def test_an_unknown_queue_class_is_warned_about() -> None:
 
 
 def test_stats_that_would_block_the_loop_are_warned_about() -> None:
-    """scrapy-redis's collector asks Redis at each count; so does a class that derives from it."""
+    """scrapy-redis's collector calls Redis for each count. So does a subclass of it."""
     theirs = type("RedisStatsCollector", (), {"__module__": "scrapy_redis.stats"})
     for cls in ("scrapy_redis.stats.RedisStatsCollector", theirs, type("Mine", (theirs,), {})):
         [(level, line)] = said(STATS_CLASS=cls)
@@ -84,5 +84,5 @@ def test_stats_that_would_block_the_loop_are_warned_about() -> None:
     ],
 )
 def test_a_class_of_scrapy_redis_is_recognised_by_its_name(cls: Any, theirs: bool) -> None:
-    """It may be given as a class or as a path, installed or not."""
+    """The class may be given as a class or as a path, and may not be installed."""
     assert peers.is_theirs(cls) is theirs

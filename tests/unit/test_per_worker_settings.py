@@ -1,4 +1,4 @@
-"""Warnings about settings of Scrapy that apply to each worker separately."""
+"""Warnings about Scrapy settings that apply to each worker separately."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_scrapys_own_values_have_no_warning() -> None:
 
 
 def test_a_setting_that_limits_all_workers_silences_the_warning() -> None:
-    """The project has made its choice."""
+    """The project has already set a limit for all workers."""
     closing = dict.fromkeys(CLOSING_COUNTS, 9)
     assert warnings(Config("c", max_pages=9), closing) == []
     slow = {"DOWNLOAD_DELAY": 1, "AUTOTHROTTLE_ENABLED": True}
@@ -53,6 +53,6 @@ def test_a_setting_that_limits_all_workers_silences_the_warning() -> None:
 
 
 def test_the_delay_of_a_spider_is_also_warned_about() -> None:
-    """Scrapy's downloader also prefers it to the setting."""
+    """Scrapy's downloader also prefers the spider's attribute to the setting."""
     (warning,) = warnings(Config("c"), {}, download_delay=0.5)
     assert "DOWNLOAD_DELAY = 0.5" in warning

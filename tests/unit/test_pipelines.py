@@ -1,4 +1,4 @@
-"""RedisPipeline: faults that it reports before a crawl begins, and methods that can be overridden."""
+"""RedisPipeline: faults that are reported before a crawl begins, and methods that a project may override."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_settings_that_cannot_be_used_are_refused(
 
 
 def test_the_pipeline_does_not_check_settings_of_the_crawl() -> None:
-    """Under Scrapy's own scheduler they have no effect; under ours, the scheduler checks them."""
+    """Under Scrapy's own scheduler these settings have no effect; our scheduler checks them itself."""
     opened(RedisPipeline.from_crawler(crawler(DQ_CRAWL="%(no such name)s", DQ_ORDER="random", DQ_TYPO=1)))
 
 
@@ -69,7 +69,7 @@ def test_the_pipeline_needs_asyncio() -> None:
 
 
 def test_a_serializer_can_be_a_function_a_path_or_a_method() -> None:
-    """The default is Scrapy's JSON."""
+    """The default is Scrapy's JSON encoder."""
     item = {"name": "a"}
     assert opened(RedisPipeline(crawler())).serialize(item) == '{"name": "a"}'
     for serializer in (json.dumps, "json.dumps"):
@@ -84,7 +84,7 @@ def test_a_serializer_can_be_a_function_a_path_or_a_method() -> None:
 
 
 def test_the_default_key_contains_the_name_of_the_spider() -> None:
-    """The default is `spider:items`, as with scrapy-redis."""
+    """The default key is `SPIDER:items`, as in scrapy-redis."""
     for spider in (Spider("books"), Spider("toys")):
         assert opened(RedisPipeline(crawler())).item_key({}, spider) == f"{spider.name}:items"
     assert opened(RedisPipeline(crawler(REDIS_ITEMS_KEY="all"))).item_key({}, Spider("a")) == "all"
@@ -92,7 +92,7 @@ def test_the_default_key_contains_the_name_of_the_spider() -> None:
 
 @pytest.mark.parametrize(("heard", "says"), [(False, "They are lost: Scrapy's own"), (True, "run again")])
 def test_the_pipeline_reports_the_fate_of_items_that_it_gives_up(heard: bool, says: str) -> None:
-    """With our scheduler, their requests come again."""
+    """With our scheduler, the requests of these items run again."""
     made = crawler()
     hear = SimpleNamespace(given_up=lambda: None)
     if heard:

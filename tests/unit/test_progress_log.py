@@ -31,7 +31,7 @@ from scrapy_dq.settings import Config
 def test_the_last_line_reports_whether_start_is_still_incomplete(
     incomplete: int, level: int, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The worker decided earlier to close; the line reports the state when it has left."""
+    """The worker decided earlier to close. The line reports the state when the worker has left."""
     log_end("books", "start_incomplete", Census(incomplete=incomplete))
     (record,) = caplog.records
     assert (record.levelno, says in record.getMessage()) == (level, True)
@@ -75,7 +75,7 @@ NARROW = Limits(0.5, 2, {}, 9, True)
 def test_a_worker_that_replaces_limits_warns_with_old_and_new_values(
     before: Limits | None, now: Limits, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is logged if they are equal."""
+    """Equal limits log nothing."""
     joined = Joined(Status.OK, "epoch", 4, True, Census(workers=2), "{}", before)
     crawl = Identity("f", "s", "{}", limits=now)
     log_join(Crawler(Spider, Settings()), Config("books"), "here", joined, crawl)
@@ -88,7 +88,7 @@ GZIP = "scrapy.extensions.postprocessing.GzipPlugin"
 
 
 class WritesAtItsEnd(BaseItemExporter):
-    """An exporter like one for spreadsheets."""
+    """An exporter that writes only when it ends, like exporters for spreadsheets."""
 
     def export_item(self, item: Any) -> None: ...
 
@@ -109,7 +109,7 @@ class WritesAtItsEnd(BaseItemExporter):
 def test_a_feed_that_would_lose_items_in_a_kill_is_named(
     feed: str, options: dict[str, Any], more: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Scrapy's own storages keep items until a buffer is full, or the spider closes."""
+    """Scrapy's own storages keep items in memory until a buffer is full, or until the spider closes."""
     crawler = Crawler(Spider, Settings(more | {"FEEDS": {feed: {"format": "jsonlines"} | options}}))
     crawler.spider = Spider("any")
     exporter = FeedExporter(crawler)

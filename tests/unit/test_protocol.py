@@ -1,4 +1,4 @@
-"""A worker's protocol alone: no Redis, no event loop, and the same results in each run."""
+"""A worker's protocol alone, without Redis and without an event loop; each run has the same results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rejoin(made: WorkerProtocol, now: float = 0.0) -> Rejoin:
 
 
 def test_a_call_without_an_answer_is_composed_again_byte_for_byte() -> None:
-    """New puts and the time do not change it: if it is applied twice, the second must be a repeat."""
+    """New puts and the time do not change the call. If Redis gets it twice, the second must be a repeat."""
     made = protocol(start_keys=StartKeys("list", ("start",), b"m"))
     made.outbox.append(put(1, due_at=1005.0))
     first = exchange(made, 1000.0, want=3)
@@ -95,7 +95,7 @@ def test_an_answer_grants_leases_and_confirms_moves() -> None:
 
 
 def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
-    """It keeps the leases that it still owns; a rejoin without an answer is the same call again."""
+    """The worker keeps its leases. If a rejoin has no answer, the same call is composed again."""
     made = protocol()
     made.outbox.append(put(1))
     exchange(made, 1000.0, want=1)
@@ -118,7 +118,7 @@ def seen(number: int) -> Put:
 
 
 def test_puts_that_may_have_been_forgotten_get_new_ids_after_a_rejoin() -> None:
-    """`scrapy dq clear --seen` runs while the worker is declared dead: its repeated puts may be new again."""
+    """`scrapy dq clear --seen` ran while the worker was declared dead, so its puts may be new again."""
     made = protocol()
     for each in (put(1), seen(2)):
         made.outbox.append(each)
@@ -138,7 +138,7 @@ def test_puts_that_may_have_been_forgotten_get_new_ids_after_a_rejoin() -> None:
 
 
 def test_a_start_request_whose_token_was_dropped_gets_a_new_id() -> None:
-    """Redis was rolled back to an earlier run, which another worker has taken over: seeds are dropped."""
+    """After a roll-back of Redis, another worker took over an earlier run and dropped the seeds."""
     made = protocol()
     made.outbox.append(replace(put(1), admission=Admission.SEED))
     exchange(made, 1000.0)
@@ -170,7 +170,7 @@ def test_puts_that_were_forgotten_before_a_rejoin_get_new_ids() -> None:
 
 
 def test_a_put_of_a_refused_call_does_not_count_as_a_duplicate() -> None:
-    """The script may have stopped half-way, after it had stored the put."""
+    """The script may have stopped after it had stored the put, so the worker's own put is found."""
     made = protocol()
     made.outbox.append(put(1))
     exchange(made, 1000.0)
@@ -191,7 +191,7 @@ def test_a_lost_outbox_gives_every_lease_back() -> None:
 
 
 def test_every_kind_of_move_is_counted() -> None:
-    """The listener gets the class of each move."""
+    """For each confirmed move, the listener gets its class."""
     made = protocol()
     moves = [
         put(1), Ack(b"a" * 12), Release(b"b" * 12), Bury(b"c" * 12, ""), Fail(b"d" * 12, "", ""),
@@ -216,7 +216,7 @@ def runtime_imports(path: Path) -> Iterator[str]:
 
 
 def test_the_protocol_imports_no_clock_no_randomness_and_no_io() -> None:
-    """Nor does any other module of ours that it imports."""
+    """The modules of scrapy_dq that it imports do not import them either."""
     waiting, modules = ["scrapy_dq.frontier.worker.protocol"], set[str]()
     while waiting:
         module = waiting.pop()
@@ -231,7 +231,7 @@ def test_the_protocol_imports_no_clock_no_randomness_and_no_io() -> None:
 
 
 def test_the_protocol_has_no_imports_inside_functions_except_the_outbox() -> None:
-    """Otherwise the test above would miss it; the disk part of the outbox is I/O, and is passed in."""
+    """Otherwise the previous test would miss an import. The outbox does I/O, and a test passes its own in."""
     path = ROOT / "scrapy_dq/frontier/worker/protocol.py"
     inner = {
         node.module

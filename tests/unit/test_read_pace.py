@@ -1,4 +1,4 @@
-"""The number of records in one read; a record may have megabytes."""
+"""How many records one read fetches: a few large ones, or many small ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_failed(n: int) -> bytes:
 
 
 class Kept:
-    """A Redis with a list and a hash of large records; it notes the size of each read."""
+    """A Redis with a list and a hash of large records. It records the size of each read."""
 
     def __init__(self, count: int) -> None:
         self.records = [of_failed(n) for n in range(count)]
@@ -55,7 +55,7 @@ def test_large_records_are_read_a_few_at_once_and_small_ones_by_the_hundred() ->
 
 @pytest.mark.parametrize("what", ["failed", "dead", "one", "one that is not there"])
 def test_failed_requests_and_dead_letters_are_read_within_bounds(what: str) -> None:
-    """Many records of the largest size are all read, each once."""
+    """No read exceeds MOST_BYTES. A listing returns each record once, and one record is found by its id."""
     stored: Any = Kept(60)
     if what in ("failed", "dead"):
         found = kept(stored, "crawl", what, 50)

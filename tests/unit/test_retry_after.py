@@ -33,7 +33,7 @@ def test_seconds_are_read(status: int) -> None:
 
 @pytest.mark.parametrize("status", [200, 301, 404, 413, 500, 502])
 def test_other_statuses_ask_for_no_pause(status: int) -> None:
-    """A redirect's Retry-After, for example, is about that redirect."""
+    """For example, a redirect's Retry-After concerns only that redirect."""
     assert asked("5", status) is None
 
 
@@ -52,7 +52,7 @@ def test_a_response_without_the_header_asks_for_no_pause() -> None:
     ],
 )
 def test_a_date_counts_from_the_date_of_the_response(until: str, seconds: float) -> None:
-    """The clocks of the site and of this host may differ by hours; a date in the past asks for nothing."""
+    """The clocks of the site and of this host may differ by hours. A date in the past asks for no pause."""
     assert asked(until, date=DATE) == seconds
 
 
@@ -70,7 +70,7 @@ def test_a_date_is_ignored_if_the_response_has_no_valid_date() -> None:
     ids=lambda value: repr(value[:20]),
 )  # fmt: skip
 def test_an_unreadable_value_is_ignored(value: str | bytes) -> None:
-    """A site may send anything: no exception is raised."""
+    """A site may send any value, so none raises an exception."""
     assert asked(value, date=DATE) is None
 
 
@@ -91,7 +91,7 @@ def blocked(request: Request, served_from: bytes | None, partition_of: Callable[
 
 
 def test_the_partition_that_a_request_was_served_from_is_blocked() -> None:
-    """Its URL and meta may have changed, but it waited there, and so do other requests for its site."""
+    """The URL and meta may have changed, but other requests for the site still wait in that partition."""
     request = Request("http://a.com/", meta={"download_slot": "b.com"})
     assert blocked(request, b"mine", partition_without_downloader) == [b"mine"]
     assert blocked(request, b"", partition_without_downloader) == [b""]
@@ -99,7 +99,7 @@ def test_the_partition_that_a_request_was_served_from_is_blocked() -> None:
 
 @pytest.mark.parametrize("local", [False, True])
 def test_the_partition_is_known_until_the_end_of_the_download(local: bool) -> None:
-    """This includes a request that waits long in a middleware and no longer takes room."""
+    """The partition stays known while the request waits in a middleware and takes no room."""
     nobody: Any = None
     downloads = Downloads(OneSlot(), Limits(), nobody, nobody, most=1)
     request = Request("http://a.com/")
@@ -116,7 +116,7 @@ def test_the_partition_is_known_until_the_end_of_the_download(local: bool) -> No
 
 
 def test_a_request_outside_the_scheduler_blocks_its_own_host() -> None:
-    """A redirect of a media pipeline has the slot of another host in its meta."""
+    """A redirect of a media pipeline has another host's slot in its meta."""
     request = Request("http://a.com/", meta={"download_slot": "victim.example"})
     assert blocked(request, None, partition_without_downloader) == [b"a.com"]
 
@@ -129,12 +129,12 @@ def test_a_request_outside_the_scheduler_blocks_its_own_host() -> None:
     ],
 )  # fmt: skip
 def test_a_request_with_the_slot_of_another_host_blocks_its_own_host(slot: bytes, expected: bytes) -> None:
-    """Its spider made it from `response.meta` of a page there. A slot that the project named is blocked."""
+    """The spider copied the slot from another host's page. A slot that the project named is blocked."""
     assert blocked(Request("http://www.a.com/"), slot, partition_without_downloader) == [expected]
 
 
 def test_a_request_without_a_valid_slot_blocks_nothing() -> None:
-    """Such a request is not stored, and no other worker sends it."""
+    """A request without a valid slot is not stored, so no other worker sends it."""
 
     def partition_of(request: Request) -> bytes:
         raise BadPartition("the name of its download slot")

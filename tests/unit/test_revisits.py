@@ -1,4 +1,4 @@
-"""Policies for revisits and their intervals; the stored record of a visit, and its checks."""
+"""Policies for revisits and their intervals; the stored record of a visit and its checks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Weekly(RevisitPolicy):
     ],
 )
 def test_a_policy_can_set_the_priority_and_the_field(value: Any, priority: int, field: str) -> None:
-    """They follow a comma in the words, or are attributes of the class."""
+    """Words have options after a comma, and a class has attributes."""
     policy = policy_of(cast("Any", SimpleNamespace()), Config("crawl", revisit=value))
     assert (policy.priority, policy.field) == (priority, field)
 
@@ -91,7 +91,7 @@ def test_a_policy_can_set_the_priority_and_the_field(value: Any, priority: int, 
     "option", ["", "price", "field=", "fild=price", "priority=high", "priority=0.5", "priority=1000001"]
 )
 def test_another_option_is_refused(option: str) -> None:
-    """The error shows it, and the form of the options."""
+    """The error shows the option and the form of valid options."""
     value, crawler = f"fixed:1d, priority=3, {option}", cast("Any", SimpleNamespace())
     with pytest.raises(ConfigError, match=rf"^DQ_REVISIT = '{option}': expected .*field=NAME.*priority=-100"):
         policy_of(crawler, Config("crawl", revisit=value))
@@ -128,7 +128,7 @@ def test_an_adaptive_interval_halves_and_doubles_within_its_bounds() -> None:
 
 @pytest.mark.parametrize("period_s", [HOUR_S, 6 * HOUR_S, 2 * DAY_S])
 def test_an_adaptive_interval_approaches_half_the_time_between_changes(period_s: float) -> None:
-    """From the tenth visit on, a page is visited about twice for each change."""
+    """After ten visits, the interval is on average half the time between changes."""
     policy = policy_in("adaptive:10m..30d")
     now, seen, last = 0.0, -1, None
     intervals = list[float]()
@@ -166,12 +166,12 @@ def test_a_visit_is_kept_in_a_request_and_taken_from_it() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_stored_visit_is_ignored(kept: Any) -> None:
-    """Redis is shared: another program may have written it."""
+    """Redis is shared, so another program may have written the value."""
     assert Visit.taken_from(Request("http://a.com", meta={KEY: kept})) == Visit()
 
 
 def test_conditions_are_added_and_removed() -> None:
-    """A request with its own conditions, or with another method than GET, gets none."""
+    """A request with its own conditions, or with a method other than GET, gets no conditions."""
     visit = Visit(7.0, "", ('"é"', "Thu, 01 Jan 1970 00:00:00 GMT"))
     request = Request("http://a.com")
     added = visit.add_conditions(request)
@@ -194,7 +194,7 @@ class Unprintable:
 
 
 def changes(*values: Any) -> list[bool | None]:
-    """Return the policy's *changed* at the visits of a page whose item has these values in turn."""
+    """Return the policy's *changed* at each visit of a page, whose item has *values* one after another."""
     told: list[bool | None] = []
 
     class Noting(RevisitPolicy):
@@ -220,7 +220,7 @@ def changes(*values: Any) -> list[bool | None]:
 
 
 def test_a_field_is_compared_by_value() -> None:
-    """Its text makes no difference: the order of a set differs between processes."""
+    """The values are compared, not their texts: the order of a set differs between processes."""
     first, second = {0, 8}, {8, 0}
     assert repr(first) != repr(second)
     assert changes(first, second, {0, 9}) == [None, False, True]
@@ -231,13 +231,13 @@ def test_a_field_is_compared_by_value() -> None:
 def test_a_field_that_cannot_be_compared_shows_no_change(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its repr() may raise, or contain an address, which differs at each visit."""
+    """The value's repr() may raise, or contain an address, which differs at each visit."""
     assert changes(1, value, value, 1, 1) == [None, None, None, None, False]
     assert len(caplog.records) == 1
 
 
 def test_validators_that_are_too_long_or_invalid_are_left_out() -> None:
-    """A validator that is too long is left out."""
+    """The other validator is kept."""
     headers = {"ETag": "e" * (MOST_VALIDATOR + 1), "Last-Modified": "then"}
     assert validators_of(Response("http://a.com", headers=headers)) == ("", "then")
     assert validators_of(PAGE) == ("", "")

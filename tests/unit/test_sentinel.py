@@ -1,4 +1,4 @@
-"""The URL of Redis Sentinel, and clients that ask it for the master and follow a failover."""
+"""The URL of Redis Sentinel, and clients that ask Sentinel for the master and follow a failover."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_url_names_hosts_service_and_options_of_the_master(url: str) -> None:
 
 @pytest.mark.parametrize("url", BAD)
 def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
-    """Otherwise a part of the password could be taken for the service or a host, and shown."""
+    """Otherwise a part of the password could be taken for the service or a host, and be shown."""
     with pytest.raises(ConfigError, match=r"expected redis://.*redis\+sentinel://") as refusal:
         connect_url(url)
     assert "s3" not in str(refusal.value)
@@ -61,7 +61,7 @@ def test_a_wrong_url_is_refused_without_showing_it(url: str) -> None:
 
 @pytest.mark.parametrize("cls", [redis.Redis, redis.asyncio.Redis])
 def test_the_master_and_sentinel_get_their_own_options(cls: Any) -> None:
-    """TLS options hold for both; Sentinel may have its own logins and time-outs."""
+    """TLS options apply to both. Sentinel may have its own login and time-outs."""
     client = sentinel.sentinel_client(
         cls, "rediss+sentinel://me:pw@a,b/s/3?sentinel_username=him&ssl_ca_certs=ca.pem",
         socket_timeout=7, sentinel_password="his", sentinel_socket_timeout=1,
@@ -132,7 +132,7 @@ def test_each_client_finds_the_master(sentinels: Sentinels, tmp_path: Path) -> N
 
 
 def test_the_longest_down_after_time_of_all_sentinels_is_used(sentinels: Sentinels) -> None:
-    """After that time they take the master for dead: writes that it confirms until then are lost."""
+    """After that time, Sentinels declare the master dead. Until then, it confirms writes that are lost."""
     with connect_url(sentinels.url) as client:
         assert sentinel.down_after_s(client) == 0.5
         with sentinels.sentinel(sentinels.ports[1]) as one:
@@ -145,7 +145,7 @@ def test_the_longest_down_after_time_of_all_sentinels_is_used(sentinels: Sentine
 def test_a_client_follows_a_master_that_still_answers(
     sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was separated from its replicas, and takes writes: the connection asks Sentinel again."""
+    """The old master lost its replicas, but still takes writes. The client regularly asks Sentinel again."""
     monkeypatch.setattr(sentinel, "ASK_EVERY_S", 0.1)
     old = sentinels.master
     port = lambda client: int(client.config_get("port")["port"])  # noqa: E731
@@ -178,11 +178,11 @@ def test_the_client_of_a_worker_also_follows(sentinels: Sentinels, monkeypatch: 
 
 
 def test_connections_can_ask_sentinel_at_the_same_time(sentinels: Sentinels) -> None:
-    """No task closes the connection to Sentinel while another one waits there for its answer."""
+    """No task may close the connection to Sentinel while another task waits there for its answer."""
     pool = new_client(redis.asyncio.Redis, sentinels.url, {}).connection_pool
 
     async def one(number: int) -> Any:
-        await asyncio.sleep(number / 5_000)  # so that one gets its answer while the next one waits
+        await asyncio.sleep(number / 5_000)  # so that a task gets its answer while the next task waits
         return await pool.get_master_address()
 
     async def ask() -> list[Any]:
@@ -206,11 +206,11 @@ def test_a_client_stays_while_no_sentinel_answers(
             client.connection_pool.get_master_address()
         for _ in range(3):
             assert client.ping()
-        assert asked.call_count == 1 + 1  # it does not ask them again with each command
+        assert asked.call_count == 1 + 1  # the client does not ask them again with each command
 
 
 def test_a_client_leaves_a_redis_that_has_become_a_replica(redis_server: RedisServer) -> None:
-    """The name of its host may then lead to the new master: the next command connects again."""
+    """The host's name may now lead to the new master, so the client connects again with the next command."""
     with RedisServer() as other, connect_url(other.url) as client, other.client() as by_hand:
         script = client.register_script("return redis.call('SET', 'a', 1)")
         for write in (lambda: client.set("a", 1), script):

@@ -1,4 +1,4 @@
-"""SCHEDULER_SERIALIZER: the entries that are stored, read and refused with it."""
+"""SCHEDULER_SERIALIZER: the entries that a codec with such a serializer stores, reads and refuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BookSpider(Spider):
 
 
 def as_json(value: Any) -> str:
-    """Dump like users' JSON serializers for scrapy-redis: its dicts also have bytes as keys."""
+    """Dump *value* like users' JSON serializers for scrapy-redis, whose dicts also have bytes as keys."""
     return json.dumps(_texts(value))
 
 
@@ -70,7 +70,7 @@ def stored(values: Any) -> bytes:
 
 @pytest.mark.parametrize("name", [*SAFE, "pickle", "zipped"])
 def test_a_request_comes_back_from_its_serializer(name: str) -> None:
-    """Bytes stay bytes, and callbacks become methods; the entry is one byte and the serializer's output."""
+    """Bytes stay bytes, and callbacks become methods. An entry is one byte and the serializer's output."""
     chosen = (SAFE | UNKNOWN)[name]
     spider = BookSpider()
     request = Request(
@@ -97,13 +97,13 @@ def test_other_request_classes_come_back(request_: Request) -> None:
 
 
 def test_a_start_request_does_not_count_as_a_seed_again() -> None:
-    """A retry copies its meta, as with our own entries."""
+    """A retry copies the meta, so the decoded request is marked as already seeded."""
     again = codec(json).decode(codec(json).encode(Request(URL, meta={"is_start_request": True})))
     assert again.meta["dq_seeded"] is True
 
 
 def test_entries_written_without_the_serializer_can_still_be_read() -> None:
-    """A crawl continues after the setting was added; after it was removed, the error has the reason."""
+    """A crawl continues after the setting is added. After its removal, the error has the reason."""
     ours = Codec(BookSpider()).encode(Request(URL))
     assert ours[0] == FORMAT
     assert codec(json).decode(ours).url == URL
@@ -118,7 +118,7 @@ class Local(Request):
 
 class Outer:
     class Local(Request):
-        """Scrapy writes a name that means the other Local."""
+        """Scrapy writes a name for this class that leads to the other Local."""
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ class Outer:
     ],
 )
 def test_a_request_that_does_not_come_back_equal_is_not_stored(request_: Request, says: str) -> None:
-    """It stays in its worker, as any other request that cannot be stored."""
+    """A request that the serializer would change stays local, like others that cannot be stored."""
     own = codec(json, max_bytes=1500)
     own.encode(Request(URL))  # the first of a class is read back, the others are only checked
     with pytest.raises(CannotEncode, match=says):
@@ -142,7 +142,7 @@ def test_a_request_that_does_not_come_back_equal_is_not_stored(request_: Request
 
 
 def test_a_hook_of_the_spider_is_not_a_callback() -> None:
-    """`to_dict` accepts any method; a stored one also has to come back."""
+    """Scrapy's `to_dict` accepts any method of the spider, but decoding accepts only callbacks."""
     spider = BookSpider()
     with pytest.raises(CannotEncode, match="callback"):
         codec(json, spider).encode(Request(URL, spider.log))
@@ -169,7 +169,7 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
     ],
 )
 def test_values_from_a_serializer_are_untrusted(values: Any, says: str) -> None:
-    """It gets the checks of our own entries: nothing is imported, and only attributes are set."""
+    """The values pass the checks of our own entries: nothing is imported, and only attributes are set."""
     with pytest.raises(CannotDecode, match=says):
         codec(json).decode(stored(values))
 
@@ -207,7 +207,7 @@ def test_missing_attributes_of_a_request_get_their_defaults() -> None:
     ],
 )
 def test_a_serializer_that_loses_requests_is_refused(dumps: Any, loads: Any) -> None:
-    """It is refused when it is set, not after the crawl is lost."""
+    """The serializer is refused when it is set, before it could lose a crawl."""
     with pytest.raises(BadSerializer, match="it does not restore a plain request"):
         Serializer(serializer(dumps, loads))
 
@@ -222,7 +222,7 @@ def made(**settings: Any) -> Codec:
 def test_an_unknown_serializer_is_refused_unless_it_is_trusted(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error names the setting and the reason; with DQ_TRUST_PICKLE the crawl runs, with one warning."""
+    """The error names the setting and the reason. With DQ_TRUST_PICKLE, the crawl runs with one warning."""
     given = "pickle" if name == "pickle" else UNKNOWN[name]  # Scrapy copies settings, but no module
     with pytest.raises(ConfigError, match=r"^SCHEDULER_SERIALIZER = .*run code.*DQ_TRUST_PICKLE = True"):
         made(SCHEDULER_SERIALIZER=given)
@@ -238,7 +238,7 @@ def test_the_error_about_an_unusable_type_names_the_setting() -> None:
 
 
 def test_a_serializer_can_be_a_module_or_an_object_by_its_path() -> None:
-    """A module, as in scrapy-redis, or an object in a module."""
+    """The setting may name a module, as in scrapy-redis, or an object in a module."""
     for given in ("json", OWN_JSON, "scrapy_dq.settings.setting.json"):
         assert made(SCHEDULER_SERIALIZER=given).encode(Request(URL))[0] == SERIALIZED
     assert made(SCHEDULER_SERIALIZER="").encode(Request(URL))[0] == FORMAT

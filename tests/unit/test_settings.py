@@ -19,7 +19,7 @@ from support.read_settings import BY_NAME, NAMES, read
 
 
 def test_the_defaults_of_config_and_settings_agree() -> None:
-    """A Config that was read from no settings equals one that was made by hand."""
+    """A Config that is read from no settings equals a Config that is made without arguments."""
     assert read() == Config("books")
     assert [setting.field for setting in SETTINGS] == list(
         dict.fromkeys(setting.field for setting in SETTINGS)
@@ -99,7 +99,7 @@ GOOD: list[tuple[str, Any, Any]] = [
     ids=[f"{name}={getattr(value, '__name__', value)}" for name, value, _ in GOOD],
 )
 def test_a_good_value_is_read(name: str, value: Any, expected: Any) -> None:
-    """It is a Python value, as in settings.py, or a text, as on the command line."""
+    """The value is a Python object, as in settings.py, or a text, as on the command line."""
     found = getattr(read(**{name: value}), BY_NAME[name].field)
     assert found == expected
     assert type(found) is type(expected)
@@ -184,7 +184,7 @@ def test_a_bad_value_is_refused(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["zz%s", "%(zz)s", "%"])
 def test_a_start_key_with_another_placeholder_is_refused(value: str) -> None:
-    """It is refused even if this crawl does not use it."""
+    """A start key with an unknown placeholder is refused even if the crawl uses no start keys."""
     with pytest.raises(ConfigError, match=re.escape(f"REDIS_START_URLS_KEY = {value!r}: ")):
         read(REDIS_START_URLS_KEY=value)
 
@@ -200,7 +200,7 @@ def test_a_start_key_with_another_placeholder_is_refused(value: str) -> None:
     ],
 )
 def test_an_unknown_setting_is_refused(name: str, hint: str | None) -> None:
-    """A misspelled setting would have no effect; the error suggests the nearest name, or else the docs."""
+    """A misspelled setting would have no effect. The error suggests the nearest name, or names the docs."""
     with pytest.raises(ConfigError, match=rf"^{name} is not a setting") as refusal:
         read(**{name: None})
     if name.startswith("REDIS_"):
@@ -215,14 +215,14 @@ def test_an_unknown_setting_is_refused(name: str, hint: str | None) -> None:
 
 @pytest.mark.parametrize("name", ["DQ_REDIS_URL", "DQ_REDIS_ULR"])
 def test_a_redis_setting_with_the_dq_prefix_is_refused(name: str) -> None:
-    """Otherwise the user could put the password into a setting that is shown."""
+    """Otherwise the password could be in a setting that logs and pages show."""
     with pytest.raises(ConfigError, match="did you mean REDIS_URL") as refusal:
         read(**{name: "redis://:geheim@there/0"})
     assert "geheim" not in str(refusal.value)
 
 
 def test_settings_of_other_packages_are_left_alone() -> None:
-    """Settings that merely look similar are also left alone."""
+    """Settings whose names only look similar to ours are also left alone."""
     settings: Mapping[Any, Any] = {
         "REDIS_START_URLS_BATCH_SIZE": 1,
         "STATS_KEY": 1,
@@ -233,13 +233,13 @@ def test_settings_of_other_packages_are_left_alone() -> None:
 
 
 def test_a_bad_value_does_not_turn_the_scheduler_off() -> None:
-    """It is refused in one clear line when the crawl opens; until then it counts as on."""
+    """Until a crawl opens and refuses the value with one clear line, the scheduler counts as enabled."""
     assert [enabled({"DQ_ENABLED": value}) for value in (None, True, "1", "no", [])] == [True] * 5
     assert [enabled({"DQ_ENABLED": value}) for value in (False, 0, "0", "false", "")] == [False] * 5
 
 
 def test_a_private_attribute_of_a_spider_is_not_suggested() -> None:
-    """The error proposes only names that a user may have meant."""
+    """The error suggests only names that the user may have meant."""
     names = {"spider": "books", "_follow_links": "True"}
     with pytest.raises(ConfigError, match=r"there is no 'foo' here; use %\(spider\)s, or pass"):
         Config.read(Settings({"DQ_CRAWL": "%(foo)s"}), names)

@@ -1,4 +1,4 @@
-"""docs/settings.md describes settings, stats and meta keys."""
+"""docs/settings.md and docs/stats.md describe each setting, stat and meta key, and no others."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def shown_default(setting: Setting) -> str:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_the_docs_describe_each_setting(setting: Setting) -> None:
-    """Each has a section, which begins with the default and the range, and continues with a text."""
+    """The section begins with the default and the range, and continues with a text."""
     section = rf"^### `{setting.name}`\n\nDefault `([^\n]*)`; ([^\n]*)\.\n\n(.+?)(?=^#|\Z)"
     found = re.search(section, DOCS, re.M | re.S)
-    assert found, "no section, or one that begins otherwise"
+    assert found, "no section begins with this setting's default and range"
     assert (found[1], found[2]) == (shown_default(setting), setting.allowed)
     assert len(found[3]) > 20
 
 
 def test_the_docs_mention_no_other_setting() -> None:
-    """A setting that was renamed or removed is not in the docs."""
+    """The docs keep no setting that was renamed or removed."""
     assert set(re.findall(r"\bDQ_[A-Z_]+", DOCS)) == {name for name in BY_NAME if name.startswith("DQ_")}
     assert sorted(re.findall(r"^### `(\w+)`", DOCS, re.M)) == sorted(BY_NAME)
 
@@ -46,7 +46,7 @@ def test_the_docs_list_scrapy_settings_without_effect() -> None:
 
 
 def test_the_docs_list_every_stat() -> None:
-    """They list no other stat."""
+    """docs/stats.md lists no other stat."""
     names = {value for name, value in vars(stats).items() if name.isupper() and name != "PREFIX"}
     page = (Path(__file__).parents[2] / "docs" / "stats.md").read_text("utf-8")
     documented = set(re.findall(r"`((?:dq|scheduler|dupefilter)/[\w/]+)`", page))
@@ -57,7 +57,7 @@ def test_the_docs_list_every_stat() -> None:
 
 
 def test_the_docs_list_the_meta_keys() -> None:
-    """Three are for users, and users may meet the fourth."""
+    """Users set the first three keys, and may meet the fourth in stored requests."""
     assert re.findall(r"^\| `(dq_\w+)` \|", DOCS, re.M) == [
         "dq_local",
         "dq_delay",

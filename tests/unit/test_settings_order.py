@@ -42,7 +42,7 @@ def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str
 def test_scrapys_setting_decides_the_place_of_start_requests(
     settings: dict[str, Any], found: StartQueue
 ) -> None:
-    """The setting of the disk queue counts where Scrapy would use it."""
+    """The setting of the disk queue counts where Scrapy would use that queue."""
     assert read(**settings).start_queue is found
     project = Settings(settings)
     assert Config.read(project, NAMES).start_queue is found
@@ -78,7 +78,7 @@ def test_queues_that_contradict_the_order_have_no_effect(
     ],
 )
 def test_the_queue_class_of_scrapy_redis_chooses_the_order(name: str, order: Order) -> None:
-    """Only the last part of its name counts, so that changed import paths do no harm. DQ_ORDER wins."""
+    """Only the last part of the name counts, so changed import paths do no harm. DQ_ORDER has precedence."""
     for cls in (f"scrapy_redis.queue.{name}", f"scrapy_dq.queue.{name}", type(name, (), {})):
         assert read(SCHEDULER_QUEUE_CLASS=cls).order is order
         assert read(SCHEDULER_QUEUE_CLASS=cls, DQ_ORDER="priority-fifo").order is Order.PRIORITY_FIFO
@@ -88,5 +88,5 @@ def test_the_queue_class_of_scrapy_redis_chooses_the_order(name: str, order: Ord
 
 @pytest.mark.parametrize("cls", ["project.MyQueue", "", None, 5, object()])
 def test_another_queue_class_does_not_change_the_order(cls: Any) -> None:
-    """Its order is unknown."""
+    """The order of an unknown class cannot be known."""
     assert read(SCHEDULER_QUEUE_CLASS=cls).order is Order.PRIORITY_LIFO

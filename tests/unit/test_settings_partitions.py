@@ -35,7 +35,7 @@ BAD_OPTIONS: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "value", "says"), BAD_OPTIONS, ids=[case[2][:40] for case in BAD_OPTIONS])
 def test_limits_that_cannot_be_kept_are_refused(name: str, value: Any, says: str) -> None:
-    """Otherwise the site would be the first to notice that a limit has no effect."""
+    """Otherwise the site would be the first to notice a limit without effect."""
     with pytest.raises(ConfigError, match=rf"^{name}( = |: | \(not shown here\))") as refusal:
         read(**{name: value})
     assert says in str(refusal.value)
@@ -61,7 +61,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_settings_that_exclude_each_other_are_refused(
     first: dict[str, Any], second: dict[str, Any], says: str
 ) -> None:
-    """They are a misunderstanding; without the second setting, the first is accepted."""
+    """A contradiction is a mistake of the user. Without the second setting, the first is accepted."""
     read(**first)
     with pytest.raises(ConfigError, match=says):
         read(**first, **second)
@@ -78,6 +78,6 @@ def test_the_settings_choose_the_kind_of_seen_and_the_limits() -> None:
 
 
 def test_the_limits_of_a_config_include_those_of_single_partitions() -> None:
-    """They are the crawl's own limits, and the limits of single partitions."""
+    """A Config's limits are the crawl's own limits and the limits of single partitions."""
     config = read(DQ_DOMAIN_DELAY=0.5, DQ_DOMAIN_CONCURRENCY=2, DQ_DOMAIN_LIMITS={"a": {"delay": 2}})
     assert config.limits == Limits(0.5, 2, {"a": (2, None)})

@@ -1,4 +1,4 @@
-"""The place of Redis: its URL and parameters, embedded or not; no password is shown."""
+"""The settings that say where Redis is, embedded or not. No password is shown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.read_settings import read
 )
 @pytest.mark.parametrize("setting", ["REDIS_URL", "REDIS_PARAMS"])
 def test_a_password_that_would_be_cut_is_refused_and_not_shown(setting: str, url: str) -> None:
-    """An unescaped / ? or # ends the host: the log would show the password's beginning as a port."""
+    """An unescaped / ? or # ends the host, so a log would show the beginning of the password as a port."""
     with pytest.raises(ConfigError, match=setting) as refusal:
         read(**{setting: url if setting == "REDIS_URL" else {"url": url}})
     assert "percent-encoded" in str(refusal.value)
@@ -56,7 +56,7 @@ PLACES: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "value", "expected"), PLACES)
 def test_a_wrong_argument_in_the_params_is_named_and_not_shown(name: str, value: Any, expected: str) -> None:
-    """It would be printed as the place of Redis."""
+    """The argument would be printed as the place of Redis."""
     with pytest.raises(ConfigError, match=rf"{name} in REDIS_PARAMS \(not shown here\): expected") as refusal:
         read(REDIS_PARAMS={name: value})
     assert expected in str(refusal.value)
@@ -73,7 +73,7 @@ def said_of(name: str, value: Any) -> str:
 
 @pytest.mark.parametrize("name", [setting.name for setting in SETTINGS])
 def test_no_error_shows_a_login(name: str) -> None:
-    """A login may be in any setting."""
+    """A user may put a login into any setting."""
     for login in (
         "redis://:geheim@there/%(none)s", "redis://:geheim@there/0", "unix:///r.sock?db=0&password=geheim"
     ):  # fmt: skip
@@ -106,7 +106,7 @@ def test_the_redis_timeout_comes_from_redis_params() -> None:
 def test_the_embedded_redis_is_used_if_no_redis_is_configured(
     settings: dict[str, Any], embedded: bool
 ) -> None:
-    """A port, a database or a password shows that the project has a Redis."""
+    """A port, a database or a password shows that the project has its own Redis."""
     assert read(**settings).embedded is embedded
 
 
@@ -136,7 +136,7 @@ def test_the_embedded_redis_is_used_if_no_redis_is_configured(
     ],
 )
 def test_a_setting_overrides_redis_params(settings: dict[str, Any], target: str) -> None:
-    """The order is scrapy-redis's: REDIS_URL; REDIS_HOST, REDIS_PORT and REDIS_DB; then REDIS_PARAMS."""
+    """The precedence is scrapy-redis's: REDIS_URL; REDIS_HOST, REDIS_PORT and REDIS_DB; then REDIS_PARAMS."""
     assert Connection(read(**settings), Path()).target == target
     if not target.startswith("unix:"):
         client = get_redis_from_settings(settings)
@@ -148,7 +148,7 @@ def test_a_setting_overrides_redis_params(settings: dict[str, Any], target: str)
 @pytest.mark.parametrize("database", ["notadb", "1x", "0/1x", "geheim/0"])
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 def test_a_database_that_is_not_a_number_is_refused(scheme: str, database: str) -> None:
-    """redis-py would use database 0 instead, with all its keys."""
+    """redis-py would silently use database 0 and its keys."""
     url = f"{scheme}://host/{database}"
     for settings, name in (
         ({"REDIS_URL": url}, "REDIS_URL"),
@@ -184,7 +184,7 @@ def test_a_database_as_redis_py_reads_it_is_accepted(rest: str) -> None:
     ],
 )
 def test_no_password_is_shown(settings: dict[str, Any]) -> None:
-    """Neither repr(), an error nor the page of the settings shows one."""
+    """repr(), an error and the page of the settings show no password."""
     try:
         config = read(**settings)
         shown = f"{config!r} {settings_of(config)}"

@@ -1,4 +1,4 @@
-"""The rules of several shards (docs/internals/shards.md), for protocols alone: no Redis, no event loop."""
+"""The rules of docs/internals/shards.md, tested on protocols without Redis and without an event loop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def logged(of: ShardProtocol, now: float) -> Put:
 
 
 def test_a_level_stays_until_its_raise_is_certain_at_home() -> None:
-    """After a roll-back, home would be finished again, while the put is safe in its shard (rule 3)."""
+    """Otherwise a roll-back could make home finished again while the shard still has the put (rule 3)."""
     home, shard = SimpleNamespace(raised_at=1.0, raise_retired=False), SimpleNamespace(retired=0)
     protocols: Any = [home, shard]
     level = Level(protocols)
@@ -77,7 +77,7 @@ def test_a_level_stays_until_its_puts_are_certain() -> None:
 
 
 def test_a_put_without_a_parent_waits_for_home(home: ShardProtocol) -> None:
-    """It waits until home has confirmed the level: otherwise others could finish the run (rule 3)."""
+    """Until home has confirmed the level, other workers could finish the run without this put (rule 3)."""
     (other,) = home.others
     level = Level([home, other])
     home.raised_at = None
@@ -93,7 +93,7 @@ def test_a_put_without_a_parent_waits_for_home(home: ShardProtocol) -> None:
 
 
 def test_a_level_counts_as_lowered_once_the_lower_level_is_sent(home: ShardProtocol) -> None:
-    """The exchange may have arrived: from then on, no put may rely on the level (rule 3)."""
+    """Home may have got the exchange. From then on, no put may rely on the level (rule 3)."""
     exchange(home, 1000.0)
     applied(home, 1000.0)
     assert home.raised_at == 1000.0
@@ -103,7 +103,7 @@ def test_a_level_counts_as_lowered_once_the_lower_level_is_sent(home: ShardProto
 
 
 def test_a_home_that_is_finished_retires_its_log(home: ShardProtocol) -> None:
-    """Leases that a rolled back shard has handed out again wait for it (rule 5)."""
+    """Leases that a rolled-back shard has given out again wait until the log is empty (rule 5)."""
     logged(home, 1000.0)
     finished = Receipt(Status.FINISHED, commands=Commands())
     exchange(home, 1000.0 + HORIZON_S / 2)
@@ -120,7 +120,7 @@ def may_bring_suspects(call: Exchange) -> bool:
 
 
 def test_one_shard_at_a_time_may_bring_a_suspect(home: ShardProtocol) -> None:
-    """A death would charge several. A shard that was asked, or has brought one, excludes the others."""
+    """A death would charge several suspects. A shard that was asked or gave one excludes the others."""
     (other,) = home.others
     assert may_bring_suspects(exchange(home, 1000.0, want=1))
     assert not may_bring_suspects(exchange(other, 1000.0, want=1))
@@ -135,7 +135,7 @@ def test_one_shard_at_a_time_may_bring_a_suspect(home: ShardProtocol) -> None:
 def test_a_lost_outbox_gives_up_the_leases_of_all_shards(
     home: ShardProtocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lost puts may be links of any page: no page may be acked, not even one whose end was deferred."""
+    """A lost put may be a link of any page, so no page may be acked, not even with a deferred end."""
     (other,) = home.others
     exchange(other, 1000.0, want=1)
     applied(other, 1000.0, SUSPECT)
@@ -150,7 +150,7 @@ def test_a_lost_outbox_gives_up_the_leases_of_all_shards(
 
 
 class Collect:
-    """A worker of three empty shards, and its search for the end of the run."""
+    """A worker of three empty shards that looks for the end of the run."""
 
     def __init__(self) -> None:
         self.protocols = [
@@ -167,7 +167,7 @@ class Collect:
             self.answers(shard)
 
     def answers(self, shard: int, version: int = 10) -> None:
-        """Have a shard answer that it is empty; `asked` then has the shards that are asked next."""
+        """Let a shard answer that it is empty. `asked` then lists the shards that the worker asks next."""
         of = self.protocols[shard]
         of.census = Census(version=version)
         for each in self.protocols:
@@ -195,7 +195,7 @@ def test_all_shards_answer_twice_before_home_may_finish() -> None:
 
 
 def test_a_shard_that_changed_between_its_answers_restarts_the_collect() -> None:
-    """A put arrived there and is done: a page may have moved to a shard that had answered (rule 4)."""
+    """A put arrived and is done: its page may have moved to a shard that answered before (rule 4)."""
     collect = Collect()
     collect.answers(0)
     collect.answers(1, version=11)

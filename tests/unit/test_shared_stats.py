@@ -1,4 +1,4 @@
-"""SharedStats: the same numbers as Scrapy's collector in its process, and numbers for other workers."""
+"""SharedStats has the same numbers as Scrapy's collector in its process, and reports them to others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def deltas(stats: SharedStats, limit: int = 500) -> dict[tuple[str, str], Any]:
 
 
 def test_a_process_sees_its_own_stats_as_with_scrapys_collector(stats: SharedStats) -> None:
-    """This is true of every method, in any order, even if deltas are taken in between."""
+    """All methods agree, in any order, even if deltas are taken in between."""
     plain = MemoryStatsCollector(Crawler(Spider))
     for one in (stats, plain):
         one.inc_value("a")
@@ -46,7 +46,7 @@ def test_a_process_sees_its_own_stats_as_with_scrapys_collector(stats: SharedSta
 
 
 def test_each_change_is_reported_once(stats: SharedStats) -> None:
-    """Sums since the last time, the largest and the smallest values, and a new stat's start value."""
+    """A report has sums since the last report, new extremes, and the start value of a new stat."""
     for _ in range(3):
         stats.inc_value("a")
     stats.inc_value("b", 1, start=5)
@@ -62,7 +62,7 @@ def test_each_change_is_reported_once(stats: SharedStats) -> None:
 
 
 def test_the_size_of_one_report_is_limited(stats: SharedStats) -> None:
-    """A project with a stat for each of many domains holds Redis no longer than other projects."""
+    """One report never holds Redis for long, even if a project has a stat for each of many domains."""
     for number in range(7):
         stats.inc_value(f"stat/{number}")
     assert [len(deltas(stats, 3)) for _ in range(4)] == [3, 3, 1, 0]
@@ -70,7 +70,7 @@ def test_the_size_of_one_report_is_limited(stats: SharedStats) -> None:
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, True, Decimal(1), datetime.timedelta(1)])
 def test_only_numbers_are_shared(stats: SharedStats, value: Any) -> None:
-    """It is counted nevertheless."""
+    """The process itself counts any other value."""
     stats.inc_value("a", value, start=type(value)(0))
     stats.max_value("b", value)
     stats.min_value("c", value)
@@ -80,7 +80,7 @@ def test_only_numbers_are_shared(stats: SharedStats, value: Any) -> None:
 
 
 def test_odd_names_and_numbers_are_not_shared(stats: SharedStats) -> None:
-    """Nor are set values, whose sum would mean nothing. A site or an entry may choose a name or a number."""
+    """A site or an entry may choose a name or a number. Set values have no meaningful sum."""
     stats.set_value("finish_reason", "finished")
     stats.set_stats({"a": 1})
     stats.inc_value(("a", "tuple"))  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def test_odd_names_and_numbers_are_not_shared(stats: SharedStats) -> None:
 
 
 def test_counts_of_several_threads_are_all_reported(stats: SharedStats) -> None:
-    """The log counts in any thread that writes to it."""
+    """Any thread that writes to the log may count."""
 
     def count() -> None:
         for _ in range(2000):
@@ -126,7 +126,7 @@ def test_a_count_within_a_count_does_not_hang(stats: SharedStats) -> None:
 def test_the_number_of_shared_stats_is_limited(
     stats: SharedStats, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stat for each URL cannot fill Redis; shared stats are still counted; there is one warning."""
+    """A stat for each URL must not fill Redis. Known stats are still shared, and there is one warning."""
     monkeypatch.setattr(collector, "MOST_NAMES", 2)
     for name in ("a", "b", "c", "d", "a"):
         stats.inc_value(name)

@@ -1,4 +1,4 @@
-"""Stored requests as people and programs see them: plain values without logins, and no code is run."""
+"""Stored requests as people and programs see them: plain values without logins. No code runs."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ SHOWN: dict[str, tuple[Callable[[], Any], Any]] = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_values_that_json_lacks_are_shown_as_text(name: str) -> None:
-    """An instance is shown by the name of its class, which is not looked up."""
+    """An instance is shown with the name of its class, without a search for the class."""
     make, expected = SHOWN[name]
     assert shown(entry_of({"x": make()}), 10_000)["meta"] == {"x": expected}
 
 
 def test_no_login_is_shown() -> None:
-    """Scrapy's middlewares write logins into headers and meta; a retry is stored with them."""
+    """Scrapy's middlewares write logins into headers and meta, and a retry is stored with them."""
     logins = {"Authorization": "Basic s3cret", "Proxy-Authorization": "s3cret", "Cookie": "id=s3cret"}
     proxy = "http://me:s3cret@proxy:8080"
     meta = {"http_pass": "s3cret", "ftp_password": "s3cret", "proxy": proxy, "_auth_proxy": proxy, "other": 1}
@@ -83,7 +83,7 @@ def test_no_login_of_a_proxy_is_shown(name: str, proxy: str) -> None:
 
 
 def test_no_login_in_nested_values_is_shown() -> None:
-    """It may be in a browser's context, in a header from a page, or in a URL; a path may have an @."""
+    """A login may be in a browser's context, in a header, or in a URL. A path may have an @."""
     browser = {
         "proxy": {"server": "http://u:s3cret@h", "username": "u", "password": "s3cret"},
         "http_credentials": {"password": "s3cret"},
@@ -120,7 +120,7 @@ def test_no_login_in_nested_values_is_shown() -> None:
     ids=["empty", "nothing", "no msgpack", "no map", "deep", "no instance", "large"],
 )
 def test_an_unreadable_entry_is_shown_without_an_exception(payload: bytes) -> None:
-    """No exception is raised."""
+    """An entry that cannot be read is shown as unreadable, with its size."""
     found = shown(payload, 10_000)
     assert found["kind"] == "unreadable"
     assert found["bytes"] == len(payload)
@@ -132,5 +132,5 @@ def test_other_values_are_shown_as_python_writes_them() -> None:
 
 
 def test_an_entry_of_a_serializer_is_not_read() -> None:
-    """It may be a pickle."""
+    """An entry of a serializer may be a pickle, so its contents are not read."""
     assert shown(bytes((SERIALIZED,)) + b"cos\nsystem\n", 1000) == {"kind": "serialized", "bytes": 11}

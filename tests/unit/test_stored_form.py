@@ -1,4 +1,4 @@
-"""The stored form of a request: parts that are left out, and parts that are cut."""
+"""The stored form of a request: which parts are left out, and which are shortened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stored_form(monkeypatch: pytest.MonkeyPatch) -> StoredForm:
 
 
 def meta_of(form: StoredForm, meta: dict[str, Any], parent: Request | None = None, **more: Any) -> Any:
-    """Return the stored meta; the request itself, which may be in progress, is unchanged."""
+    """Return the stored meta. The request itself may be in progress, so it must stay unchanged."""
     request = Request(more.pop("url", URL + "link"), meta=dict(meta))
     stored = form.of(request, parent, more.get("continues", False))
     assert request.meta == meta
@@ -32,7 +32,7 @@ def meta_of(form: StoredForm, meta: dict[str, Any], parent: Request | None = Non
 
 
 def test_most_requests_are_stored_as_they_are(stored_form: StoredForm) -> None:
-    """They are not copied."""
+    """A request that needs no change is not even copied."""
     request = Request(URL, meta={"depth": 1}, headers={"Referer": URL + "x" * 1000})
     assert stored_form.of(request, None, False) is request
 
@@ -60,7 +60,7 @@ def test_other_redirects_are_kept(
 
 
 def test_the_redirects_of_a_retry_are_kept(stored_form: StoredForm) -> None:
-    """A callback that rejects its page yields its own request again."""
+    """A callback that rejects its page may yield the page's request again."""
     parent = Request(URL + "3", meta=dict(OF_PARENT))
     crawler = Crawler(Spider)
     crawler.stats = DummyStatsCollector(crawler)
@@ -96,7 +96,7 @@ def test_other_link_texts_are_stored_unchanged(stored_form: StoredForm, meta: di
 def test_a_long_referer_is_stored_as_its_origin(
     stored_form: StoredForm, start: str, stored: bytes | None, meta: dict[str, Any]
 ) -> None:
-    """Browsers send it like this. Otherwise each of a page's 20,000 links would carry its 16 kB URL."""
+    """Browsers do the same. Otherwise each of a page's 20,000 links would carry a 16 kB Referer."""
     request = Request(URL, meta=meta, headers={"Referer": start + "x" * MAX_REFERER_BYTES})
     assert stored_form.of(request, None, False).headers.get("Referer") == stored
     assert len(request.headers["Referer"] or b"") > MAX_REFERER_BYTES

@@ -1,4 +1,4 @@
-"""Text without logins."""
+"""Logins are hidden in URLs, errors and log lines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HARMLESS = [
 
 @pytest.mark.parametrize(("line", "left"), LINES)
 def test_a_login_in_a_line_is_hidden_and_the_rest_is_not(line: str, left: str) -> None:
-    """This holds for stored errors, and for a crew's screen."""
+    """Stored errors and a crew's screen use these functions."""
     assert prose_without_logins(line) == left
     assert _first_line(f"\n{line}\nmore") == left
 
@@ -58,14 +58,14 @@ def test_a_line_without_a_login_stays_as_it_is(line: str) -> None:
 
 @pytest.mark.parametrize("slashes", ["/", "//", "///", "/////"])
 def test_a_login_is_hidden_after_any_number_of_slashes(slashes: str) -> None:
-    """Scrapy takes http:/user:password@host/ for a request without a host, which fails and is kept."""
+    """Scrapy takes http:/user:password@host/ for a request without a host, which fails and is stored."""
     url = f"http:{slashes}us%20er:{SECRET}@a.example/@joe?u=http:/{SECRET}@b.example"
     assert without_logins(url) == f"http:{slashes}...@a.example/@joe?u=http:/...@b.example"
     assert SECRET not in prose_without_logins(f"invalid: 'us er:{SECRET}'", url)
 
 
 def test_the_login_of_a_known_url_is_hidden_in_every_form() -> None:
-    """It may be escaped as in the URL or not, have a blank, or lack the host."""
+    """The login may be escaped or not, contain a blank, or stand without its host."""
     url = "http://us%20er:S3%20kr@a.example/"
     for quoted in ("us%20er:S3%20kr@a.example", "us er:S3 kr@a.example", "'us er:S3 kr'", "us er:S3 kr"):
         assert "S3" not in prose_without_logins(f"invalid: {quoted}", url)
@@ -73,7 +73,7 @@ def test_the_login_of_a_known_url_is_hidden_in_every_form() -> None:
 
 
 def test_a_login_at_the_end_of_a_long_line_is_not_cut_in_two() -> None:
-    """Not even the beginning of a password is shown; a long word takes no long time."""
+    """Not even the beginning of a password is shown. A long word must not take quadratic time."""
     for length in range(LONGEST_ERROR - 40, LONGEST_ERROR):
         assert SECRET[:2] not in _first_line(f"{'x' * length} http://user:{SECRET}@a.example/")
     began = time.process_time()
@@ -106,13 +106,13 @@ def _error_of(parse: Callable[[str], object], url: str) -> ValueError:
     ids=["port", "netloc", "request"],
 )
 def test_an_error_of_a_url_quotes_no_part_of_its_login(parse: Callable[[str], object], url: str) -> None:
-    """The password has an unescaped slash: the part before it is taken for a port."""
+    """The password has an unescaped slash, so Python takes the part before it for a port."""
     error = _error_of(parse, url)
     assert "SEK" in str(error)
     assert url_error(error) == "its URL cannot be parsed"
 
 
 def test_an_error_of_a_url_gives_its_reason_if_that_quotes_nothing() -> None:
-    """Other errors are not taken for an error of a URL."""
+    """An error that is not about a URL has no text here."""
     assert url_error(_error_of(urlsplit, "http://[")) == "its URL cannot be parsed (Invalid IPv6 URL)"
     assert url_error(_error_of(int, "SEKRET")) == ""

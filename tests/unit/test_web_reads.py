@@ -1,4 +1,4 @@
-"""The times at which the page looks at crawls; the clock is the test's."""
+"""When the page looks at crawls. The test controls the clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Clock(asyncio.SelectorEventLoop):
 
 
 class TimedLooks(Reads):
-    """Reads whose duration is the cost of their crawl."""
+    """Reads that take as long as the crawl's cost says."""
 
     def __init__(self, costs: dict[str, float], until: float) -> None:
         super().__init__(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
@@ -49,7 +49,7 @@ class TimedLooks(Reads):
 
 
 def looks_in(monkeypatch: pytest.MonkeyPatch, passes_s: float, costs: dict[str, float]) -> Counter[str]:
-    """Let browsers watch crawls; return the number of looks at each."""
+    """Let browsers watch crawls for *passes_s*, and return the number of looks at each crawl."""
 
     async def browse() -> Counter[str]:
         looks = TimedLooks(costs, asyncio.get_running_loop().time() + passes_s)
@@ -66,7 +66,7 @@ def looks_in(monkeypatch: pytest.MonkeyPatch, passes_s: float, costs: dict[str, 
 
 
 def test_the_looks_at_a_crawl_take_at_most_a_fiftieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The length of a look and the number of browsers make no difference; at most one look a second."""
+    """A longer look or more browsers do not change this share. There is at most one look per second."""
     assert 900 <= looks_in(monkeypatch, 1_000.0, {"cheap": 0.001})["cheap"] <= 1_001
     assert abs(looks_in(monkeypatch, 1_000.0, {"costly": 1.0})["costly"] - 1_000 / 50) <= 1
     many = looks_in(monkeypatch, 1_000.0, {f"crawl {n}": 0.03 for n in range(50)})
@@ -75,7 +75,7 @@ def test_the_looks_at_a_crawl_take_at_most_a_fiftieth_of_the_time(monkeypatch: p
 
 
 def test_a_costly_crawl_hardly_delays_the_looks_at_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait only during its look, and for two seconds after it."""
+    """The looks at the other crawl wait only during a costly look and for up to two seconds after it."""
     found = looks_in(monkeypatch, 1_000.0, {"cheap": 0.002, "costly": 1.1})
     assert found["cheap"] >= 1_000 / (1 + 0.002 * 50) - found["costly"] * (1.1 + MOST_PAUSE_S) - 1
     assert abs(found["costly"] - 1_000 / (1.1 * 50)) <= 1

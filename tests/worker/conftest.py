@@ -1,4 +1,4 @@
-"""Fixtures of the worker's tests: test functions may be coroutines here, and none runs forever."""
+"""Fixtures of the worker's tests. Test functions may be coroutines, and each of these has a deadline."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    """Yield a blocking client of the shared server that bypasses any proxy; the server knows all scripts."""
+    """Yield a blocking client of the shared server, which bypasses any proxy; the server has all scripts."""
     with redis_server.client() as client:
-        # A fault that waits for an EVALSHA then meets the call itself, not its NOSCRIPT.
+        # So that a fault at the next EVALSHA hits the call itself, not an answer NOSCRIPT.
         for transition in lua_files("transitions"):
             client.script_load(script(transition).source)
         with suppress(redis.ResponseError):  # this Redis has no functions, or has this one

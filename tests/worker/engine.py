@@ -1,4 +1,4 @@
-"""A stand-in for Scrapy's engine on one page: it takes leases, puts the children of a tree and acks."""
+"""A small stand-in for Scrapy's engine: it takes leases, puts the children of a tree and acks."""
 
 from __future__ import annotations
 
@@ -95,19 +95,19 @@ class Crawl:
 
 
 class Engine(Listener):
-    """One worker with its driver; `async with` joins, and leaves if the test has not.
+    """One worker with its driver; `async with` joins, and leaves unless the test has left.
 
-    It looks for work only after a call of the worker, or when its own work has ended: if the worker omits
-    a call, the test hangs.
+    The driver looks for work only after a callback of the worker, or when its own work has ended. So if the
+    worker omits a callback, the test hangs.
 
     Args:
         url: the Redis URL, such as a proxy's; default: the crawl's.
         concurrency: how many entries are processed at once (`slots`), and how many the worker believes
             are possible (`capacity`); a test may set these apart.
         join: whether `async with` joins; else the test calls `join`.
-        limit: how many of a partition may download at once; default: all. If given, a download ends when
-            the test calls `downloaded`.
-        pace: the worker's pace; default: a crawl's.
+        limit: how many requests of a partition may download at once; default: all. If it is given, a
+            download ends when the test calls `downloaded`.
+        pace: the worker's pace; default: the pace of a crawl.
         make: makes the worker.
         options: for WorkerOptions.
     """
@@ -131,7 +131,7 @@ class Engine(Listener):
         self.slots = self.capacity = concurrency
         self.work_s = work_s
         self.may_send, self.may_put, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        """While one is cleared, all work stops before it is sent, puts children or ends, respectively."""
+        """While an event is cleared, each entry stops before it is sent, puts children, or ends."""
         self.may_send.set()
         self.may_put.set()
         self.may_end.set()
@@ -187,7 +187,7 @@ class Engine(Listener):
     async def until_stored(self, count: int = 1) -> None:
         """Wait until *count* entries wait or are in flight."""
         await until(
-            lambda: self.worker.census.waiting + self.worker.census.in_flight == count, "it is stored"
+            lambda: self.worker.census.waiting + self.worker.census.in_flight == count, "entries are stored"
         )
 
     async def join(self) -> Joined:
@@ -221,7 +221,7 @@ class Engine(Listener):
     def take(self) -> None:
         """Take leases while there is room, and start to work on them."""
         while len(self.works) < self.slots and (lease := self.worker.take()):
-            assert lease.entry_id not in self.works, "an entry that is worked at was handed out again"
+            assert lease.entry_id not in self.works, "an entry that is in work was handed out again"
             self.works[lease.entry_id] = asyncio.create_task(self._work(lease))
 
     async def run(self) -> None:

@@ -25,7 +25,7 @@ HORIZON_S = 0.3
 
 @asynccontextmanager
 async def cut_off(part: Worker) -> AsyncIterator[Mock]:
-    """Make every exchange of *part* fail, wait until it notices, and yield the mock called instead."""
+    """Make every exchange of *part* fail, wait for its outage, and yield the mock that is called instead."""
     error = FrontierUnavailable("cut off")
     with patch.object(part.frontier, "exchange", side_effect=error) as exchange:
         await until(lambda: part.outage, "the outage")
@@ -39,7 +39,7 @@ class Spread:
         self.crawl, self.redis = crawl, redis
 
     def engine(self, **options: Any) -> Engine:
-        """Return a worker whose puts are soon certain."""
+        """Return a worker with a short roll-back horizon, so that its puts are soon certain."""
         return Engine(self.crawl, identity=SPREAD, rollback_horizon_s=HORIZON_S, **options)
 
     def key(self, shard: int, name: str = "meta") -> str:
@@ -91,7 +91,7 @@ def place(number: int) -> int:
 
 
 def of(shard: int) -> int:
-    """Return an entry of a shard that no link reaches."""
+    """Return the number of an entry that lies in a shard and is no other entry's child."""
     return next(n for n in range(1000, 2000) if place(n) == shard)
 
 

@@ -10,7 +10,7 @@ LONG_S = 3600.0
 
 
 async def test_a_ring_before_a_wait_does_not_end_the_wait() -> None:
-    """The caller has handled everything since that ring."""
+    """The caller has looked for work since that ring, so it may wait."""
     alarm = Alarm()
     alarm.ring()
     waits = asyncio.create_task(alarm.wait(LONG_S))

@@ -90,7 +90,7 @@ DENIED = (["ACL", "SETUSER", "default", "-sadd"], ["ACL", "SETUSER", "default", 
 async def test_a_waiting_worker_reports_since_when_and_why(
     redis_kind: Kind, start_redis: Callable[..., RedisServer], refuse: list[str], allow: list[str], says: str
 ) -> None:
-    """Its heartbeats continue, and the journal has the beginning and the end of the outage."""
+    """The worker's heartbeats continue, and the journal has the beginning and the end of the outage."""
     server = start_redis(redis_kind)
     with server.client() as client:
         crawl = Crawl(server.url, "crawl", size=10)
@@ -106,13 +106,13 @@ async def test_a_waiting_worker_reports_since_when_and_why(
             began = client.time()[0]
             client.execute_command(*refuse)
             engine.seed()
-            await until(lambda: says in member().waits_for, "it reports its outage")
+            await until(lambda: says in member().waits_for, "the worker reports its outage")
             waits = member()
             assert began <= waits.waits_since <= client.time()[0] - NOTED_S + 1
-            await until(lambda: member().beat > waits.beat + 2, "its heart goes on beating")
+            await until(lambda: member().beat > waits.beat + 2, "the heartbeats continue")
             (event,) = (each for each in read_events(client, crawl.name) if each.kind == "waits")
             assert (event.count, event.about[:20]) == (1, waits.waits_for[:20])
             client.execute_command(*allow)
-            await until(lambda: not member().waits_for, "it has an answer")
-            await until(lambda: "outage" in kinds(), "its end is noted")
+            await until(lambda: not member().waits_for, "the worker has an answer")
+            await until(lambda: "outage" in kinds(), "the journal has the end of the outage")
             assert kinds().count("waits") == 1

@@ -81,7 +81,7 @@ async def beating(frontier: Frontier, worker_id: str) -> AsyncIterator[None]:
 
 
 async def test_a_flush_does_not_wait_for_a_worker_that_died_on_this_machine(crawl: Crawl, dump: Dump) -> None:
-    """Its leases are deleted with the crawl."""
+    """The leases of the dead worker are deleted with the crawl."""
     async with frontier_of(crawl) as frontier:
         await add(frontier, "a", GONE)
         assert (await asyncio.wait_for(flush(frontier, 600), 60)).deleted == Census(waiting=2, in_flight=1)
@@ -91,7 +91,7 @@ async def test_a_flush_does_not_wait_for_a_worker_that_died_on_this_machine(craw
 async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
     crawl: Crawl, dump: Dump, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker elsewhere may only be slow: the wait is logged once, and then the worker counts as dead."""
+    """A worker elsewhere may only be slow, so the flush logs that it waits, and then counts it as dead."""
     caplog.set_level(logging.INFO, "scrapy_dq")
     async with frontier_of(crawl) as frontier:
         await add(frontier, "silent", ELSEWHERE)

@@ -105,7 +105,7 @@ def put(number: int, parent: bytes | None = None) -> Put:
 
 
 async def test_an_exchange_that_was_sent_before_the_horizon_retires_no_put(talk: Talk) -> None:
-    """The answer may come after the horizon: Redis may have been rolled back since it answered."""
+    """The time of sending counts, because Redis may have been rolled back while the answer was on its way."""
     talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += HORIZON_S - 1
@@ -114,7 +114,7 @@ async def test_an_exchange_that_was_sent_before_the_horizon_retires_no_put(talk:
 
 
 async def test_time_alone_retires_no_put(talk: Talk) -> None:
-    """Nor does a refused exchange: the worker was frozen, and Redis was rolled back in that time."""
+    """A refused exchange retires none either: Redis may have been rolled back while the worker was frozen."""
     talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += 100 * HORIZON_S
@@ -122,7 +122,7 @@ async def test_time_alone_retires_no_put(talk: Talk) -> None:
 
 
 async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk: Talk) -> None:
-    """The log does not grow forever."""
+    """Otherwise the log would grow without an end."""
     talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += HORIZON_S
@@ -131,14 +131,14 @@ async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk:
 
 
 async def test_a_put_that_was_already_seen_is_also_stored_again(talk: Talk) -> None:
-    """Redis may forget it after its first worker is gone, and this worker's parent is not run again."""
+    """Redis may forget it after the worker that stored it is gone, and the parent here does not run again."""
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.OK, applied=True, dropped=(0,)))
     assert await talk.stored_again() == [put(1, PARENT)]
 
 
 async def test_a_parentless_put_that_waits_keeps_the_worker_seeding(talk: Talk) -> None:
-    """Only this outbox knows the put: an earlier exchange must not finish the run."""
+    """Only this outbox knows the put, so an earlier exchange must not finish the run."""
     talk.protocol.seeding = 0
     for number in range(MAX_MOVES):
         talk.protocol.outbox.append(put(number, PARENT))
@@ -149,7 +149,7 @@ async def test_a_parentless_put_that_waits_keeps_the_worker_seeding(talk: Talk) 
 
 
 async def test_a_worker_has_not_finished_while_its_outbox_has_moves(talk: Talk) -> None:
-    """An exchange with a part of the outbox finished the run: the rest opens it again."""
+    """An exchange with a part of the outbox has finished the run, and the rest will open it again."""
     talk.protocol.seeding = Seeding.DONE
     for number in range(MAX_MOVES + 1):
         talk.protocol.outbox.append(put(number))
@@ -160,7 +160,7 @@ async def test_a_worker_has_not_finished_while_its_outbox_has_moves(talk: Talk) 
 
 
 async def test_a_rejoin_reports_parentless_puts(talk: Talk) -> None:
-    """It reports waiting puts and puts that Redis may have forgotten; a child comes back with its parent."""
+    """The rejoin reports waiting and logged puts without a parent; a child comes back with its parent."""
     talk.protocol.seeding = Seeding.DONE
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.stored_again()
@@ -192,9 +192,8 @@ async def test_a_worker_has_not_finished_while_start_still_yields(talk: Talk) ->
 async def test_a_start_that_redis_has_forgotten_is_reported(
     talk: Talk, seeding: Seeding, last_seq: int | None, ending: str
 ) -> None:
-    """With a record, the worker was declared dead, and the run finished because an equal start() is complete.
-
-    2**52: the next run has begun, and the records of this one are gone.
+    """If Redis knows the last exchange of the worker, an equal start() has made up for this one.
+    None: Redis has no record of the worker. 2**52: the next run has begun, and the records are gone.
     """
     talk.protocol.seeding = seeding
     talk.rejoined = Rejoined(Status.FINISHED, last_seq=last_seq)
@@ -214,7 +213,7 @@ async def test_a_start_that_redis_has_forgotten_is_reported(
 async def test_the_close_reason_reports_work_left_when_the_next_run_began(
     talk: Talk, seeding: Seeding, census: Census, leased: bool, ending: str
 ) -> None:
-    """An empty exchange learns it: other workers finished the run, or a user changed its number."""
+    """An empty exchange finds a later run: other workers finished this one, or a user changed its number."""
     talk.protocol.seeding = seeding
     leases = (Lease(b"%012d" % 1, 0, b""),) if leased else ()
     await talk.speak(Receipt(Status.OK, applied=True, census=census, leases=leases))
@@ -226,7 +225,7 @@ async def test_the_close_reason_reports_work_left_when_the_next_run_began(
 
 
 async def test_losses_that_an_audit_found_are_not_forgotten(talk: Talk) -> None:
-    """The worker remembers it even if a user deletes the note from Redis."""
+    """The worker remembers the losses even if a user deletes their count from Redis."""
     talk.protocol.seeding = Seeding.DONE
     await talk.speak(Receipt(Status.OK, applied=True, census=Census(waiting=1, gone=2)))
     await talk.speak(Receipt(Status.FINISHED, applied=True, commands=Commands()))
@@ -235,7 +234,7 @@ async def test_losses_that_an_audit_found_are_not_forgotten(talk: Talk) -> None:
 
 
 async def test_a_buffered_lease_that_was_reclaimed_is_not_handed_out(talk: Talk) -> None:
-    """It was reclaimed, and another worker may be working on it."""
+    """Another worker may be working on the reclaimed entry."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     assert talk.protocol.leases.buffered == 1
     await talk.stored_again()
@@ -258,7 +257,7 @@ async def test_an_exchange_counts_the_leases_from_before_its_moves(talk: Talk) -
 async def test_a_worker_whose_moves_meet_a_finished_run_rejoins_with_them(
     talk: Talk,
 ) -> None:
-    """The moves were not applied: only the rejoin shows whether the run is over for them."""
+    """The moves were not applied, and only the rejoin shows whether the run is over for them."""
     talk.protocol.seeding = Seeding.DONE
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.FINISHED))
@@ -269,7 +268,7 @@ async def test_a_worker_whose_moves_meet_a_finished_run_rejoins_with_them(
 
 
 async def test_a_put_during_the_report_of_the_end_gets_a_new_exchange_number(talk: Talk) -> None:
-    """Redis stored the number of the exchange under way: with that number, the put would be a repeat."""
+    """Redis stored the number of the exchange under way, so with that number the put would be a repeat."""
     talk.meanwhile = lambda: talk.protocol.outbox.append(put(len(talk.numbers)))
     await talk.speak(Receipt(Status.FINISHED, commands=Commands()))
     assert not talk.protocol.finished
@@ -286,14 +285,14 @@ async def test_a_finished_run_serves_nothing(talk: Talk) -> None:
 async def test_a_listening_worker_takes_no_part_in_a_run_that_others_finished(
     talk: Talk,
 ) -> None:
-    """It was away, or the run would still be open; no worker claims start payloads in a finished run."""
+    """Had it not been away, the run would be open. No worker claims start payloads in a finished run."""
     talk.protocol.seeding, talk.protocol.listening = 0, True
     await talk.speak(Receipt(Status.FINISHED))
     assert talk.protocol.over
 
 
 async def test_a_buffer_that_outlived_its_run_is_not_handed_out(talk: Talk) -> None:
-    """The run was finished, so other workers did the buffered entries."""
+    """The run was finished, so other workers have done the buffered entries."""
     await talk.speak(Receipt(Status.OK, applied=True, leases=(Lease(b"%012d" % 1, 0, b""),)))
     await talk.speak(Receipt(Status.FINISHED, commands=Commands()))
     assert talk.protocol.finished
@@ -307,7 +306,7 @@ TOLD = [1, b"a.com", b"%012d" % 1]
 
 
 async def test_a_note_is_reported_once_and_with_its_age(talk: Talk) -> None:
-    """Clocks of two hosts are never compared: a note has the time since its event, or until it."""
+    """Clocks of two hosts are never compared, so a note has the time since a sending or until an end."""
     talk.protocol.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
     await talk.speak()
     await talk.speak()
@@ -355,7 +354,7 @@ async def test_buffered_leases_of_a_blocked_partition_are_given_back(talk: Talk)
 async def test_a_wrong_start_key_is_reported_once_until_it_changes(
     talk: Talk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is reported again if it was repaired in between."""
+    """A key that was repaired and is wrong again is reported again."""
     for wrong in ("one", "one", "two", "", "two", "two"):
         await talk.speak(Receipt(Status.OK, applied=True, wrong_key=wrong))
     assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["one", "two", "two"]

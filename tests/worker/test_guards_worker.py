@@ -38,7 +38,7 @@ def put(number: int) -> Put:
 def test_a_spill_folder_that_may_be_in_use_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    """Its owner may be about to lock it; folders of other users are left alone."""
+    """The owner of a new folder may be about to lock it; folders of other users are left alone."""
     folder = tmp_path / (spill.PREFIX + "other")
     folder.mkdir()
     if whose == "another user's":
@@ -53,7 +53,7 @@ def test_a_spill_folder_that_may_be_in_use_is_kept(
 
 
 def test_a_granted_lease_that_is_already_settled_is_not_started() -> None:
-    """Its work is done and its ack is in the outbox."""
+    """The work of the entry is done, and its ack is in the outbox."""
     leases = Leases(lambda partition: 1)
     leases.grant(Lease(entry_id(1), 0, b""))
     assert leases.take(0) is not None
@@ -63,7 +63,7 @@ def test_a_granted_lease_that_is_already_settled_is_not_started() -> None:
 
 
 class Beating:
-    """A frontier with the test's heartbeats: `silent` never moves, and one look of many fails."""
+    """A frontier that answers beats: worker "silent" never beats, and the beat number `fails_at` fails."""
 
     def __init__(self) -> None:
         self.client = AsyncMock()
@@ -82,7 +82,7 @@ class Beating:
 
 
 async def test_a_heartbeat_survives_unexpected_errors(caplog: pytest.LogCaptureFixture) -> None:
-    """Without its thread the worker would be fenced again and again; a failed look counts as missed."""
+    """If the thread ended, the worker would be fenced again and again. A failed look counts as missed."""
     frontier = Beating()
     observed: list[tuple[list[str], list[str]]] = []
     heartbeat = Heartbeat(ttl_s=0.06)
@@ -94,9 +94,9 @@ async def test_a_heartbeat_survives_unexpected_errors(caplog: pytest.LogCaptureF
         observed=lambda silent, dead: observed.append((silent, dead)),
     ).start("own", "epoch")
     try:
-        await until(lambda: observed and observed[-1][1], "the silent one is dead")
+        await until(lambda: observed and observed[-1][1], "the silent worker is dead")
         frontier.fails_at, before = frontier.looks + 3, len(observed)
-        await until(lambda: any(not dead for _, dead in observed[before:]), "it has grace again")
+        await until(lambda: any(not dead for _, dead in observed[before:]), "the worker has grace again")
     finally:
         heartbeat.stop()
     assert ["Unexpected error in the heartbeat" in record.getMessage() for record in caplog.records] == [
@@ -135,13 +135,13 @@ async def test_exchanges_continue_after_an_unexpected_error(
 async def test_a_worker_that_stops_in_the_middle_of_start_leaves_the_run_open(
     crawl: Crawl, state: Callable[[], dict[str, Any]]
 ) -> None:
-    """Its last ack is in the outbox and nothing waits, but its start() would have yielded more."""
+    """The worker's last ack is in the outbox and nothing waits, but its start() would have yielded more."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         engine.may_end.clear()
         engine.put(0)
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.held, "it works")
+        await until(lambda: engine.held, "the entry is in work")
         running.cancel()
         for held in engine.held:
             engine.worker.ack(held)
@@ -152,7 +152,7 @@ async def test_a_worker_that_stops_in_the_middle_of_start_leaves_the_run_open(
 async def test_a_worker_that_died_on_this_machine_is_reclaimed_before_the_crawl_continues(
     crawl: Crawl, state: Callable[[], dict[str, Any]]
 ) -> None:
-    """A supervisor starts the next process at once: it finds the leases of the last one in the backlog."""
+    """A supervisor starts the next process at once. It finds the leases of the last one in the backlog."""
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     async with Engine(crawl, join=False) as engine:
         await engine.frontier.join("gone", gone, "epoch", IDENTITY)
@@ -161,7 +161,7 @@ async def test_a_worker_that_died_on_this_machine_is_reclaimed_before_the_crawl_
 
 
 async def test_a_start_in_place_of_a_dead_worker_begins_later(crawl: Crawl) -> None:
-    """DQ_SEED_ONCE = False: its start() makes up for the killed worker's start()."""
+    """With DQ_SEED_ONCE = False, its start() makes up for the interrupted start() of the killed worker."""
     own = replace(IDENTITY, starts="*args")
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     async with Engine(crawl, join=False, identity=own) as engine:

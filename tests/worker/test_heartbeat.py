@@ -40,7 +40,7 @@ class Watch:
 
 
 def test_a_counter_that_stands_still_for_the_ttl_is_dead() -> None:
-    """It is silent from the second look on, and dead when the looks span the TTL; a moving one is neither."""
+    """The worker is silent from the second look on, and dead once the looks span the TTL."""
     watch = Watch()
     answers = [watch.look(a=7, b=number) for number in range(8)]
     assert answers[0] == ([], [])
@@ -49,7 +49,7 @@ def test_a_counter_that_stands_still_for_the_ttl_is_dead() -> None:
 
 
 def test_a_slow_worker_is_not_declared_dead() -> None:
-    """Slow is not dead."""
+    """A counter that moves before the TTL has passed starts the observation again."""
     watch = Watch()
     for beat in (1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2):
         assert watch.look(a=beat)[1] == []
@@ -57,7 +57,7 @@ def test_a_slow_worker_is_not_declared_dead() -> None:
 
 
 def test_a_counter_that_went_back_counts_as_a_beat() -> None:
-    """Redis was rolled back: the observation starts again from there."""
+    """After a roll-back of Redis, the observation starts again from the lower count."""
     watch = Watch()
     for _ in range(6):
         watch.look(a=9)
@@ -65,7 +65,7 @@ def test_a_counter_that_went_back_counts_as_a_beat() -> None:
 
 
 def test_an_observer_that_was_frozen_declares_no_worker_dead() -> None:
-    """If this process or Redis was frozen for an hour, so were others perhaps: a gap counts as two looks."""
+    """A gap of an hour counts as two looks, because Redis or other workers may have been frozen as well."""
     watch = Watch()
     for _ in range(4):
         assert watch.look(a=1)[1] == []
@@ -81,7 +81,7 @@ def test_a_worker_is_declared_dead_after_three_looks_at_the_earliest() -> None:
 
 
 def test_a_failed_look_gives_all_workers_a_full_span_of_grace() -> None:
-    """A Redis that was away received no beats either."""
+    """While Redis was away, it received no beats of any worker."""
     watch = Watch()
     for _ in range(6):
         watch.look(a=1)
@@ -91,7 +91,7 @@ def test_a_failed_look_gives_all_workers_a_full_span_of_grace() -> None:
 
 
 def test_a_worker_that_left_is_forgotten() -> None:
-    """It is not silent, and if its counter comes back, the observation starts again."""
+    """A worker without a counter is not silent. If its counter comes back, the observation starts again."""
     watch = Watch()
     for _ in range(5):
         watch.look(a=1, b=1)
@@ -149,7 +149,7 @@ def beats_of(client: object, crawl: Crawl) -> Callable[[str], int]:
 async def test_a_heartbeat_continues_while_the_loop_is_blocked(
     crawl: Crawl, beats_of: Callable[[str], int]
 ) -> None:
-    """A worker with a slow callback does not count as dead: the thread has its own connection."""
+    """A worker with a slow callback does not count as dead, because the thread has its own connection."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
@@ -161,19 +161,19 @@ async def test_a_heartbeat_continues_while_the_loop_is_blocked(
 
 
 async def test_each_beat_reports_the_number_of_commands(crawl: Crawl, client: redis.Redis) -> None:
-    """One report is not enough: the answer of an exchange under way would make the worker forget it."""
+    """One report is not enough, because an exchange under way may end the wait without the command."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
             beats.pulse.start("a", joined.epoch)
             steer(client, crawl.name, Command.PAUSE)
-            await until(lambda: beats.told.count(1) >= 3, "it was told three times")
+            await until(lambda: beats.told.count(1) >= 3, "the number was reported three times")
 
 
 async def test_a_heartbeat_stops_while_the_loop_is_blocked_for_too_long(
     crawl: Crawl, beats_of: Callable[[str], int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A hanging worker must lose its leases: one warning per stall; it beats again when the loop runs."""
+    """A hanging worker must lose its leases. Each stall causes one warning, and then the beats continue."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         await engine.frontier.join("silent", {}, "epoch", IDENTITY)
@@ -182,7 +182,7 @@ async def test_a_heartbeat_stops_while_the_loop_is_blocked_for_too_long(
             beats.heartbeat.stall_timeout_s = 1.0
             beats.pulse.start("a", joined.epoch)
             for stall in (1, 2):
-                await until(lambda: any(dead for _, dead in beats.observed), "it looks at others")
+                await until(lambda: any(dead for _, dead in beats.observed), "the silent worker is dead")
                 wait_until(lambda: len(caplog.records) == stall, "the stall is warned about", 5)  # noqa: B023
                 stopped_at = beats_of("a")
                 began = asyncio.get_running_loop().time()
@@ -190,10 +190,10 @@ async def test_a_heartbeat_stops_while_the_loop_is_blocked_for_too_long(
                 assert beats_of("a") == stopped_at
                 await asyncio.sleep(0)  # the observation before the stall waits in the loop
                 beats.observed.clear()
-                # Grace for others: a worker seen before the stall is not dead at the first look after it.
-                await until(lambda: beats.observed, "it looks again")
+                # A worker that was silent before the stall is not dead at the first look after it.
+                await until(lambda: beats.observed, "a look after the stall")
                 assert beats.observed[0] == (["silent"], [])
-                await until(lambda: beats_of("a") > stopped_at, "it beats again")  # noqa: B023
+                await until(lambda: beats_of("a") > stopped_at, "the beats continue")  # noqa: B023
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert "this worker stops its heartbeat" in caplog.records[0].getMessage()
 
@@ -201,7 +201,7 @@ async def test_a_heartbeat_stops_while_the_loop_is_blocked_for_too_long(
 async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop finds the answer and the timeout at once, before the thread has looked again."""
+    """The loop finds the answer and the timeout at the same moment, before the thread has looked again."""
     monkeypatch.setattr("scrapy_dq.frontier.worker.heartbeat.LONGEST_INTERVAL_S", 60.0)
     proxy.set_delay(0.02)
     async with Engine(crawl, url=proxy.url, ttl_s=600.0, timeout_s=2.0) as engine:
@@ -219,23 +219,23 @@ async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
 async def test_a_heartbeat_reports_other_workers_but_not_its_own(
     crawl: Crawl, beats_of: Callable[[str], int]
 ) -> None:
-    """It calls back on the loop. After a rejoin, its former id counts as another worker."""
+    """The heartbeat calls back on the loop. After a rejoin, the former id counts as another worker."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
             beats.pulse.start("a", joined.epoch)
-            await until(lambda: beats_of("a") >= 10, "it beats")
+            await until(lambda: beats_of("a") >= 10, "the worker beats")
             assert not beats.observed
             await engine.frontier.join("b", {}, "epoch", IDENTITY)
             beats.pulse.start("b", joined.epoch)
-            await until(lambda: beats.observed and beats.observed[-1][1], "its former self is dead")
+            await until(lambda: beats.observed and beats.observed[-1][1], "the former id is dead")
             assert all(silent == ["a"] for silent, _ in beats.observed)
             assert -threading.get_ident() in beats.threads
             assert beats_of("b") > 0
 
 
 async def test_a_heartbeat_ends_when_its_loop_is_closed(crawl: Crawl) -> None:
-    """A process that forgot to stop it does not keep beating for a dead loop."""
+    """If a process does not stop the heartbeat, its thread must not beat for a dead loop."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         beats = Beats(engine)
@@ -280,7 +280,7 @@ async def test_a_shard_that_hangs_delays_the_beats_of_no_other() -> None:
     for each in frontiers:
         pulse = Pulse(heartbeat, cast("Any", each), Mock(), outage=Outage(), observed=lambda *_: None)
         pulse.start("own", "epoch")
-    await until(lambda: frontiers[1].beats > 5 and frontiers[3].beats > 5, "they beat")
+    await until(lambda: frontiers[1].beats > 5 and frontiers[3].beats > 5, "the answering shards get beats")
     assert [frontiers[0].beats, frontiers[2].beats] == [1, 1]
     assert threading.active_count() == before + 1
     heartbeat.stop()
@@ -309,7 +309,7 @@ def pulse_of(heartbeat: Heartbeat, shard: int) -> Pulse:
 async def test_a_worker_without_exchanges_stops_its_heartbeat(
     unanswered: tuple[float, float] | None, passes_since: float | None, cut_off: bool
 ) -> None:
-    """It stops if exchanges failed for longer than the TTL and heartbeats passed for as long."""
+    """The heartbeat stops if exchanges failed for longer than the TTL and heartbeats passed for as long."""
     pulse = pulse_of(Heartbeat(ttl_s=30), 0)
     pulse.beat = AsyncMock()  # type: ignore[method-assign]
     pulse._outage.unanswered, pulse._passes_since = unanswered, passes_since
@@ -321,7 +321,7 @@ async def test_a_worker_without_exchanges_stops_its_heartbeat(
 
 
 def test_a_refusal_counts_as_an_answer() -> None:
-    """A full Redis refuses all workers: none of them could do the work of another one."""
+    """A full Redis refuses all workers, so no other worker could do the work."""
     outage = Outage()
     outage.began(FrontierUnavailable("no answer"))
     outage.began(FrontierUnavailable("no answer"))
@@ -332,7 +332,7 @@ def test_a_refusal_counts_as_an_answer() -> None:
 
 
 def test_shards_other_than_home_get_fewer_beats() -> None:
-    """They get six beats per TTL or one per 5 s, not all at once; home, which has the commands, gets all."""
+    """They get six beats per TTL or one per 5 s, at different moments. Home has the commands and gets all."""
     heartbeat = Heartbeat(ttl_s=30)
     pulses = [pulse_of(heartbeat, shard) for shard in range(12)]
     heartbeat._pulses = pulses
@@ -356,7 +356,7 @@ def test_with_many_members_not_every_beat_reads_all_heartbeats() -> None:
 
 
 async def test_a_beat_that_reads_no_heartbeats_still_counts(crawl: Crawl) -> None:
-    """It declares no worker dead, although it sees no heartbeats."""
+    """Such a beat returns no heartbeats, but increments the worker's own."""
     async with Engine(crawl) as worker:
         epoch, own = worker.worker.epoch, worker.worker.id
         frontier = worker.worker.parts[0].frontier

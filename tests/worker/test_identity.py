@@ -68,7 +68,7 @@ def test_a_killed_process_is_dead_even_as_a_zombie(start_child: Child) -> None:
 
 
 def test_a_pid_that_was_given_to_another_process_is_known_by_its_start() -> None:
-    """The worker is dead although a process has its pid."""
+    """The worker is dead although another process has its pid."""
     own = own_identity()
     assert certainly_dead(own | {"pid_start": str(int(own["pid_start"]) - 1)}, own)
     assert certainly_dead(own | {"pid_start": ""}, own)
@@ -99,7 +99,7 @@ def _stat(pid: int) -> str:
 
 
 def test_a_process_that_proc_hides_from_us_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With /proc mounted hidepid, another user's live worker is invisible: only the TTL decides."""
+    """With /proc mounted hidepid, another user's live worker is invisible, so only the TTL decides."""
     own = own_identity()
     monkeypatch.setattr(identity_module, "_stat", lambda pid: [])
     assert not certainly_dead(own, own)

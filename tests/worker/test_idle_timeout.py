@@ -83,7 +83,7 @@ def test_listening_ends_after_a_long_enough_idle_time(play: Any) -> None:
 
 @pytest.mark.parametrize("patience_s", [0.0, float("inf")])
 def test_listening_never_begins_with_0_and_never_ends_with_infinity(patience_s: float, play: Any) -> None:
-    """0: closes at once, as plain Scrapy. inf: stays open forever."""
+    """With 0, the worker closes as plain Scrapy does. With infinity, it stays open without an end."""
 
     async def scenario(worker: Any, listening: IdleTimeout) -> None:
         assert listening.on == bool(patience_s)
@@ -94,7 +94,7 @@ def test_listening_never_begins_with_0_and_never_ends_with_infinity(patience_s: 
 
 
 def test_work_of_other_workers_restarts_the_wait(play: Any) -> None:
-    """Another worker crawled a page between two looks: the wait starts again at that moment."""
+    """Another worker has crawled a page between two looks, so the wait starts again."""
 
     async def scenario(worker: Any, listening: IdleTimeout) -> None:
         listening.idle()
@@ -129,7 +129,7 @@ OBSTACLES: dict[str, dict[str, Any]] = {
 def test_an_outage_or_a_pause_does_not_count_as_idle_time(
     monkeypatch: pytest.MonkeyPatch, play: Any, obstacle: str
 ) -> None:
-    """The worker cannot see or take new payloads: the wait begins when the obstacle is gone."""
+    """During the obstacle the worker cannot see or take new payloads, so the wait begins afterwards."""
     monkeypatch.setattr(module, "SILENT_S", 0.03)
 
     async def scenario(worker: Any, listening: IdleTimeout) -> None:

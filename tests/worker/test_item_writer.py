@@ -48,7 +48,7 @@ class Writer(ItemWriter):
         await until(lambda: self._outage._tries >= times, f"{times} tries have failed")
 
     def _note_given_up(self) -> str:
-        assert self.counts["failed"] == 0, "items failed before it was said that they will"
+        assert self.counts["failed"] == 0, "items failed before the writer announced it"
         self.gave_up += 1
         return "That is all."
 
@@ -104,7 +104,7 @@ async def test_items_are_stored_in_their_order_in_few_trips(
 
 
 async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: Stored) -> None:
-    """Large items go one by one: a command holds Redis while it runs. One larger than a batch goes alone."""
+    """A long command blocks Redis, so large items go one by one, and one larger than a batch goes alone."""
     items = ["x" * (MAX_BYTES // 2 + 1)] * 3 + ["y" * (MAX_BYTES + 1)]
     async with writing(proxy.url) as writer:
         await asyncio.gather(*write(writer, key, *items))
@@ -117,7 +117,7 @@ async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: 
 async def test_an_outage_loses_no_item_and_no_order(
     proxy: RedisProxy, key: str, stored: Stored, caplog: pytest.LogCaptureFixture, away: str, kind: str
 ) -> None:
-    """Items from before, during and after it keep their order; one warning, and one line at the end."""
+    """Items from before, during and after the outage keep their order. It logs one warning, and its end."""
     caplog.set_level(logging.INFO)
     async with writing(proxy.url, kind) as writer:
         await asyncio.gather(*write(writer, key, "a", "b"))
@@ -142,7 +142,7 @@ async def test_an_outage_loses_no_item_and_no_order(
 async def test_a_lost_reply_may_double_a_batch_and_loses_nothing(
     proxy: RedisProxy, key: str, stored: Stored, kind: str
 ) -> None:
-    """Delivery is at least once and in order: the whole batch is stored twice."""
+    """Delivery is at least once and in order, so the whole batch may be stored twice."""
     async with writing(proxy.url, kind) as writer:
         await asyncio.gather(*write(writer, key, "a"))
         proxy.cut_next_reply("RPUSH" if kind == "list" else "EVAL")
@@ -176,7 +176,7 @@ async def test_a_key_of_a_wrong_type_fails_only_its_own_items(
     caplog: pytest.LogCaptureFixture,
     kind: str,
 ) -> None:
-    """One ERROR line names the key and the setting; items for other keys are stored; so are later ones."""
+    """One ERROR line names key and setting. Items for other keys and later items for this one are stored."""
     other = key + ":other"
     client.set(key, "mine")
     async with writing(proxy.url, kind) as writer:
@@ -201,7 +201,7 @@ async def test_items_fail_if_the_user_may_not_write_to_their_key(
     crawl_name: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """NOPERM is no outage, since it would not end. Permitted items are stored, with the ACL of the docs."""
+    """NOPERM is no outage, because it would not end. With the rights in the docs, items are stored."""
     grants = ("+@connection", "+@read", "+@write", "+@scripting", "+time", "+info")
     client.execute_command("ACL", "SETUSER", crawl_name, "on", ">pw", f"~{key}", *grants)
     try:
@@ -210,7 +210,7 @@ async def test_items_fail_if_the_user_may_not_write_to_their_key(
             async with writing(url, kind) as writer:
                 may_not = write(writer, key + ":other", "a")
                 may = write(writer, key, "b")
-                await until(lambda may_not=may_not, may=may: may[0].done() and may_not[0].done(), "both end")
+                await until(lambda may_not=may_not, may=may: may[0].done() and may_not[0].done(), "the ends")
                 assert may[0].exception() is None
                 with pytest.raises(ItemNotStored, match=r"(?i)perm"):
                     may_not[0].result()
@@ -237,7 +237,7 @@ async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
         assert quick_s < 0.5 + 3 * LOOK_S + 0.3
         assert (writer.gave_up, writer.counts["failed"]) == (1, 3)
         proxy.pass_through()
-        await asyncio.gather(*write(writer, key, "b"))  # Redis is back: a late page is no reason to fail
+        await asyncio.gather(*write(writer, key, "b"))  # Redis is back, so items of late pages are stored
     [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "3 items are not stored. That is all." in line
 
@@ -268,7 +268,7 @@ async def test_a_large_item_that_redis_never_accepts_fails_alone(proxy: RedisPro
 async def test_an_unexpected_error_fails_only_its_batch(
     proxy: RedisProxy, key: str, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the coroutine every page with an item would hang forever."""
+    """If the error ended the writer's coroutine, every page with an item would hang."""
     async with writing(proxy.url) as writer:
         with monkeypatch.context() as patch:
             patch.setattr(writer, "_add", lambda *args: 1 / 0)
@@ -291,7 +291,7 @@ async def test_items_that_redis_forgot_are_written_again(
     caplog: pytest.LogCaptureFixture,
     ends: str,
 ) -> None:
-    """Redis was rolled back and the page of an item may be done: the item is stored again, once."""
+    """Redis was rolled back and the page of an item may be done, so the item is stored again, once."""
     async with writing(proxy.url) as writer:
         await asyncio.gather(*write(writer, key, "a", "b"))
         mark = mark_of(client)
@@ -303,12 +303,12 @@ async def test_items_that_redis_forgot_are_written_again(
         if ends == "by the next item":
             await asyncio.gather(*write(writer, key, "e"))
         if ends != "as it closes":
-            await until(lambda: "d" in stored(), "it is written again")
+            await until(lambda: "d" in stored(), "the items are written again")
     assert sorted(stored()) == [*"abcd", *("e" if ends == "by the next item" else "")]
     assert stored()[-2:] == ["c", "d"]
     assert messages(caplog) == ["Redis was rolled back: 2 items that it had are written again"]
     assert writer.counts["stored"] == len(stored())
-    assert not client.exists(mark), "nothing is left behind"
+    assert not client.exists(mark), "the mark still exists"
 
 
 async def test_a_lost_reply_does_not_hide_a_roll_back(
@@ -356,7 +356,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_the_log_of_items_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes and DQ_ROLLBACK_HORIZON bound it: older items are not written again."""
+    """A number of bytes and DQ_ROLLBACK_HORIZON bound the log; older items are not written again."""
     monkeypatch.setattr(replay_log, "LOG_LIMIT_BYTES", 10)
     pipe: Any = SimpleNamespace(eval=lambda *_: None)
     for horizon_s, kept in ((60.0, [("k", b"4444"), ("k", b"5555")]), (0.0, [])):

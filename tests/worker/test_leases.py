@@ -82,7 +82,7 @@ def test_leases_with_sending_times_keep_their_order(held: Held) -> None:
 
 
 def test_a_lease_is_unsent_from_its_hand_out_until_its_request_is_sent(held: Held) -> None:
-    """It keeps its room in that time. A lease without a time of sending is never unsent."""
+    """In that time the lease keeps its room. A lease without a time of sending is never unsent."""
     [timed], [other] = held.stint(A, NOW), held.fill(B)
     assert not held.is_unsent(timed)
     assert set(held.ids(2)) == {timed, other}
@@ -124,7 +124,7 @@ def test_a_partition_without_room_is_skipped(held: Held) -> None:
 
 
 def test_a_downloaded_page_makes_room_before_it_is_done(held: Held) -> None:
-    """Its callback and pipelines may take long; no slot stays idle for them. A download counts once."""
+    """Callback and pipelines may take long, so the slot is free before they end. A download counts once."""
     held.fill(A, A, A)
     held.slots = {A: 1}
     [one] = held.ids(1)
@@ -153,7 +153,7 @@ def test_a_lease_is_not_handed_out_before_its_time(held: Held) -> None:
 
 
 def test_the_next_lease_of_a_stint_waits_until_the_previous_one_is_sent(held: Held) -> None:
-    """A middleware may hold the first request back: both would be sent together."""
+    """If a middleware holds the first request back, both requests must not be sent together."""
     one, two = held.stint(A, NOW, NOW + 1)
     assert held.ids(1) == [one]
     assert held.take(NOW + 5) is None
@@ -163,7 +163,7 @@ def test_the_next_lease_of_a_stint_waits_until_the_previous_one_is_sent(held: He
 
 
 def test_a_late_request_shifts_the_rest_of_its_stint(held: Held) -> None:
-    """All later leases of the stint shift by the delay, so the gaps stay; other partitions do not shift."""
+    """All later leases of the partition shift by the delay, so the gaps stay; other partitions do not."""
     one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
     [other] = held.stint(B, NOW + 1)
     assert held.ids(1, NOW + 0.25) == [one]
@@ -177,7 +177,7 @@ def test_a_late_request_shifts_the_rest_of_its_stint(held: Held) -> None:
 
 
 def test_the_next_lease_of_a_stint_takes_the_place_of_one_that_is_never_sent(held: Held) -> None:
-    """The later leases keep their distance from it."""
+    """The later leases keep their distance from the lease that takes the place."""
     one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
     assert held.ids(1) == [one]
     assert held.sent(one, None) == A
@@ -188,7 +188,7 @@ def test_the_next_lease_of_a_stint_takes_the_place_of_one_that_is_never_sent(hel
 
 
 def test_a_lease_that_ends_without_being_sent_delays_no_other(held: Held) -> None:
-    """A middleware answered it from a cache, or dropped it."""
+    """A middleware answered the request from a cache, or dropped it."""
     one, two = held.stint(A, NOW, NOW + 1)
     assert held.ids(1) == [one]
     held.settle(Ack(one))
@@ -213,7 +213,7 @@ def test_a_partition_is_withdrawn_only_from_the_buffer(held: Held) -> None:
 
 
 def test_here_counts_the_held_leases_and_the_free_slots(held: Held) -> None:
-    """It counts leases in work and in the buffer by partition, and the free slots for more."""
+    """`here` has, by partition, the leases in work and in the buffer, and the free slots for more."""
     held.fill(A, A, A, B, B)
     held.slots = {A: 10, B: 10}
     assert held.here(0) == {A: (3, 7), B: (2, 8)}
@@ -262,7 +262,7 @@ def test_leases_kept_by_a_rejoin_keep_their_order_and_times(held: Held) -> None:
 
 
 def test_a_lease_that_waits_already_is_not_added_again(held: Held) -> None:
-    """A stored answer may name it several times; after a release or a confirmed end it may come again."""
+    """Repeated answers may name a lease again; after a release or a confirmed end it may be granted again."""
     lease = Lease(b"%012d" % 1, 0, b"", A)
     for _ in range(3):
         held.grant(lease)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_long_pauses")
 
 @pytest.mark.parametrize("learns", ["before its ack", "by its ack"])
 async def test_a_fenced_worker_keeps_only_its_own_leases(crawl: Crawl, state: State, learns: str) -> None:
-    """It rejoins under a new id; its ack of a lease that went to another worker settles nothing there."""
+    """The worker rejoins under a new id. Its ack of a lease that went to another worker settles nothing."""
     crawl.size = 1
     async with Engine(crawl) as frozen, Engine(crawl, concurrency=0) as other:
         frozen.may_end.clear()
@@ -33,13 +33,13 @@ async def test_a_fenced_worker_keeps_only_its_own_leases(crawl: Crawl, state: St
         await fence_and_drain(other, old_id)
         if learns == "by its ack":
             frozen.may_end.set()
-        await until(lambda: frozen.counts["rejoin"], "it rejoined")
+        await until(lambda: frozen.counts["rejoin"], "the worker rejoined")
         assert frozen.worker.id != old_id
         other.slots = other.capacity = 4
         other.take()
-        await until(lambda: other.works, "the other works at the entry")
+        await until(lambda: other.works, "the other worker has the entry")
         frozen.may_end.set()
-        await until(lambda: crawl.done[0] == 1, "the first one's work is done")
+        await until(lambda: crawl.done[0] == 1, "the first worker's work is done")
         await next_exchange(frozen)
         await next_exchange(frozen)
         assert set(entries(state(), other.worker.id)) == {0}
@@ -54,10 +54,10 @@ async def test_a_fenced_worker_keeps_only_its_own_leases(crawl: Crawl, state: St
 async def test_a_worker_that_was_away_until_the_next_run_began_ends(
     crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, start: str, late: str
 ) -> None:
-    """It was declared dead and others did its work: it stores nothing more, logs this and ends.
+    """The worker was declared dead and others did its work. It stores nothing more, logs this and ends.
 
-    Other workers found the requests of its pages again; its requests without a parent are lost. The reason
-    is not `finished`: once the next run has begun, nothing shows how the previous one ended.
+    Other workers found the requests of its pages again; its requests without a parent are lost. The close
+    reason is not `finished`: once the next run has begun, nothing shows how the previous one ended.
     """
     caplog.set_level(logging.INFO)
     crawl.size = 2
@@ -66,7 +66,7 @@ async def test_a_worker_that_was_away_until_the_next_run_began_ends(
         away.put(0)
         away.worker.seeded(failed=start == "failed")
         running = asyncio.ensure_future(away.run())
-        await until(lambda: away.worker.census.in_flight == 2, "it works, and knows of two in flight")
+        await until(lambda: away.worker.census.in_flight == 2, "the entry is in work, and two are in flight")
         proxy.refuse()
         async with Engine(crawl) as other:
             await fence_and_drain(other, away.worker.id)
@@ -94,13 +94,13 @@ async def test_a_worker_that_was_away_until_the_next_run_began_ends(
 async def test_a_worker_that_is_no_longer_known_does_not_report_finished(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture, horizon_s: float
 ) -> None:
-    """Other workers declared it gone and cleared the run: whether all its puts were done is unknown."""
+    """Others declared it dead and cleared the run, so it cannot know whether all its puts were done."""
     crawl.size = 1
     async with Engine(crawl, url=proxy.url, rollback_horizon_s=horizon_s) as away:
         away.may_end.clear()
         away.seed()
         running = asyncio.ensure_future(away.run())
-        await until(lambda: away.worker.census.in_flight == 1, "it works")
+        await until(lambda: away.worker.census.in_flight == 1, "the entry is in work")
         while horizon_s < 1 and away.worker.parts[0].protocol.log.parentless:
             await next_exchange(away)
         proxy.refuse()
@@ -119,17 +119,17 @@ async def test_a_worker_that_is_no_longer_known_does_not_report_finished(
 async def test_a_granted_entry_that_is_already_in_progress_is_not_started_again(
     crawl: Crawl, state: State
 ) -> None:
-    """Its lease was reclaimed and comes back to this worker: it is not started twice, and its ack counts."""
+    """Its lease was reclaimed and comes back to the same worker, which must not start it twice."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         engine.may_end.clear()
         engine.seed()
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.works, "it works")
+        await until(lambda: engine.works, "the entry is in work")
         await fence_and_drain(engine, engine.worker.id)
-        await until(lambda: engine.counts["rejoin"], "it rejoined")
-        engine.take()  # hungry: it takes any waiting entry
-        await until(lambda: set(entries(state(), engine.worker.id)) == {0}, "the entry is its own again")
+        await until(lambda: engine.counts["rejoin"], "the worker rejoined")
+        engine.take()  # the engine is hungry, so the worker takes any waiting entry
+        await until(lambda: set(entries(state(), engine.worker.id)) == {0}, "the worker has the entry again")
         await asyncio.sleep(0.05)
         engine.take()
         assert len(engine.works) == 1
@@ -142,7 +142,7 @@ async def test_a_granted_entry_that_is_already_in_progress_is_not_started_again(
 async def test_leases_released_during_a_rejoin_are_given_back(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
-    """A pause comes during the rejoin, which kept the buffer: the release must follow the rejoin."""
+    """The engine pauses during a rejoin that keeps the buffer, so the release must follow the rejoin."""
     crawl.fan_out = crawl.size
     async with Engine(crawl, url=proxy.url, concurrency=2) as engine:
         engine.may_end.clear()
@@ -152,9 +152,9 @@ async def test_leases_released_during_a_rejoin_are_given_back(
         await until(lambda: len(entries(state(), engine.worker.id)) >= 8, "leases are buffered")
         fault = proxy.cut_next_reply(containing=call_of("rejoin"))
         put_out_of_step(engine, client)
-        await until(lambda: fault.fired, "it rejoins, and does not know it")
+        await until(lambda: fault.fired, "the answer to the rejoin is lost")
         engine.capacity = 0
-        await until(lambda: engine.counts["rejoin"], "it knows it")
+        await until(lambda: engine.counts["rejoin"], "the rejoin is answered")
         await until(lambda: len(entries(state(), engine.worker.id)) == 2, "the buffer is given back")
         await until(lambda: engine.held == held_by(state(), engine.worker.id), "the answer is read")
         engine.capacity = 2
@@ -166,13 +166,13 @@ async def test_leases_released_during_a_rejoin_are_given_back(
 async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
-    """The repeated rejoin does not report the put and gets FINISHED; a second rejoin reports it."""
+    """The repeat of the rejoin does not report the put and gets FINISHED; a second rejoin reports it."""
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed()
         await engine.run()
         fault = proxy.cut_next_reply(containing=call_of("rejoin"))
         put_out_of_step(engine, client)
-        await until(lambda: fault.fired, "it rejoins, and does not know the answer")
+        await until(lambda: fault.fired, "the answer to the rejoin is lost")
         assert engine.put(1000)
         await engine.run()
         assert crawl.done == crawl.once | {1000: 1}
@@ -191,7 +191,7 @@ async def test_a_put_that_redis_forgot_is_stored_again_by_its_process(
         if forgotten == "a child":
             engine.put(0)
         else:
-            engine.slots = 0  # once it is at work here, it is not forgotten
+            engine.slots = 0  # an entry that is in work here would not be forgotten
         running = asyncio.ensure_future(engine.run())
         await until(lambda: len(engine.works) == engine.slots, "the parent is at work")
         await next_exchange(engine)
@@ -200,9 +200,9 @@ async def test_a_put_that_redis_forgot_is_stored_again_by_its_process(
         if forgotten == "a seed":
             engine.put(0)
         engine.may_put.set()
-        await until(lambda: engine.counts[Put] > stored_before, "it is confirmed")
+        await until(lambda: engine.counts[Put] > stored_before, "the put is confirmed")
         stored.roll_back(client, crawl.name, snapshot)
-        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        await until(lambda: engine.counts["rejoin"], "the worker rejoined")
         engine.slots = 1
         engine.take()
         engine.worker.seeded()
@@ -215,12 +215,12 @@ async def test_a_put_that_redis_forgot_is_stored_again_by_its_process(
 async def test_a_frontier_that_is_gone_is_lost_and_never_finished(
     crawl: Crawl, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """FLUSHALL: one CRITICAL line, one notice to the owner, `pending` stays True, nothing is rewritten."""
+    """After a FLUSHALL, the worker logs one CRITICAL line, notifies its owner once and writes nothing."""
     async with Engine(crawl) as engine:
         engine.may_end.clear()
         engine.seed()
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.works, "it works")
+        await until(lambda: engine.works, "the entry is in work")
         stored.roll_back(client, crawl.name, {})
         await running
         engine.may_end.set()

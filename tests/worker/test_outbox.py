@@ -70,7 +70,7 @@ def test_a_prefix_has_about_max_bytes_and_at_least_one_move() -> None:
 
 
 def test_parentless_puts_are_counted_until_they_are_confirmed() -> None:
-    """No other worker knows them: the worker seeds as long as one waits."""
+    """No other worker knows these puts, so the worker seeds as long as one of them waits."""
     seed, child = put(1, parent=None), put(2)
     outbox = filled(seed, child, Ack(PARENT), put(3, parent=None))
     assert outbox.parentless == 2
@@ -81,7 +81,7 @@ def test_parentless_puts_are_counted_until_they_are_confirmed() -> None:
 
 
 def test_a_replay_puts_the_log_first_and_drops_moves_of_lost_leases() -> None:
-    """After a rejoin: the log, then puts and the moves that settle owned leases, in their order."""
+    """After a rejoin come the log, then puts and the moves that settle owned leases, in their order."""
     kept, gone = entry_id(1), entry_id(2)
     outbox = filled(
         put(10), Ack(gone), Ack(kept), put(11, payload=b"xy"), Release(gone), Bury(gone, "why"),
@@ -165,7 +165,7 @@ def test_a_replay_also_changes_moves_on_disk(tight: Outbox) -> None:
 
 
 def test_a_long_outbox_drops_its_source_requests() -> None:
-    """Requests are large: moves beyond one exchange keep only the data to send."""
+    """Requests are large, so moves beyond one exchange keep only the data to send."""
     outbox = Outbox()
     puts = [put(number) for number in range(MAX_MOVES + 2)]
     for one in puts:
@@ -178,7 +178,7 @@ def test_a_long_outbox_drops_its_source_requests() -> None:
 def test_a_full_disk_leaves_the_moves_in_memory(
     tight: Outbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They keep their order, with one warning that names DQ_DATA_DIR; with room again they go to disk."""
+    """The moves keep their order, and one warning names DQ_DATA_DIR. Later moves go to the disk again."""
     moves = every_kind(100)
     for move in moves[:30]:
         tight.append(move)

@@ -38,7 +38,7 @@ def pace(clock: Clock) -> Pace:
 
 
 def test_the_first_exchange_is_due_at_once() -> None:
-    """A new engine is hungry: if an entry or a move waits, it exchanges without lingering or a pause."""
+    """A new engine counts as hungry: if an entry or a move waits, its worker exchanges without a pause."""
     assert Pace().due_at(want=8, moves=0, full=False, waiting=1) == 0
     assert Pace().due_at(want=8, moves=1, full=False, waiting=0) == 0
     assert Pace().due_at(want=8, moves=0, full=False, waiting=0) - time.monotonic() <= IDLE_FIRST_S
@@ -56,7 +56,7 @@ def test_a_call_during_an_exchange_is_answered_by_the_next_one(pace: Pace, clock
 
 
 def test_a_move_waits_briefly_for_others(pace: Pace, clock: Clock) -> None:
-    """It waits 15 ms from the oldest move, however many follow: this keeps Redis's cost per request low."""
+    """The exchange is due 15 ms after the oldest move, which keeps Redis's cost per request low."""
     clock.now += 0.005
     pace.first_move()
     oldest = clock.now
@@ -65,7 +65,7 @@ def test_a_move_waits_briefly_for_others(pace: Pace, clock: Clock) -> None:
 
 
 def test_moves_made_during_an_exchange_linger_after_its_answer(pace: Pace, clock: Clock) -> None:
-    """They came during the exchange: a busy worker does not exchange without a pause."""
+    """A busy worker pauses between exchanges, even if moves came during the last one."""
     pace.first_move()
     clock.now += 0.2
     pace.answered(clock.now - 0.2, clock.now)
@@ -73,7 +73,7 @@ def test_moves_made_during_an_exchange_linger_after_its_answer(pace: Pace, clock
 
 
 def test_a_starving_engine_does_not_linger_unless_nothing_was_granted(pace: Pace, clock: Clock) -> None:
-    """It exchanges at once while an entry or a move waits; after an empty grant it backs off."""
+    """The worker exchanges at once while an entry or a move waits; after an empty grant it backs off."""
     pace.hungry = True
     assert pace.due_at(want=4, moves=0, full=False, waiting=1) == 0
     assert pace.due_at(want=4, moves=1, full=False, waiting=0) == 0
@@ -109,7 +109,7 @@ def spread(pace: Pace, clock: Clock) -> Pace:
 
 
 def test_with_several_shards_moves_wait_for_the_moves_of_another_lease(spread: Pace, clock: Clock) -> None:
-    """Leases are rare there. A wish for leases does not hasten the exchange: they come with the moves."""
+    """Each shard leases rarely. A wish for leases does not hasten the exchange that sends the moves."""
     clock.now += 5.0
     spread.first_move()
     for want in (0, 3):
@@ -120,7 +120,7 @@ def test_with_several_shards_moves_wait_for_the_moves_of_another_lease(spread: P
 def test_moves_wait_only_briefly_and_not_if_another_worker_needs_them(
     pace: Pace, spread: Pace, clock: Clock
 ) -> None:
-    """Other workers may wait for a note about a partition, or the engine has nothing to do."""
+    """The exchange is earlier if others wait for a note, an entry falls due, or the engine is hungry."""
     spread.first_move()
     assert spread.due_at(3, moves=2, full=False, waiting=9, notes=1) - clock.now < 0.3
     spread.expect(0.1, quiet=False)
@@ -138,7 +138,7 @@ def test_moves_wait_only_briefly_and_not_if_another_worker_needs_them(
 
 
 def test_a_worker_wants_its_free_slots_and_one_lease_ahead_at_first(pace: Pace) -> None:
-    """It subtracts the buffer, and wants nothing without capacity."""
+    """The worker subtracts the buffer, and wants nothing without capacity."""
     assert pace.want(capacity=8, running=0, buffered=0, usable=0) == 9
     assert pace.want(capacity=8, running=5, buffered=0, usable=0) == 4
     assert pace.want(capacity=8, running=20, buffered=0, usable=0) == 1
@@ -168,7 +168,7 @@ def test_a_worker_wants_more_leases_ahead_if_redis_is_farther_away(clock: Clock)
 
 
 def idle(pace: Pace) -> None:
-    """Let it back off to its longest pause."""
+    """Let the worker back off to its longest pause."""
     pace.hungry = True
     for _ in range(12):
         pace.granted(wanted=4, leases=0)
@@ -178,14 +178,14 @@ def idle(pace: Pace) -> None:
 def test_the_next_exchange_is_shortly_before_something_falls_due(
     pace: Pace, clock: Clock, next_due_s: float, quiet: bool
 ) -> None:
-    """It is earlier by half of the lease-ahead time: a trip and its jitter."""
+    """The exchange is earlier by half of the lease-ahead time, which covers a trip and its jitter."""
     idle(pace)
     pace.expect(next_due_s, quiet)
     assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(next_due_s - AHEAD_LEAST_S / 2)
 
 
 def test_a_quiet_worker_exchanges_every_ten_seconds(pace: Pace, clock: Clock) -> None:
-    """Nothing is due earlier, but a new worker may come."""
+    """Although nothing is due earlier, a new worker may come."""
     idle(pace)
     pace.expect(1000, True)
     pauses = {pace.due_at(4, 0, False, 0) - clock.now for _ in range(20)}
@@ -198,7 +198,7 @@ def test_a_quiet_worker_exchanges_every_ten_seconds(pace: Pace, clock: Clock) ->
 
 
 def test_a_due_entry_that_does_not_come_causes_no_storm_of_exchanges(pace: Pace, clock: Clock) -> None:
-    """The entry may be out of this worker's reach: a storm of exchanges must not follow."""
+    """If the due entry is out of this worker's reach, the pauses between exchanges stay."""
     idle(pace)
     for next_due_s in (1e-9, 0.001, AHEAD_LEAST_S / 2):
         pace.expect(next_due_s, True)
@@ -237,7 +237,7 @@ def test_later_puts_are_not_sent_before_the_request_of_the_engine_is_answered() 
 
 
 def test_nothing_is_leased_until_the_engine_asks_after_the_moves() -> None:
-    """Without new puts, it checks now and then for puts of other workers."""
+    """If moves were added since the engine last asked, the worker leases nothing before it asks again."""
     pace = OneByOne()
     pace.asked(3)
     pace.granted(1, 0, confirmed=3)

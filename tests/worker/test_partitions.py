@@ -53,7 +53,7 @@ def in_redis(client: redis.Redis, crawl: Crawl) -> Callable[[str], int]:
 async def test_a_lease_is_not_handed_out_before_its_time_and_its_owner_is_woken_then(
     crawl: Crawl,
 ) -> None:
-    """Four leases come with one exchange: the worker itself remembers the time of each."""
+    """Four leases come with one exchange, and the worker itself remembers the time of each."""
     crawl.size = 0
     async with Engine(crawl, **limited(0.25)) as engine:
         for number in range(4):
@@ -68,7 +68,7 @@ async def test_a_lease_is_not_handed_out_before_its_time_and_its_owner_is_woken_
 
 @pytest.mark.usefixtures("far_ahead", "seldom")
 async def test_leases_that_wait_for_a_late_request_are_sent_after_it(crawl: Crawl) -> None:
-    """Their worker is woken: no lease waits for the end of a download."""
+    """The sending wakes their worker, so no lease waits for the end of a download."""
     crawl.size = 0
     async with Engine(crawl, **limited(0.2)) as engine:
         engine.may_send.clear()
@@ -77,7 +77,7 @@ async def test_leases_that_wait_for_a_late_request_are_sent_after_it(crawl: Craw
             engine.put(number, partition=A)
         engine.seed(())
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.works, "the first one is held back")
+        await until(lambda: engine.works, "the first request is held back")
         await asyncio.sleep(0.5)
         assert len(engine.works) == 1
         engine.may_send.set()
@@ -98,11 +98,11 @@ async def test_the_sending_of_a_request_is_reported_at_once(crawl: Crawl, client
         engine.put(0, partition=A)
         engine.seed(())
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.works, "it is at work")
+        await until(lambda: engine.works, "the entry is in work")
         await asyncio.sleep(0.1)
         assert unsent("unsent") == 1
         engine.may_send.set()
-        await until(lambda: not unsent("unsent"), "it is told")
+        await until(lambda: not unsent("unsent"), "the sending is reported")
         engine.may_end.set()
         await running
 
@@ -111,7 +111,7 @@ async def test_the_sending_of_a_request_is_reported_at_once(crawl: Crawl, client
 
 
 async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
-    """A download ends while its callback continues: its slot must not wait for the next exchange."""
+    """A download ends while its callback continues. Its slot must not wait for the next exchange."""
     crawl.size = 0
     async with Engine(crawl, concurrency=20, limit=lambda partition: 1, most_of_a_partition=1) as engine:
         engine.may_end.clear()
@@ -119,12 +119,12 @@ async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
             engine.put(number, partition=A)
         engine.seed(())
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: crawl.sent, "the first one is sent")
+        await until(lambda: crawl.sent, "the first request is sent")
         answered = engine.counts["exchange"]
-        await until(lambda: engine.counts["exchange"] > answered + 6, "it has backed off")
+        await until(lambda: engine.counts["exchange"] > answered + 6, "the worker has backed off")
         began = Stopwatch()
         for count in range(1, 5):
-            await until(lambda c=count: len(crawl.sent) >= c, "the next one is sent")
+            await until(lambda c=count: len(crawl.sent) >= c, "the next request is sent")
             [entry_id] = engine.downloading
             engine.downloaded(entry_id)
         assert began.seconds < 0.5
@@ -158,7 +158,7 @@ async def test_a_block_gives_the_buffer_back_and_reaches_the_other_worker(
         blocked_at = time.monotonic()
         a.worker.block(A, 3.0)
         assert a.worker.take() is None
-        await until(lambda: all(count(name) <= 3 for name in held.values()), "both gave it back")
+        await until(lambda: all(count(name) <= 3 for name in held.values()), "both gave the buffer back")
         assert time.monotonic() - blocked_at < 3.0
         told_at = time.monotonic()
         for engine in (a, b):
@@ -172,7 +172,7 @@ async def test_a_block_gives_the_buffer_back_and_reaches_the_other_worker(
 
 
 async def test_leases_of_one_time_are_sent_together(crawl: Crawl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a block without a delay: the next lease waits for a sending, not for the end of a download."""
+    """After a block without a delay, the next lease waits for a sending, not for the end of a download."""
     crawl.size = 0
     async with Engine(crawl, concurrency=4) as engine:
         engine.may_end.clear()
@@ -196,11 +196,11 @@ async def test_leases_of_one_time_are_sent_together(crawl: Crawl, monkeypatch: p
 async def test_a_block_also_applies_to_leases_on_their_way(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis
 ) -> None:
-    """Redis granted them before it knew of the block, but this worker knows it."""
+    """Redis granted the leases before it knew of the block, but this worker knows it."""
     crawl.size = 0
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed(())
-        await until(lambda: engine.worker.census.seen == 0 and engine.counts["exchange"] > 1, "it speaks")
+        await until(lambda: engine.worker.census.seen == 0 and engine.counts["exchange"] > 1, "exchanges")
         fault = proxy.hold_next_command(containing=call_of("exchange"))
         engine.put(0, partition=A)
         running = asyncio.ensure_future(engine.run())
@@ -226,10 +226,10 @@ async def polled(crawl: Crawl, workers: int, after_s: float) -> tuple[int, float
         for engine in engines:
             engine.seed(())
         ends = asyncio.gather(*(engine.run() for engine in engines))
-        await until(lambda: engines[0].worker.census.delayed == 1, "it is stored")
+        await until(lambda: engines[0].worker.census.delayed == 1, "the entry is stored")
         await asyncio.sleep(0.3)
         begun = sum(engine.counts["exchange"] for engine in engines)
-        await until(lambda: crawl.sent, "it is sent", after_s + 5)
+        await until(lambda: crawl.sent, "the entry is sent", after_s + 5)
         late_s = clock.seconds - after_s
         exchanges = sum(engine.counts["exchange"] for engine in engines) - begun
         await ends
@@ -242,7 +242,7 @@ async def polled(crawl: Crawl, workers: int, after_s: float) -> tuple[int, float
 async def test_idle_workers_sleep_until_the_next_entry_is_due(
     crawl: Crawl, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """Polling would take 25 exchanges per worker with these pauses; the crawl does not end earlier."""
+    """With these pauses, polling would take 25 exchanges per worker, and the crawl would end no earlier."""
     monkeypatch.setattr(pace, "IDLE_LONGEST_S", 0.05)
     exchanges, late_s = await polled(crawl, workers, 1.5)
     assert exchanges <= 4 * workers

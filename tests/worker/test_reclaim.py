@@ -72,7 +72,7 @@ async def scene_of(crawl: Crawl, url: str = "") -> AsyncIterator[Scene]:
 
 
 async def test_a_worker_that_died_on_this_machine_is_reclaimed_at_once(crawl: Crawl, state: State) -> None:
-    """This needs no heartbeats; workers on other hosts and live workers keep their leases."""
+    """The reclaim needs no heartbeats. Workers on other hosts and live workers keep their leases."""
     async with scene_of(crawl) as scene:
         await scene.add("gone", GONE, 1, 2, 3)
         await scene.add("elsewhere", ELSEWHERE, 4)
@@ -90,23 +90,23 @@ async def test_a_silent_worker_on_this_machine_is_checked_at_once(crawl: Crawl, 
         await scene.add("gone", GONE, 1)
         await scene.add("elsewhere", ELSEWHERE, 2)
         scene.observed(["gone", "elsewhere"], [])
-        await until(lambda: scene.reclaimed, "the local one is reclaimed")
-        await until(lambda: not scene.reclaimer._task, "nothing goes on")
+        await until(lambda: scene.reclaimed, "the local worker is reclaimed")
+        await until(lambda: not scene.reclaimer._task, "no reclaim is under way")
         assert set(state()["members"]) == {"own", "elsewhere"}
         scene.observed(["elsewhere"], ["elsewhere"])
-        await until(lambda: len(scene.reclaimed) == 2, "the other one is reclaimed")
+        await until(lambda: len(scene.reclaimed) == 2, "the other worker is reclaimed")
         assert set(state()["members"]) == {"own"}
 
 
 async def test_a_worker_never_reclaims_itself(crawl: Crawl, state: State) -> None:
-    """Not even when its own heartbeat stands still: it would cut off its own work."""
+    """This holds even if its heartbeat stands still, because the worker would cut off its own work."""
     async with scene_of(crawl) as scene:
         await scene.add("gone", GONE, 1)
         scene.observed(["own"], ["own"])
         await asyncio.sleep(0)
         assert not scene.reclaimer._task
         scene.observed(["own", "gone"], ["own", "gone"])
-        await until(lambda: scene.reclaimed, "the other one is reclaimed")
+        await until(lambda: scene.reclaimed, "the other worker is reclaimed")
         assert state()["members"]["own"][3] is False  # not fenced
 
 
@@ -146,9 +146,9 @@ async def test_an_interrupted_reclaim_is_resumed(
         assert not late.applied
         fault = proxy.cut_next_reply(containing=call_of("fence"))
         scene.observed(["gone"], ["gone"])  # a reclaim in the background raises no error
-        await until(lambda: fault.fired and not scene.reclaimer._task, "it broke off again")
+        await until(lambda: fault.fired and not scene.reclaimer._task, "the reclaim broke off again")
         scene.observed(["gone"], ["gone"])
-        await until(lambda: not scene.reclaimer._task, "it is through")
+        await until(lambda: not scene.reclaimer._task, "the reclaim has ended")
         assert set(entries(state(), "backlog")) == {1, 2, 3}
         assert entry_id(1) in state()["entries"]
         assert set(state()["members"]) == {"own"}
@@ -183,28 +183,28 @@ async def test_many_deaths_at_once_use_one_connection(
             left = [each for each in many if each not in gone]
             scene.observed(left, left)
             await asyncio.sleep(0)
-        await until(lambda: not scene.reclaimer._task, "it is through")
+        await until(lambda: not scene.reclaimer._task, "the reclaim has ended")
         assert set(state()["members"]) == {"own", *broken}
         assert most == 1
         assert all(fenced.count(worker_id) == 1 for worker_id in many[3:])
         broken.clear()
         scene.observed(many[:3], many[:3])
-        await until(lambda: not scene.reclaimer._task, "it is through")
+        await until(lambda: not scene.reclaimer._task, "the reclaim has ended")
         assert set(state()["members"]) == {"own"}
 
 
 async def test_a_frozen_process_does_not_act_on_old_observations(
     crawl: Crawl, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that was dead then may be back; the next observation shows it."""
+    """A worker that looked dead before the freeze may be back; the next observation shows it."""
     async with scene_of(crawl) as scene:
         for worker_id in ("gone", "back"):
             await scene.add(worker_id, ELSEWHERE)
         scene.observed(["gone", "back"], ["gone", "back"])
         monkeypatch.setattr(reclaim, "BELIEVED_S", 0.0)
-        await until(lambda: not scene.reclaimer._task, "it is through")
+        await until(lambda: not scene.reclaimer._task, "the reclaim has ended")
         assert set(state()["members"]) == {"own", "gone", "back"}
         monkeypatch.undo()
         scene.observed(["gone"], ["gone"])
-        await until(lambda: not scene.reclaimer._task, "it is through")
+        await until(lambda: not scene.reclaimer._task, "the reclaim has ended")
         assert set(state()["members"]) == {"own", "back"}

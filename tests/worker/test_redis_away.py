@@ -1,4 +1,4 @@
-"""A worker whose Redis is away: losses on its disk, and the deadline of its stop."""
+"""Redis is away: a worker loses moves that wait on its disk, or has to stop at its deadline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ async def test_moves_lost_on_disk_cause_repeats_but_lose_no_entry(
     caplog: pytest.LogCaptureFixture,
     whose: str,
 ) -> None:
-    """Their parents, even finished ones, are released and run again. Lost seeds keep the run open."""
+    """The worker releases the parents of the lost moves, even parents that are done, and they run again.
+
+    If requests of start() are lost, the run stays open.
+    """
     monkeypatch.setattr(outbox, "MEMORY_MOVES", 10)
     monkeypatch.setattr(outbox, "CHUNK_MOVES", 5)
     crawl.size, crawl.fan_out = 60, 59
@@ -53,13 +56,13 @@ async def test_moves_lost_on_disk_cause_repeats_but_lose_no_entry(
         if at_work:
             engine.may_end.clear()
         engine.may_put.set()
-        await until(lambda: at_work or crawl.done[0], "its ack is in the outbox")
-        await until(lambda: list(tmp_path.glob("*/moves/q*")), "its children wait on disk")
+        await until(lambda: at_work or crawl.done[0], "the ack of the parent is in the outbox")
+        await until(lambda: list(tmp_path.glob("*/moves/q*")), "children wait on disk")
         cut_in_half(tmp_path)
         proxy.pass_through()
-        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        await until(lambda: engine.counts["rejoin"], "the worker rejoined")
         if at_work:
-            await until(lambda: engine.worker.census.in_flight, "its lease has come back to it")
+            await until(lambda: engine.worker.census.in_flight, "the worker has the lease again")
             engine.may_end.set()
         engine.worker.seeded()
         if whose != "seeds":
@@ -82,16 +85,16 @@ async def test_moves_lost_on_disk_cause_repeats_but_lose_no_entry(
 async def test_stop_gives_up_when_redis_stays_unavailable(
     crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, away: str
 ) -> None:
-    """It stops at the deadline with one ERROR about the moves not stored; another worker repeats the work."""
+    """The worker stops at the deadline with one ERROR about its moves; another worker repeats the work."""
     async with Engine(crawl, url=proxy.url, timeout_s=0.2) as engine:
         engine.may_end.clear()
         engine.seed()
         running = asyncio.ensure_future(engine.run())
-        await until(lambda: engine.works, "it works")
+        await until(lambda: engine.works, "the entry is in work")
         await until(lambda: engine.counts[Put] == 4, "the children are stored")
         getattr(proxy, away)()
         engine.may_end.set()
-        await until(lambda: crawl.done[0], "its ack is in the outbox")
+        await until(lambda: crawl.done[0], "the ack of the parent is in the outbox")
         caplog.clear()
         began, clock = time.monotonic(), Stopwatch()
         await engine.stop(0.5)
@@ -112,9 +115,9 @@ async def test_stop_gives_up_when_redis_stays_unavailable(
 async def test_stop_keeps_its_deadline_while_a_slow_redis_answers(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There are more puts than it can store in time: it logs their number and stops."""
+    """The worker has more puts than it can store in time, so it logs their number and stops."""
     async with Engine(crawl, url=proxy.url) as engine:
-        await until(lambda: engine.counts["exchange"], "it has begun")
+        await until(lambda: engine.counts["exchange"], "an exchange is answered")
         proxy.set_delay(0.1)
         engine.seed(range(15_000))
         began = Stopwatch()

@@ -22,7 +22,7 @@ def put(number: int, *, payload: bytes = b"") -> Put:
 
 
 def test_a_logged_put_retires_with_an_exchange_sent_after_the_horizon() -> None:
-    """The clock does not retire it; an accepted exchange sent one horizon after the confirmation does."""
+    """The clock retires no put; an accepted exchange that was sent a horizon after its confirmation does."""
     log = ReplayLog(10)
     log.add(put(1), confirmed_at=100.0, seq=1)
     log.add(put(2), confirmed_at=105.0, seq=2)
@@ -62,7 +62,7 @@ def test_the_log_is_bounded_and_warns_once(
 
 
 def test_a_logged_put_outlives_the_lease_of_its_parent_through_replays() -> None:
-    """It was confirmed and its parent is done: no other worker puts it again, even after two roll-backs."""
+    """The put was confirmed and its parent is done, so only this log has it, even after two roll-backs."""
     log, outbox = ReplayLog(10), Outbox()
     fed = put(1)
     fed.once, fed.parent = True, b"lease of it."
@@ -73,7 +73,7 @@ def test_a_logged_put_outlives_the_lease_of_its_parent_through_replays() -> None
 
 
 def test_an_unconfirmed_put_of_a_start_payload_is_dropped_with_its_lease() -> None:
-    """The put was not confirmed: the new owner of the lease puts it, and this put would be a second one."""
+    """The new owner of the lease makes the put again, so the unconfirmed put would be a second one."""
     outbox, fed = Outbox(), put(1)
     fed.once, fed.parent = True, b"lease of it."
     outbox.append(fed)
@@ -90,16 +90,16 @@ def test_the_log_knows_whether_a_deep_roll_back_lost_any_puts() -> None:
     child.parent = entry_id(9)
     for seq, (each, confirmed_at) in enumerate(((put(1), 0.0), (child, 0.0), (put(3), 9.0)), 1):
         log.add(each, confirmed_at, seq)
-    assert log.forgot(None) == log.forgot(0) == (False, False)  # all of it is in the log
+    assert log.forgot(None) == log.forgot(0) == (False, False)  # all puts are in the log
     log.retire(5.0)
     assert log.forgot(0) == (False, False)
     log.retire(10.0)
     assert log.forgot(2) == log.forgot(3) == (False, False)
-    assert log.forgot(1) == (True, False)  # only the child: its parent brings it again
+    assert log.forgot(1) == (True, False)  # only the child is lost, and its parent yields it again
     assert log.forgot(0) == log.forgot(None) == (True, True)
     log.begin_anew("first")
     assert log.forgot(0) == (False, False)
-    assert log.forgot(None) == (True, True)  # Redis does not know the id: it was rolled back further
+    assert log.forgot(None) == (True, True)  # Redis knows no exchange of this id: it was rolled back further
     # Redis knows a former id: only puts that retired under the oldest id can be missing.
     log.begin_anew("second")
     assert log.former_ids == ["first", "second"]

@@ -25,7 +25,7 @@ async def test_a_worker_has_one_thread_for_the_heartbeats_in_all_shards(spread: 
 
 
 async def test_a_pause_releases_the_buffers_of_all_shards(spread: Spread) -> None:
-    """The release follows at once, also for late leases: only home hears of the pause."""
+    """Only home gets the command. The worker also releases leases that arrive later from other shards."""
     spread.crawl.size = 300
     async with spread.engine(concurrency=12) as worker:
         worker.seed(range(100))
@@ -48,7 +48,7 @@ async def test_a_line_about_a_shard_other_than_home_names_it(
             each.dialogue.outage.began(FrontierUnavailable("no answer"))
         worker.seed(map(of, range(SHARDS)))
         for each in worker.parts:
-            await until(lambda: not each.protocol.outbox, "it has registered again")  # noqa: B023
+            await until(lambda: not each.protocol.outbox, "the part has registered again")  # noqa: B023
     lines = [record.getMessage() for record in caplog.records if "frontier.worker" in record.name]
     for number in range(SHARDS):
         label = f"Shard {number} of crawl {spread.crawl.name!r}: " if number else ""
@@ -57,14 +57,14 @@ async def test_a_line_about_a_shard_other_than_home_names_it(
 
 
 def test_a_worker_with_fewer_slots_than_shards_asks_every_shard() -> None:
-    """This includes a full worker: no shard is skipped forever."""
+    """Even a worker without a free slot asks for one lease, so that no shard is skipped without an end."""
     assert share(0, 0, 0.5) == 1
     assert share(4, 2, 0.5) == 4
     assert share(1, 0, 0.1) == 1
 
 
 async def test_shards_are_served_in_proportion_to_their_backlogs(spread: Spread) -> None:
-    """Shares are rounded up to whole leases. In turns, the small shard would be empty after a fifth."""
+    """Shares are rounded up. If shards took turns, the small one would be empty after a fifth of the run."""
     spread.crawl.size = 0
     many, few = ([n for n in range(1000, 3000) if place(n) == shard] for shard in (0, 1))
     async with spread.engine(concurrency=16) as worker:
@@ -79,7 +79,7 @@ async def test_shards_are_served_in_proportion_to_their_backlogs(spread: Spread)
 
 
 async def test_dead_letters_and_outages_of_other_shards_are_known_to_the_worker(spread: Spread) -> None:
-    """DQ_NOTIFY_URL needs them: home alone knows only its own."""
+    """DQ_NOTIFY_URL needs the counts of all shards, and home knows only its own."""
     async with spread.engine() as worker:
         with patch.object(worker.home.frontier, "notices", AsyncMock(return_value=None)) as notices:
             await worker.worker.notices()

@@ -20,7 +20,7 @@ from worker.spread import HORIZON_S, SHARDS, Spread, cut_off, leased, of, place,
 
 
 async def test_a_page_waits_for_an_earlier_put_of_its_link_until_that_is_certain(spread: Spread) -> None:
-    """Most links were put long before. Otherwise most pages would be crawled again after a kill."""
+    """Most links were put long ago and are certain. If pages waited for them, a kill would repeat many."""
     spread.crawl.size = 0
     links, at_home = ([n for n in range(1000, 2000) if place(n) == shard] for shard in (1, 0))
     async with spread.engine(concurrency=10) as worker:
@@ -46,7 +46,7 @@ async def test_a_page_waits_for_an_earlier_put_of_its_link_until_that_is_certain
 
 
 async def test_the_token_of_a_fed_request_is_deleted_when_its_payload_cannot_return(spread: Spread) -> None:
-    """The next worker must find the token until a horizon after the end of its lease."""
+    """The next worker must find the token until a horizon after the end of the payload's lease."""
     admitted = spread.key(1, "admitted")
     async with spread.engine() as worker:
         spread.crawl.size = 0
@@ -62,13 +62,13 @@ async def test_the_token_of_a_fed_request_is_deleted_when_its_payload_cannot_ret
         worker.worker.put(put)
         worker.worker.note_fed(put)
         worker.worker.ack(leases[0].entry_id)
-        await until(lambda: spread.redis.sismember(admitted, put.token), "it is stored")
+        await until(lambda: spread.redis.sismember(admitted, put.token), "the put is stored")
         while home.leases.owned:
             assert spread.redis.sismember(admitted, put.token)
             await asyncio.sleep(0.01)
         ended = time.monotonic()
         worker.worker.listen(True)
-        await until(lambda: not spread.redis.sismember(admitted, put.token), "its token has gone")
+        await until(lambda: not spread.redis.sismember(admitted, put.token), "the token is deleted")
         assert time.monotonic() - ended > 0.8 * HORIZON_S
 
 
@@ -143,7 +143,7 @@ def test_ends_that_wait_for_a_horizon_are_no_work_for_the_garbage_collector() ->
 async def test_a_request_for_another_shard_waits_while_home_does_not_answer(spread: Spread) -> None:
     """At home, other workers may have declared this worker dead and finished the run."""
     async with spread.engine() as worker:
-        worker.seed([of(1)])  # waits: the run stays open, and so does the level
+        worker.seed([of(1)])  # it waits, so the run stays open and the level raised
         shard = worker.parts[2]
         await worker.until_stored(1)
         async with cut_off(worker.parts[0]):
@@ -151,7 +151,7 @@ async def test_a_request_for_another_shard_waits_while_home_does_not_answer(spre
             asked = shard.protocol.applied
             await until(lambda: shard.protocol.applied > asked + 1, "exchanges")
             assert (shard.protocol.outbox.parentless, stored(shard.protocol.census)) == (1, 0)
-        await until(lambda: stored(shard.protocol.census) == 1, "it is stored")
+        await until(lambda: stored(shard.protocol.census) == 1, "the put is stored")
 
 
 async def test_a_shard_is_not_asked_again_and_again_while_its_moves_wait_for_home(
@@ -182,7 +182,7 @@ async def test_a_shard_is_not_asked_again_and_again_while_its_moves_wait_for_hom
 async def test_home_is_asked_at_once_for_a_put_made_during_its_exchange(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exchange under way lowers the level that the put needs in its shard."""
+    """The exchange under way lowers the level that the put needs."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(0)])
         home = worker.parts[0]

@@ -20,7 +20,7 @@ from worker.spread import SPREAD, Spread, cut_off, fail_one, leased, of, stored
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_run_ends_as_soon_as_its_puts_and_level_are_certain(spread: Spread, first: int) -> None:
-    """It needs no idle exchange: the worker asks the shard, and home for the level, after the horizon."""
+    """No idle exchange is needed: after the horizon, the worker asks the shard, and home for the level."""
     spread.crawl.size = 0
     async with spread.engine() as worker:
         worker.seed([of(first)])
@@ -50,11 +50,11 @@ async def test_losses_of_another_shard_are_counted_at_home(spread: Spread) -> No
         a.seed([of(2)])
         b.seed()
         running = asyncio.gather(a.run(), b.run())
-        await until(lambda: spread.get("gone") == b"3", "home knows it")
-        await until(lambda: a.worker.census.gone == b.worker.census.gone == 3, "both know it")
+        await until(lambda: spread.get("gone") == b"3", "home counts the loss")
+        await until(lambda: a.worker.census.gone == b.worker.census.gone == 3, "both workers know the loss")
         spread.redis.hdel(keys.meta(spread.crawl.name), "gone", "gone_elsewhere")
         spread.fence(0, a.worker.id)
-        await until(lambda: spread.get("gone") == b"3", "home knows it again")
+        await until(lambda: spread.get("gone") == b"3", "home counts the loss again")
         a.worker.listen(False)
         await running
         assert (a.worker.ending, b.worker.ending) == ("frontier_damaged", "frontier_damaged")
@@ -75,7 +75,7 @@ class Answered:
 
 
 def test_the_collect_starts_again_after_the_worker_has_registered_again() -> None:
-    """The shard was rolled back: its version may be equal by chance, but puts are missing."""
+    """A shard that was rolled back may have an equal version by chance, although puts are missing."""
     shards = [Answered(number) for number in range(2)]
     asked: list[int] = []
     detector = TerminationDetector(cast("Any", shards), asked.append)
@@ -87,7 +87,7 @@ def test_the_collect_starts_again_after_the_worker_has_registered_again() -> Non
     detector.step(1, quiet=True)
     shards[0].applied += 1
     detector.step(0, quiet=True)
-    assert asked == [0, 0]  # from the beginning: shard 1 was not asked again
+    assert asked == [0, 0]  # the collect begins again, so shard 1 was not asked
 
 
 def test_the_collect_does_not_begin_while_a_shard_needs_an_audit() -> None:
@@ -104,7 +104,7 @@ def test_the_collect_does_not_begin_while_a_shard_needs_an_audit() -> None:
 
 
 def test_each_shard_must_report_twice_that_only_entries_over_budget_are_left() -> None:
-    """A page may move from a later shard to one that has answered: the second answers show it."""
+    """A page may move from a later shard to one that has answered, which only the second answers show."""
     shards = [
         SimpleNamespace(
             census=Census(waiting=1, only_over_budget=1), applied=1, outbox=[], leases=[],
@@ -126,7 +126,7 @@ def test_each_shard_must_report_twice_that_only_entries_over_budget_are_left() -
 
 
 async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(spread: Spread) -> None:
-    """A shard may be rolled back further than the log reaches: only this worker can report it."""
+    """A shard may be rolled back further than the log reaches, and only this worker can report it."""
     async with spread.engine() as worker:
         # While entries are left at home, a finished run there is over for this worker.
         worker.seed([of(0), of(1)])
@@ -138,7 +138,7 @@ async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(sp
             await until(lambda: worker.worker.over, "the end")
             assert (worker.worker.pending, worker.told_finished) == (True, 0)
             assert worker.worker.take() is None
-            await until(lambda: leases.census.in_flight == 0 and leases.census.waiting == 1, "it goes back")
+            await until(lambda: leases.census.in_flight == 0 and leases.census.waiting == 1, "the release")
         await until(lambda: not worker.worker.pending, "the answer")
         assert (worker.worker.ending, worker.told_finished) == ("run_over", 1)
 
@@ -146,7 +146,7 @@ async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(sp
 async def test_puts_waiting_for_home_are_kept_when_another_shard_is_in_the_next_run(
     spread: Spread,
 ) -> None:
-    """Home stores it when this worker leaves, so a Queue must not put it again."""
+    """Home stores these puts when this worker leaves, so a Queue must not put them again."""
     async with spread.engine() as worker:
         worker.seed([of(1)])
         await leased(worker)
@@ -207,7 +207,7 @@ async def test_unconfirmed_puts_count_as_missing_when_another_shard_is_in_the_ne
 
 
 async def test_a_request_of_a_listening_worker_opens_a_finished_run(spread: Spread) -> None:
-    """It was declared dead. The request, for another shard, follows the exchange that learns of the end."""
+    """The worker was declared dead. Its request for another shard comes after it learns of the end."""
     async with spread.engine() as worker:
         worker.worker.listen(True)
         worker.seed([])
@@ -216,13 +216,13 @@ async def test_a_request_of_a_listening_worker_opens_a_finished_run(spread: Spre
         async with cut_off(worker.parts[0]):
             worker.put(of(1))
             spread.set(0, phase="finished")
-        await until(lambda: stored(shard.census) == 1, "it is stored")
+        await until(lambda: stored(shard.census) == 1, "the put is stored")
         assert not worker.worker.over
         worker.worker.listen(False)
 
 
 async def test_a_run_is_not_over_because_another_shard_has_ended_it(spread: Spread) -> None:
-    """A retry opened the run again at home: the page there continues, and its requests are stored."""
+    """A retry opened the run again at home, so the page there continues and its requests are stored."""
     async with spread.engine() as worker:
         worker.seed([of(0)])
         lease = await leased(worker)
@@ -230,7 +230,7 @@ async def test_a_run_is_not_over_because_another_shard_has_ended_it(spread: Spre
         await until(lambda: not worker.parts[0].protocol.log.parentless, "the seed is certain")
         spread.forget(2, worker, phase="finished")
         worker.put(of(2), lease.entry_id)
-        await until(lambda: stored(shard.protocol.census) == 1, "it is stored")
+        await until(lambda: stored(shard.protocol.census) == 1, "the put is stored")
         assert not worker.worker.over
 
 

@@ -16,7 +16,7 @@ from worker.spread import SHARDS, SPREAD, Spread, cut_off, fail_one, of
 async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not begin a cleared shard, and leaves the shards that it has joined."""
+    """Such a worker begins no run in a cleared shard, and leaves the shards that it has joined."""
     async with spread.engine() as early, spread.engine(join=False) as late:
         join = late.worker.parts[0].membership.join
 
@@ -27,7 +27,7 @@ async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
             return joined
 
         monkeypatch.setattr(late.worker.parts[0].membership, "join", join_late)
-        async with cut_off(early.home):  # it is seeding, and would open the run again
+        async with cut_off(early.home):  # `early` is seeding, and would open the run again
             joined = await late.join()
         assert (joined.status, joined.run, joined.ended_s) == (Status.FINISHED, 0, None)
         assert (late.worker.over, late.worker.pending) == (True, False)
@@ -39,7 +39,7 @@ async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
 async def test_a_worker_that_cannot_join_a_shard_leaves_the_others(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it would count as seeding, then as an interrupted start(), although it has not begun."""
+    """Otherwise home would count the worker as seeding, then as an interrupted start() that never ran."""
     identity = replace(SPREAD, starts="*one")
     async with spread.engine() as other, Engine(spread.crawl, identity=identity, join=False) as worker:
 
@@ -56,7 +56,7 @@ async def test_a_worker_that_cannot_join_a_shard_leaves_the_others(
 async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This includes a request for another shard: the rejoin at home did not know it."""
+    """This includes a request for another shard, which the rejoin at home does not report."""
     async with spread.engine() as worker:
         await fail_one(worker, of(1))
         home = worker.parts[0]
@@ -77,7 +77,7 @@ async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
 async def test_a_worker_that_home_moves_into_the_next_run_joins_the_other_shards_again(
     spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise the shards give it no answer that shows the end, and it waits forever."""
+    """If it did not join again, no answer of these shards would show the end, and it would wait forever."""
     async with spread.engine() as worker:
         await fail_one(worker, of(1))
         worker.put(of(2))
@@ -95,10 +95,13 @@ async def test_a_worker_that_home_moves_into_the_next_run_joins_the_other_shards
 
 @pytest.mark.parametrize("ahead", [0, 1])
 async def test_a_worker_brings_all_shards_into_its_latest_run(spread: Spread, ahead: int) -> None:
-    """All shards were rolled back, and the worker that moved one to its run died: the others follow."""
+    """All shards were rolled back, and the worker that brought one of them into its run has died.
+
+    A worker that is a member of that shard takes the other shards along.
+    """
     spread.crawl.size = 60
     async with spread.engine(concurrency=0) as worker:
-        worker.seed(range(20, 60))  # no children: their shards forget the fingerprints of the previous run
+        worker.seed(range(20, 60))  # without children, as shards forget fingerprints of the previous run
         await worker.until_stored(40)
         spread.set(ahead, run=1)
         await until(lambda: set(spread.metas("run")) == {b"1"}, "one run")
@@ -113,11 +116,11 @@ async def test_a_worker_brings_all_shards_into_its_latest_run(spread: Spread, ah
 async def test_a_worker_that_leaves_brings_all_shards_into_its_latest_run(
     spread: Spread,
 ) -> None:
-    """It learns of the run as it leaves: otherwise the next join would delete the other shards' entries."""
+    """The worker learns of the later run only as it leaves. The next join would delete older entries."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1), of(2)])
         await worker.until_stored(2)
-        await until(lambda: not worker.worker._level.needed(), "they are certain")
+        await until(lambda: not worker.worker._level.needed(), "the puts are certain")
         for each in worker.parts:
             each.dialogue.pace.due_at = lambda *of: float("inf")  # type: ignore[method-assign]
             await until(lambda: not each.protocol.under_way, "no exchange")  # noqa: B023
@@ -128,7 +131,7 @@ async def test_a_worker_that_leaves_brings_all_shards_into_its_latest_run(
 
 
 async def test_a_worker_does_not_wait_for_a_shard_that_is_in_the_next_run(spread: Spread) -> None:
-    """Home was rolled back to the previous run and cannot end it without the shard."""
+    """Home was rolled back to the previous run, which cannot end without the shard."""
     async with spread.engine() as worker:
         shard = worker.parts[1]
         await until(lambda: shard.protocol.applied, "an exchange")

@@ -42,7 +42,7 @@ async def test_a_worker_that_leaves_keeps_entries_of_the_next_run_in_a_shard(
         worker.seed([of(1)])
         home, shard = (each.protocol for each in worker.parts[:2])
         await worker.until_stored()
-        await until(lambda: not worker.worker._level.needed(), "it is certain")
+        await until(lambda: not worker.worker._level.needed(), "the put is certain")
         async with cut_off(worker.parts[0]):
             spread.set(1, run=1)
             await until(lambda: shard.run == 1, "the next run in the shard")
@@ -53,7 +53,7 @@ async def test_a_worker_that_leaves_keeps_entries_of_the_next_run_in_a_shard(
 
 
 async def test_a_worker_that_leaves_opens_the_run_of_its_puts_in_other_shards(spread: Spread) -> None:
-    """Other workers declared it dead and finished the run: the next run would delete its puts."""
+    """Other workers declared this worker dead and finished the run; the next run would delete its puts."""
     async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
@@ -65,12 +65,12 @@ async def test_a_worker_that_leaves_opens_the_run_of_its_puts_in_other_shards(sp
 async def test_a_worker_leaves_even_if_its_puts_become_certain_as_it_leaves(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its exchange then lowers the level, and nothing raises it again."""
+    """The exchange that was to raise the level then lowers it, and nothing raises it again."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
         level = worker.worker._level
-        await until(lambda: not level.needed(), "it is certain")
+        await until(lambda: not level.needed(), "the put is certain")
         answers = iter([True])
         monkeypatch.setattr(level, "needed", lambda: next(answers, False))
         stopping = asyncio.create_task(worker.worker.stop(10, durable=False))
@@ -111,7 +111,7 @@ async def test_a_page_is_done_if_its_links_become_certain_while_its_worker_leave
 async def test_a_worker_leaves_although_home_in_the_next_run_confirms_no_level(
     spread: Spread,
 ) -> None:
-    """Its start() failed, so nothing of the previous run is left: home never confirms the level."""
+    """Its start() has failed, so nothing of the previous run is left, and home never confirms the level."""
     async with Engine(spread.crawl, identity=SPREAD) as worker:
         worker.seed([of(1)])
         shard = worker.parts[1]
@@ -123,7 +123,7 @@ async def test_a_worker_leaves_although_home_in_the_next_run_confirms_no_level(
             worker.parts[0].protocol.census = Census()
         await until(lambda: worker.parts[0].protocol.finished, "the answer of home")
         leaving = asyncio.create_task(worker.worker.stop(30, durable=False))
-        await until(leaving.done, "it has left")
+        await until(leaving.done, "the worker has left")
         assert worker.parts[0].protocol.over
 
 
@@ -153,7 +153,7 @@ async def test_a_worker_that_is_stopped_during_a_rejoin_leaves_all_shards(
             name = keys.prefix(keys.Shard(spread.crawl.name, number))
             spread.redis.hset(f"{name}worker:{each.id}", "fenced", 1)
             spread.redis.delete(f"{name}in-flight:{each.id}")
-        await until(lambda: home.outage and shard.outage, "both register it")
+        await until(lambda: home.outage and shard.outage, "both shards register the worker")
         await worker.worker.stop(patience(5), durable=False)
         assert not any(each.membership.gave_up for each in worker.parts)
 
@@ -161,7 +161,7 @@ async def test_a_worker_that_is_stopped_during_a_rejoin_leaves_all_shards(
 async def test_a_start_is_complete_if_its_puts_in_other_shards_are_on_disk(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the run waits for another worker with the same arguments, although nothing is missing."""
+    """Otherwise the run would wait for a worker with the same arguments, although nothing is missing."""
     started = replace(SPREAD, starts="*one")
     async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as other:
         async with Engine(spread.crawl, identity=started, concurrency=0) as worker:

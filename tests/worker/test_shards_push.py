@@ -38,7 +38,7 @@ async def producing(crawl: Crawl, *, durable: bool, shards: int = SHARDS) -> Asy
 async def test_a_worker_waits_for_the_disks_of_all_shards_at_once(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With appendfsync everysec each disk takes a second, for a worker and for a process that only puts."""
+    """With appendfsync everysec, each disk takes up to a second. This applies to a worker and to a push."""
     waiting = 0
 
     async def wait_for_all(*args: Any) -> str:
@@ -58,7 +58,7 @@ async def test_a_worker_waits_for_the_disks_of_all_shards_at_once(
 async def test_a_push_whose_join_has_no_answer_joins_once(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It repeats the join under the same id: a second id would keep the run open until it counts as dead."""
+    """The push repeats the join under one id. A second id would keep the run open until it counts as dead."""
     monkeypatch.setattr(membership, "JOIN_PATIENCE_S", 0.0)
     join, lost = Frontier.join, iter([True])
 
@@ -76,7 +76,7 @@ async def test_a_push_whose_join_has_no_answer_joins_once(
 
 @pytest.mark.parametrize("cleared", [False, True])
 async def test_a_push_opens_the_run_of_its_puts_in_other_shards(spread: Spread, cleared: bool) -> None:
-    """Other workers declared it dead and finished the run; if the run was cleared, it reports this."""
+    """Other workers declared the push dead and finished the run; a push into a cleared run is refused."""
     refused = pytest.raises(FrontierRefused, match="the crawl was deleted, or replaced")
     with refused if cleared else nullcontext():
         async with producing(spread.crawl, durable=False) as producer:
@@ -89,7 +89,7 @@ async def test_a_push_opens_the_run_of_its_puts_in_other_shards(spread: Spread, 
 
 
 async def test_a_push_ends_when_other_workers_have_finished_the_run(spread: Spread) -> None:
-    """A finished run applies no exchange without moves: its answer is enough."""
+    """A finished run applies no exchange without moves, so the push must not wait for an applied one."""
     async with producing(spread.crawl, durable=False, shards=1) as producer:
         await producer.put(Put(b"%012d" % 1, Admission.SEEN, b"token", 0, False, b"payload", None))
         await producer.hand_in()

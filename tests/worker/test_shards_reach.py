@@ -1,4 +1,4 @@
-"""A worker loses one shard for good: other workers finish its pages. In an outage all workers wait."""
+"""If only one worker loses a shard, other workers finish its pages; in an outage, all workers wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TTL_S = 0.6
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["home", "another one"])
 async def test_pages_with_links_into_an_unreachable_shard_are_given_back(spread: Spread, lost: int) -> None:
-    """The page is done but its link cannot be stored: another worker gets the page, the first no other."""
+    """The page is done but its link cannot be stored. Another worker gets the page, and the first no more."""
     spread.crawl.size = 0
     async with spread.engine(ttl_s=TTL_S) as worker, spread.engine(ttl_s=TTL_S) as other:
         other.capacity = 0
@@ -36,7 +36,7 @@ async def test_pages_with_links_into_an_unreachable_shard_are_given_back(spread:
             assert (again.entry_id, int(again.payload)) == (lease.entry_id, page)
             assert worker.counts[Release] == 1
             assert worker.worker.room_of(worker.parts[2]) == 0
-        await until(lambda: worker.worker.room_of(worker.parts[2]) > 0, "it is back")
+        await until(lambda: worker.worker.room_of(worker.parts[2]) > 0, "the shard is back")
         other.worker.ack(again.entry_id)
 
 
@@ -50,7 +50,7 @@ async def test_a_worker_that_is_cut_off_from_a_shard_leaves_the_others_at_once(
         worker.seed([])
         async with cut_off(worker.parts[lost]) as exchange:
             worker.put(of(lost))
-            await until(lambda: worker.worker.room_of(worker.parts[2]) == 0, "it is given up")
+            await until(lambda: worker.worker.room_of(worker.parts[2]) == 0, "the shard is given up")
             caplog.clear()
             await worker.worker.parts[lost].membership.dialogue.cease()
             exchange.reset_mock()
@@ -96,7 +96,7 @@ def other(beat: int, waits_for: str = "") -> Member:
 
 
 async def test_a_shard_is_given_up_only_if_a_live_worker_does_not_wait_for_it() -> None:
-    """A worker without a heartbeat is no evidence."""
+    """A worker that waits for the shard, or whose heartbeat stands still, is no evidence."""
     looks = Looks()
     for beat in (1, 2, 3):
         await looks.look(other(beat, waits_for="no answer"))
@@ -105,7 +105,7 @@ async def test_a_shard_is_given_up_only_if_a_live_worker_does_not_wait_for_it() 
     await looks.look()
     await looks.look(other(4))
     await looks.look(other(5))
-    assert looks.reach.lost == frozenset()  # it has not tried again since
+    assert looks.reach.lost == frozenset()  # this worker has not tried the shard again since
     looks.outages[2].unanswered = (100.0, 133.0)
     await looks.look(other(6, waits_for="no answer"))
     await looks.look(other(7))

@@ -61,7 +61,7 @@ async def test_fingerprints_that_a_retry_needs_stay_in_all_shards(spread: Spread
 
 
 async def test_a_worker_whose_run_is_over_leaves_the_entries_of_a_retry_alone(spread: Spread) -> None:
-    """It no longer exchanges with home, so it could mistake the retry for leftovers of its run."""
+    """Such a worker no longer exchanges with home, so it could mistake the retry for leftovers of its run."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
@@ -71,7 +71,7 @@ async def test_a_worker_whose_run_is_over_leaves_the_entries_of_a_retry_alone(sp
 
 
 async def test_a_worker_whose_run_is_over_keeps_the_fingerprints_that_a_retry_needs(spread: Spread) -> None:
-    """A page may have failed at home since: only the other shards know their fingerprints."""
+    """A page may have failed at home since then, and a retry needs the fingerprints in all shards."""
     async with spread.engine() as worker:
         await fail_one(worker, of(0))
         home = worker.parts[0].protocol

@@ -47,7 +47,7 @@ async def test_a_lost_reply_counts_once(crawl: Crawl, proxy: RedisProxy, read: R
         stats.inc_value("a counted stat", 5)
         await until(lambda: cut.fired, "the reply is lost")
         stats.inc_value("a counted stat", 2)
-        await until(lambda: read().get("a counted stat") == 7, "the rest is told")
+        await until(lambda: read().get("a counted stat") == 7, "the later count is reported")
         await shared.tell()
         assert read() == {"a counted stat": 7}
 
@@ -62,7 +62,7 @@ async def test_a_lost_reply_and_a_rejoin_count_once(crawl: Crawl, proxy: RedisPr
         former = engine.worker.id
         await engine.frontier.fence(former, engine.worker.epoch, engine.worker.run)
         await engine.frontier.drain(former, engine.worker.epoch, engine.worker.run, 100, 3)
-        await until(lambda: engine.worker.id != former, "the worker registers anew")
+        await until(lambda: engine.worker.id != former, "the worker registers again")
         await shared.tell()
         assert read() == {"a counted stat": 5}
 
@@ -73,18 +73,18 @@ async def test_stats_of_an_outage_are_only_delayed(
     """Stats of an outage are reported when Redis is back, and nothing is logged about it."""
     async with Engine(crawl, url=proxy.url, timeout_s=0.2) as engine, sharing(engine, 0.05) as (stats, _):
         stats.inc_value("a", 1)
-        await until(lambda: read().get("a") == 1, "it is told")
+        await until(lambda: read().get("a") == 1, "the stat is reported")
         proxy.refuse()
         for _ in range(10):
             stats.inc_value("a", 1)
             await asyncio.sleep(0.03)
         proxy.pass_through()
-        await until(lambda: read().get("a") == 11, "it is told")
+        await until(lambda: read().get("a") == 11, "the stat is reported")
     assert not [record for record in caplog.records if record.name == "scrapy_dq.repeated"]
 
 
 async def test_the_remaining_stats_are_reported_in_bounded_steps_at_the_end(crawl: Crawl, read: Read) -> None:
-    """There may be more than one trip carries, and the worker may have left."""
+    """There may be more stats than one trip carries, and the worker may have left."""
     async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
         for n in range(MAX_DELTAS * 2 + 1):
             stats.inc_value(f"stat/{n}")
@@ -97,7 +97,7 @@ async def test_the_remaining_stats_are_reported_in_bounded_steps_at_the_end(craw
 
 
 async def test_the_end_does_not_wait_for_a_redis_that_is_unavailable(crawl: Crawl, proxy: RedisProxy) -> None:
-    """It waits a second at most; the counts are lost."""
+    """The end waits a second at most, and the counts are lost."""
     async with Engine(crawl, url=proxy.url, timeout_s=100) as engine:
         stats = SharedStats(Crawler(Spider))
         shared = StatsSharing(stats, engine.frontier, engine.worker)
@@ -112,7 +112,7 @@ async def test_the_end_does_not_wait_for_a_redis_that_is_unavailable(crawl: Craw
 async def test_a_roll_back_loses_only_the_forgotten_stats(
     crawl: Crawl, client: redis.Redis, read: Read
 ) -> None:
-    """Only the forgotten reports are lost: later reports count."""
+    """The roll-back loses the forgotten reports, and later reports count."""
     async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
         stats.inc_value("a", 1)
         await shared.tell()

@@ -40,7 +40,7 @@ async def test_a_pause_gives_the_buffer_back_and_lets_work_end(crawl: Crawl, cli
         await until(lambda: engine.worker.census.in_flight == 2, "the buffer given back", SOON_S)
         assert said.seconds < SOON_S
         engine.may_end.set()
-        await until(lambda: engine.worker.census.in_flight == 0, "what was at work acked")
+        await until(lambda: engine.worker.census.in_flight == 0, "the entries in work are acked")
         done = sum(crawl.done.values())
         assert engine.worker.take() is None
         assert engine.worker.on_hold
@@ -67,11 +67,11 @@ async def test_draining_finishes_the_leases_of_a_worker(crawl: Crawl, client: re
 
 
 async def test_a_quiet_worker_learns_of_a_command_by_its_heartbeat(crawl: Crawl, client: redis.Redis) -> None:
-    """With only delayed entries left it exchanges every ten seconds; a command causes one more exchange."""
+    """With only delayed entries left, a worker exchanges every ten seconds; a command adds one exchange."""
     async with Engine(crawl) as engine:
         engine.put(1, after_s=60.0)
         engine.seed(())
-        await until(lambda: engine.worker.census.only_delayed, "nothing but what is delayed")
+        await until(lambda: engine.worker.census.only_delayed, "only delayed entries are left")
         await asyncio.sleep(0.1)
         exchanges = engine.counts["exchange"]
         said = Stopwatch()
@@ -91,7 +91,7 @@ async def test_new_limits_apply_to_buffered_leases(crawl: Crawl, client: redis.R
         await until(lambda: engine.worker.census.in_flight <= 3, "the buffer given back", SOON_S)
         sent = len(crawl.sent)
         engine.may_end.set()
-        await until(lambda: not engine.works, "what was at work done")
+        await until(lambda: not engine.works, "the entries in work are done")
         await asyncio.sleep(0.2)
         assert len(crawl.sent) <= sent + 1
         running.cancel()
@@ -101,7 +101,7 @@ async def test_new_limits_apply_to_buffered_leases(crawl: Crawl, client: redis.R
 async def test_in_strict_order_acks_do_not_wait_for_a_lease_that_never_comes(
     crawl: Crawl, client: redis.Redis, how: Command | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The engine asks for a lease after each page; on hold or while closing it gets no answer."""
+    """The engine asks for a lease after each page; on hold or while closing, it gets none."""
     async with Engine(crawl, pace=OneByOne()) as engine:
         engine.seed(range(3))
         leases: list[Lease] = []

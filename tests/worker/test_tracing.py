@@ -195,7 +195,7 @@ async def test_a_start_payload_begins_a_trace_with_its_lease(trace: Callable[...
 async def test_a_request_that_is_not_sampled_is_stored_without_ids(
     trace: Callable[..., Any], sampler: Any
 ) -> None:
-    """Its children are not traced either; a sampler of the program may also exclude it."""
+    """Children of such a request are not traced either. A sampler of the program may also exclude it."""
     async with trace(1.0 if sampler else 1e-9, sampler=sampler) as made:
         made.put("https://books.example/")
         lease = await made.lease()
@@ -206,7 +206,7 @@ async def test_a_request_that_is_not_sampled_is_stored_without_ids(
 
 
 async def test_a_trace_that_another_worker_began_is_continued(trace: Callable[..., Any]) -> None:
-    """This holds for any share of this worker."""
+    """The worker continues it whatever its own share of traced requests is."""
     async with trace(1e-9) as made:
         made.put("https://books.example/", payload=IDS + b"\1")
         made.worker.ack((await made.lease()).entry_id)

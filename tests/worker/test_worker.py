@@ -44,14 +44,14 @@ async def test_two_workers_crawl_a_tree_and_both_see_its_end(crawl: Crawl, state
 
 
 async def test_the_owner_is_notified_again_after_a_duplicate_that_nothing_is_left(crawl: Crawl) -> None:
-    """Its put made the owner wait; the exchange drops it as a duplicate and leaves the run finished."""
+    """The owner waits for its put, which the exchange drops as a duplicate; the run stays finished."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         engine.seed()
         await engine.run()
         told = engine.told_finished
         engine.put(0)
-        await until(lambda: engine.told_finished == told + 1, "it hears it again")
+        await until(lambda: engine.told_finished == told + 1, "the owner is notified again")
 
 
 async def test_a_worker_that_is_still_seeding_keeps_the_others_from_finishing(crawl: Crawl) -> None:
@@ -98,7 +98,7 @@ async def test_a_failed_start_ends_the_worker_but_not_the_run(crawl: Crawl, stat
 async def test_lost_replies_of_exchanges_lose_and_double_nothing(
     crawl: Crawl, proxy: RedisProxy, state: State
 ) -> None:
-    """Every second exchange is applied but its reply is lost: a repeat brings the stored reply."""
+    """Every second exchange is applied but its reply is lost. The repeat brings the stored reply."""
     async with Engine(crawl, url=proxy.url, concurrency=2, work_s=0.005) as engine:
         faults = [proxy.cut_next_reply(containing=call_of("exchange"))]
         engine.seed()
@@ -119,7 +119,7 @@ async def test_lost_replies_of_exchanges_lose_and_double_nothing(
 async def test_a_lost_reply_of_rejoin_is_repeated(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
-    """The same answer comes again: one member, the same leases, nothing lost or doubled."""
+    """The repeat gets the same answer: one member, the same leases, nothing lost or doubled."""
     async with Engine(crawl, url=proxy.url) as engine:
         engine.may_end.clear()
         engine.seed([0, 1000])
@@ -128,7 +128,7 @@ async def test_a_lost_reply_of_rejoin_is_repeated(
         old_id, held = engine.worker.id, engine.held
         fault = proxy.cut_next_reply(containing=call_of("rejoin"))
         put_out_of_step(engine, client)
-        await until(lambda: engine.counts["rejoin"], "it rejoined")
+        await until(lambda: engine.counts["rejoin"], "the worker rejoined")
         assert fault.fired
         assert engine.worker.id != old_id
         assert set(state()["members"]) == {engine.worker.id}

@@ -1,4 +1,4 @@
-"""A crawl that never ends: the stock of each book, looked at the more often, the more it changes."""
+"""A crawl that never ends: the more often the stock of a book changes, the more often it is visited."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scrapy.http import TextResponse
 
 
 class StockSpider(Spider):
-    """Crawls the bookshop, best one that was started with `--changing`; end it with Ctrl-C."""
+    """Crawls the bookshop, which should run with `--changing`; end the crawl with Ctrl-C."""
 
     name = "stock"
     custom_settings: ClassVar[dict[str, Any]] = {
-        "DQ_REVISIT": "adaptive:2s..2m, field=stock",  # of a real shop, say "adaptive:1h..30d, field=stock"
+        "DQ_REVISIT": "adaptive:2s..2m, field=stock",  # for a real shop: "adaptive:1h..30d, field=stock"
     }
 
     async def start(self) -> AsyncIterator[Request]:
@@ -28,6 +28,6 @@ class StockSpider(Spider):
         yield from response.follow_all(css="ol.products a", callback=self.parse_product)
 
     def parse_product(self, response: TextResponse) -> Iterator[dict[str, Any]]:
-        """Yield the stock; what has not changed since the last visit does not come here."""
+        """Yield the stock. A page that has not changed since the last visit does not get here."""
         stock = response.css("p.stock::text").get("").rpartition(" ")[2]
         yield {"title": response.css("h1::text").get(), "stock": int(stock), "url": response.url}

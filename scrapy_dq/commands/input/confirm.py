@@ -17,9 +17,9 @@ _NAMED_INSIDE = re.compile(rf"{SECRET_WORD}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
 _HARMLESS = (
     "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY",
 )  # fmt: skip
-# Only the login in the address of Redis is secret.
+# In REDIS_URL, only the login is secret.
 _SECRET_SETTINGS = {each.name for each in SETTINGS if each.secret} - {"REDIS_URL"}
-# Settings with the address of a server. Unlike the URL of a page, it has an @ only after a login.
+# Settings with the address of a server. Unlike a page's URL, such an address has an @ only after a login.
 _SERVER = re.compile(r"[A-Z0-9_]*(?:URL|URI|DSN)")
 
 
@@ -49,7 +49,7 @@ def need_consent(question: str, options: argparse.Namespace) -> None:
 
 
 def go_on(options: argparse.Namespace) -> str:
-    """Return the `scrapy crawl` command that continues the crawl on the command line."""
+    """Return advice with the `scrapy crawl` command that continues the crawl of this command line."""
     given = [*(getattr(options, "set", None) or ())]
     if options.crawl:
         given.append(f"DQ_CRAWL={options.crawl.replace('%', '%%')}")

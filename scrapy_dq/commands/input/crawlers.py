@@ -30,7 +30,7 @@ def spider_names(settings: Settings) -> list[str]:
     """Return the names of the project's spiders.
 
     Raises:
-        CommandError: they cannot be loaded.
+        CommandError: the spiders cannot be loaded.
     """
     settings = settings.copy()
     AddonManager.load_pre_crawler_settings(settings)
@@ -40,7 +40,7 @@ def spider_names(settings: Settings) -> list[str]:
 def _loader(settings: Settings) -> Any:
     try:
         return load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
-    except Exception as error:  # any module of the project may raise it
+    except Exception as error:  # the modules of the project may raise anything
         raise CommandError(
             f"the project's spiders cannot be loaded: {_place_of(error)}: {type(error).__name__}: "
             f"{getattr(error, 'msg', error)} (commands that only show a crawl work without: --crawl NAME)"

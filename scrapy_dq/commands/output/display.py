@@ -22,7 +22,7 @@ LONGEST_CELL = 2000
 
 
 class ProgressBar:
-    """Shows progress on standard error. If terminal or pipe close, the command continues."""
+    """Shows progress on standard error. If the terminal or pipe closes, the command continues."""
 
     def __init__(self) -> None:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -115,7 +115,7 @@ def print_table(
     """Print a table (see `table_of`), as wide as the terminal.
 
     Args:
-        most: number of shown rows; each takes half a millisecond. A last line counts the other rows, which
+        most: maximum number of rows: each takes half a millisecond. A last line counts the other rows, which
             --json lists.
     """
     console = Console(highlight=False, markup=False)

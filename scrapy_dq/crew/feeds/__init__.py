@@ -1,1 +1,1 @@
-"""The feeds of a crew: every worker writes a journal of its items, from which each feed is exported."""
+"""The feeds of a crew: each worker writes its items to a journal. Feeds are exported from all journals."""

@@ -1,6 +1,6 @@
 """A process that exports one feed: it gives the items of the journals to Scrapy's own FeedExporter.
 
-It is `scrapy dq crawl` again, with the same spider, arguments and settings, started by `exporting.py`.
+`exporting.py` starts the process as another `scrapy dq crawl`, with the same spider, arguments and settings.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VARIABLE = "SCRAPY_DQ_EXPORT"
 MOST_PENDING = 8
 """Maximum number of batches that are being stored."""
 TURN = 100
-"""Number of items after which batches can be stored on the event loop."""
+"""Number of items after which the event loop may store batches."""
 MIB = 1 << 20
 
 
@@ -54,7 +54,7 @@ def taken_work() -> tuple[int, Work] | None:
 
 
 def export(crawler: Crawler, reports: int, work: Work) -> None:
-    """Export a feed. The last report tells its end. A process without that report has failed."""
+    """Export a feed. The last report contains the result; without this report, the export has failed."""
     logging.getLogger().addHandler(Relay(reports))
 
     async def run() -> None:
@@ -84,7 +84,7 @@ class _Export:
         self._dropped = not_exported(self._journals, self._passed)
 
     def _passed(self, size: int) -> None:
-        """Report how many MiB were read: once to choose the items, and once to export them."""
+        """Report the MiB read. An item counts twice: when items are chosen, and when they are exported."""
         before, self._read = self._read, self._read + size
         if self._read // MIB > before // MIB:
             pipes.send(self._reports, {"done": self._read // MIB})
@@ -101,14 +101,17 @@ class _Export:
         await exporter.close_spider(spider)
         (slot,) = exporter.slots
         is_empty = not slot.itemcount and not (slot.store_empty and slot.batch_id == 1)
-        # An exporter that raises at its end counts neither as stored nor as failed.
+        # If an exporter raises at its end, Scrapy counts its feed neither as stored nor as failed.
         counts: Any = self._crawler.stats.get_stats()
         stored = sum(n for name, n in counts.items() if name.startswith("feedexport/success_count/"))
         if stored == slot.batch_id - is_empty:
             pipes.send(self._reports, {"end": self._end})
 
     def _exporter(self) -> FeedExporter:
-        """Return the project's exporter, with one feed. Other extensions may need its signals."""
+        """Return the project's exporter, with one feed.
+
+        All extensions are loaded, because some may need the signals of the exporter.
+        """
         crawler, uri = self._crawler, self._work.uri
         freeze(datetime.fromisoformat(self._work.began), 1)  # batches need different times in their names
         crawler.stats = StatsCollector(crawler)
@@ -133,7 +136,7 @@ class _Export:
                 if exporter.filters[uri].accepts(each)
             )
             ReplacingFileStorage.columns = list(dict.fromkeys(chain.from_iterable(found)))
-            exporter.filters[uri] = type(exporter.filters[uri])(options)  # a filter may have a state
+            exporter.filters[uri] = type(exporter.filters[uri])(options)  # the used one may have a state
         crawler.signals.connect(self._closed, signals.feed_slot_closed)
         return exporter
 
@@ -149,7 +152,7 @@ class _Export:
 
 
 async def _stored(exporter: FeedExporter) -> None:
-    """Let batches be stored. Source: scrapy/extensions/feedexport.py::FeedExporter.close_spider"""
+    """Let the event loop store batches. Source: scrapy/extensions/feedexport.py::FeedExporter.close_spider"""
     coroutines = getattr(exporter, "_pending_close_coros", [])  # Scrapy 2.14 to 2.17 only collects them
     while coroutines:
         await coroutines.pop(0)

@@ -48,7 +48,7 @@ class Exports(NamedTuple):
     command: Sequence[str]
     """The command line of an exporting process."""
     lock: int
-    """The folder's lock. The exporting processes also hold it, so that no other crew exports."""
+    """The descriptor of the folder's lock. Exporting processes inherit it, so that no other crew exports."""
     began: datetime
     """When the crew began."""
     say: Callable[[str], None]
@@ -58,13 +58,13 @@ class Exports(NamedTuple):
     ) -> tuple[list[Exported], list[str]]:
         """Export all feeds; before the run is finished, export only the feeds that can be replaced later.
 
-        CRASH at any line: the next crew with feeds exports again, and writes the same.
+        CRASH at any line: the next crew with feeds exports again, with the same result.
 
         Args:
             stopped: called repeatedly; raises Interrupted to stop. Each feed is then unchanged or complete.
             began_run: nothing was crawled in the run before this crew.
         Returns:
-            The stored feeds, and why others are not stored.
+            The results of the stored feeds, and a message for each feed that failed.
         """
         folder = self.folder
         of_run = folder.journals(run)
@@ -126,7 +126,7 @@ class _Process(Child):
             given.write(json.dumps(work).encode())
 
     def attend(self, bar: Bar) -> bool:
-        """Read its reports; return whether it has ended."""
+        """Read the reports of the process, and return whether it has ended."""
         status = self.poll()
         for report in self.reader.read():
             self.problem = report.get("error", self.problem)
@@ -141,7 +141,7 @@ class _Process(Child):
         return status is not None
 
     def close(self) -> None:
-        """Wait for its end; kill it if that takes too long."""
+        """Wait for the end of the process; kill it after GRACE_S."""
         self.problem = self.problem or "interrupted"
         with suppress(subprocess.TimeoutExpired):
             self.wait(GRACE_S)

@@ -1,13 +1,13 @@
 """The folder of a crawl's items: the journals of a crew's workers, and notes about the runs in each feed.
 
-`scrapy crawl` and `scrapy dq crawl` share the notes: otherwise each would replace the items that the other
-has scraped in the run. The notes stay after the end: a finished run may be reopened (`scrapy dq retry`).
+`scrapy crawl` and `scrapy dq crawl` share the notes. Otherwise each would replace the items that the other
+has scraped in the run. The notes stay after the run, because `scrapy dq retry` may reopen it.
 
 crew.lock   held by the one `scrapy dq crawl` that exports, and by its exporting processes
 *.journal   the records of one worker process in one run
-*.exported  the same, after all feeds were stored. If the run goes on, or requests of it are retried, its
-            feeds are written again. The next run removes it
-*.time      when a run was begun: `%(time)s` in the names of its feeds
+*.exported  a journal whose items are in all feeds. If the run continues, or its requests are retried, its
+            feeds are written again from all journals. The export of the next run removes it
+*.time      when the first command that exported a run began: `%(time)s` in the names of the run's feeds
 *.notes     the content of a feed that was exported in a run: `replacing.py`
 export.log  the log of the last exporting processes
 """
@@ -50,7 +50,7 @@ class ItemsFolder:
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """Make the folder, and yield its lock.
+        """Make the folder, lock it, and yield the descriptor of the lock.
 
         Raises:
             CrewError: another crew uses the folder or still exports, or the folder cannot be made.
@@ -88,7 +88,9 @@ class ItemsFolder:
         return [path for path in self.all_journals() if path.suffix == OPEN and run in (None, run_of(path))]
 
     def settle(self, journals: list[Path], run: Run) -> None:
-        """Note that all feeds hold these journals, and remove the files of other runs.
+        """Record that all feeds hold the items of these journals, and remove the files of other runs.
+
+        Journals of other runs stay if some feeds may lack their items.
 
         CRASH anywhere: the next crew exports the open journals again, with the same result.
         """
@@ -104,26 +106,26 @@ class ItemsFolder:
         return self.path / f"{run.epoch}.{run.number:09d}.{what}"
 
     def notes_of(self, run: Run, target: Path) -> Path:
-        """Return the path of a feed's notes of a run. They exist once the feed may hold items of the run."""
+        """Return the path of the notes on a feed in a run; the file exists if the feed may hold the run."""
         return self.state(run, f"{_digest(target)}.notes")
 
     def older_notes(self, run: Run, target: Path) -> list[Path]:
-        """Return the paths of a feed's notes of other runs."""
+        """Return the paths of the notes on a feed in other runs."""
         notes = self.path.glob(f"*.{_digest(target)}.notes")
         return [path for path in notes if path != self.notes_of(run, target)]
 
     @contextmanager
     def beginning(self, run: Run, target: Path) -> Iterator[tuple[bool, bool]]:
-        """Note that a feed holds *run*, and keep other processes from doing so.
+        """Record that a feed holds *run*, and lock all notes until the end of the block.
 
-        The note is on the disk before the block runs: after a power loss, the next worker must not empty a
-        feed that has new items.
+        The record is on the disk before the block runs. Otherwise, after a power loss, the next worker could
+        empty a feed that has new items.
 
         Yields:
-            Whether this was noted before, and whether an older run was noted.
+            Whether this run was recorded before, and whether another run was.
         Raises:
-            CrewError, OSError: it cannot be noted. Notes decide which feeds are emptied: no other user may
-                write to them.
+            CrewError: another user could write to the notes, which decide whether feeds are emptied.
+            OSError: the record cannot be written.
         """
         self._make()
         notes = self.notes_of(run, target)
@@ -170,7 +172,7 @@ def write_json(path: Path, value: Any) -> None:
     """Replace a small file; a crash leaves the old one or the new one."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
-    # O_EXCL: never through a link that another user has put there.
+    # O_EXCL refuses a link that another user has put there.
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(value, file)
         file.flush()

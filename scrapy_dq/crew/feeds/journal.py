@@ -1,6 +1,7 @@
-"""The journal of one worker process. It gets each item before the item's request is acked.
+"""The journal of one worker process, which writes each item before it acks the item's request.
 
-A kill or a power loss may tear the last record, which then belongs to a request that was not acked.
+If the process is killed, the last record may be torn, but its request was not acked. If the machine loses
+power, records of the last second may be missing.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Journal:
         """Whether the head of the file is written."""
 
     def add(self, entry_id: bytes, item: Any) -> None:
-        """Write an item; when this returns, the operating system has it.
+        """Write an item. When this method returns, the operating system has the item.
 
         Raises:
-            CrewError: neither the codec nor pickle can store it.
-            OSError: there is no room for it. The file is unchanged.
+            CrewError: neither the codec nor pickle can store the item.
+            OSError: the item cannot be written, for example to a full disk. The file is unchanged.
         """
         records = self._packer.item(entry_id, item)
         if self._file is None:
@@ -46,10 +47,10 @@ class Journal:
         self._packer.stored(entry_id, item)
 
     def ended(self, done: Iterable[bytes], others: Iterable[bytes]) -> None:
-        """Write the ends of leases; *done* leases were acked."""
+        """Write the ends of leases. The *done* leases were acked."""
         records = self._packer.ends(done, others)
         if records and self._file is not None:
-            with suppress(OSError):  # its items then count as items of an entry that has not ended
+            with suppress(OSError):  # without these records, the entries count as not ended
                 self._file.write(records)
 
     def close(self) -> None:
@@ -64,10 +65,10 @@ def name_of(run: Run, began_ns: int, worker: int, process: str) -> str:
 
 
 def not_exported(journals: Sequence[Path], passed: Callable[[int], None]) -> list[set[int]]:
-    """Return, for each journal, the positions where items begin that are not exported.
+    """Return, for each journal, the position of the first item of each attempt that is not exported.
 
-    A feed gets the items of one attempt per entry: the acked attempt, if there is one. Only entries that have
-    not ended stay in memory.
+    A feed gets the items of one attempt per entry: the acked attempt, otherwise the attempt with the most
+    items. Memory holds only attempts that were not acked.
 
     Args:
         passed: called with the size of each record.
@@ -124,7 +125,7 @@ class Work(NamedTuple):
     """The feed's URI."""
     run: Sequence[Any]
     began: str
-    """When the run was begun: `%(time)s` in the names of files."""
+    """When the first command that exported the run began: `%(time)s` in the names of files."""
     keeps: bool
-    """Something was crawled in the run before. A feed without notes may then hold items of the run."""
+    """The run may have crawled something before that command, so a feed without notes may hold its items."""
     journals: Sequence[str]

@@ -23,7 +23,7 @@ from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from scrapy_dq.crew.own_files import real_path
 from scrapy_dq.text import without_login
 
-# Scrapy 2.13 does not have this pattern: it formats the whole URI.
+# Scrapy 2.13 does not have this pattern, and formats the whole URI.
 _PLACEHOLDER = re.compile(r"%(?!\([^)]+\)[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[diouxXeEfFgGcrsa])")
 
 
@@ -36,10 +36,10 @@ class Feed:
     name: str
     """For people: a path, or a URI without its login."""
     is_local: bool
-    """It is one file on this host, which can be replaced at any time."""
+    """The feed is one file on this host, which can be replaced at any time."""
     overwrite: bool
     one_end: bool
-    """Its format has an end: nothing can be appended."""
+    """The format of the file has an end, such as `]`, so nothing can be appended."""
 
 
 def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
@@ -64,7 +64,7 @@ def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
         ) from error
     feeds = []
     targets: set[Path] = set()
-    freeze(began, 0)  # different times would look like different workers
+    freeze(began, 0)  # with different times, one feed would look like a file per worker
     for uri, options in exporter.feeds.items():
         one, other = (_resolved(exporter, uri, options, worker) for worker in ("a", "b"))
         scheme = urlsplit(uri).scheme
@@ -102,14 +102,14 @@ def _check(target: Path, uri: str) -> None:
 
 
 def freeze(began: datetime, step_us: int) -> None:
-    """Make Scrapy's exporter in this process see the time *began*, *step_us* later at each look."""
+    """Set the clock of Scrapy's exporter in this process to *began*; each reading adds *step_us*."""
     moments = (began + timedelta(microseconds=step_us * n) for n in count())
     # Source: scrapy/extensions/feedexport.py::FeedExporter._get_uri_params
     feedexport.datetime = SimpleNamespace(now=lambda tz: next(moments))  # type: ignore
 
 
 def _resolved(exporter: FeedExporter, uri: str, options: Mapping[str, Any], worker: str) -> str:
-    """Return the URI that *worker* would have. Source: scrapy/extensions/feedexport.py"""
+    """Return the URI to which *worker* would write. Source: scrapy/extensions/feedexport.py"""
     spider: Any = exporter.crawler.spider
     before = getattr(spider, "dq_worker", None)
     spider.dq_worker = worker

@@ -1,7 +1,7 @@
 """The storage of local feeds in an exporting process: a new file replaces the feed in one step.
 
-A feed holds its content from before the run, and all items of the run, however often it is exported. So the
-process notes the size of the older content, and the inode and size of the new file.
+A feed holds its content from before the run, and all items of the run, however often it is exported. For
+this, the process records the size of the older content, and the inode and size of the new file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scrapy_dq.filesystem import sync_folder
 
 CHUNK = 1 << 20
 FIELD_BYTES = (1 << 31) - 1
-"""A page's text may be longer than 128 KiB, the default limit of the csv module."""
+"""The first row may hold a page's text, longer than 128 KiB, the default limit of the csv module."""
 
 
 class ReplacingFileStorage(FileFeedStorage):
@@ -33,9 +33,9 @@ class ReplacingFileStorage(FileFeedStorage):
     """The task of this process, which exports one feed."""
     folder: ItemsFolder
     columns: list[str] | None = None
-    """The columns of all items, if the feed is CSV and neither it nor the project's exporter names them."""
+    """The columns of all items, if the feed is CSV and neither its options nor an own exporter name them."""
     building: Path | None = None
-    """A new file, which is useless if this process fails."""
+    """The new file, which this process removes if it fails."""
     appends = False
     """The feed holds content from before this run."""
 
@@ -54,7 +54,7 @@ class ReplacingFileStorage(FileFeedStorage):
         self._new = self._target.with_name(f".{self._target.name}.new")
         parts = [] if self._is_batch else self._parts_before()
         self._new.unlink(missing_ok=True)
-        # O_EXCL: never through a link that another user has put there.
+        # O_EXCL refuses a link that another user has put there.
         file = os.fdopen(os.open(self._new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b")
         ReplacingFileStorage.building = self._new
         for begin, end in parts:
@@ -77,12 +77,12 @@ class ReplacingFileStorage(FileFeedStorage):
     def store(self, file: IO[bytes]) -> None:
         """Replace the feed.
 
-        CRASH at any line: the next export writes the same.
+        CRASH at any line: the next export writes the same content.
         """
         file.flush()
         now = self._found()
         if now is not None and now.st_uid == os.geteuid():
-            # Without set-user-ID and execute bits: another user's program must not run as this user.
+            # Drop set-user-ID and execute bits: another user's program must not run as this user.
             os.fchmod(file.fileno(), now.st_mode & 0o666)
         os.fsync(file.fileno())
         new = os.fstat(file.fileno())
@@ -112,7 +112,7 @@ class ReplacingFileStorage(FileFeedStorage):
             notes = [(before, now.st_ino, now.st_size)] if now is not None else []
             write_json(self._notes, notes)
         elif notes and self._new.exists() and self._new.lstat().st_ino == notes[-1][1]:
-            write_json(self._notes, notes[:-1])  # killed before the file was replaced
+            write_json(self._notes, notes[:-1])  # the last export was killed before it replaced the file
             return self._parts_before()
         if now is None:
             return []

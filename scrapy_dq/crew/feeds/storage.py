@@ -1,6 +1,7 @@
 """A feed storage for local files that loses no items on kill -9.
 
-The operating system gets data at once. A second later it is on the disk, safe from power loss.
+The operating system gets each write immediately. A second later, the data is on the disk, safe from power
+loss.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 _runs: WeakKeyDictionary[Crawler, tuple[str, Run, bool]] = WeakKeyDictionary()
-"""The runs that crawlers have joined. Scrapy also creates storages before that, to test them."""
+"""The runs that crawlers have joined. Scrapy also creates storages before a crawler joins, to test them."""
 
 
 def run_begins(sender: Crawler, crawl: str, epoch: str, run: int, new: bool) -> None:
-    """Have each local feed with `overwrite` emptied once in a run: when the first worker opens it.
+    """Remember the run that *sender* has joined, so that a feed with `overwrite` is emptied once in the run.
 
-    Later workers append: the file's items belong to acked requests and will not be scraped again.
+    The first worker that opens such a local feed empties it. Later workers append to it, because its items
+    belong to acked requests and will not be scraped again.
 
     Args:
         new: no worker has scraped anything in the run yet.
@@ -43,9 +45,9 @@ def run_begins(sender: Crawler, crawl: str, epoch: str, run: int, new: bool) -> 
 
 
 def _is_of_all(path: str, crawler: Crawler, feed_options: Any) -> bool:
-    """Tell whether other workers may continue this file: it is neither a batch nor one worker's own.
+    """Return whether other workers may continue this file: it is neither a batch nor one worker's own.
 
-    There may be many batches, and each would need a record.
+    Batches are left out, because there may be many, and each would need a record.
     """
     own = getattr(crawler.spider, "dq_worker", None)
     return not (feed_options or {}).get("batch_item_count") and not (own and str(own) in path)
@@ -68,7 +70,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         """Scrapy's hook. Source: scrapy/utils/misc.py::build_from_crawler
 
         Raises:
-            CrewError: Scrapy tests the storage, which is a link of another user. The crawl does not start.
+            CrewError: the feed's file is a link of another user. The crawl does not start.
         """
         storage = cls(uri, feed_options=feed_options)
         storage._crawler = crawler
@@ -89,7 +91,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
 
     @staticmethod
     def writes_at_once(exporter: Any) -> bool:
-        """Tell whether an item is in the file as soon as *exporter*, a class, has exported it."""
+        """Return whether an item is in the file as soon as *exporter*, a class, has exported the item."""
         # A project's own exporter may keep all items until its end, for example for spreadsheets.
         export = getattr(exporter, "export_item", None)
         return getattr(export, "__module__", None) == "scrapy.exporters"
@@ -97,10 +99,10 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     def _begin(self, crawl: str, run: Run, new: bool) -> None:
         """Record that the file holds *run*. With `overwrite`, empty it, unless it may already hold the run.
 
-        The first item would be too late: other workers may have written items before. If this worker were
-        killed before its first item, the next worker would find the items of an older run. A file without
-        `overwrite` is also recorded: otherwise a later worker or crew with `overwrite` would take it for an
-        older run's.
+        It would be too late to do this at the first item. Other workers may have written items before and, if
+        this worker were killed before its first item, the next worker would find the items of an older run. A
+        file without `overwrite` is also recorded. Otherwise, a later worker or crew with `overwrite` would
+        treat its items as an older run's, and remove them.
         """
         assert self._crawler is not None
         path = Path(self.path)
@@ -112,7 +114,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)  # as Scrapy does
                 home = data_dir(self._crawler.settings.get("DQ_DATA_DIR"))
-                # Before the file is emptied: otherwise the next worker would empty it again.
+                # Record before emptying: after a crash in between, the next worker must not empty the file.
                 noting = ItemsFolder(home, crawl).beginning(run, real_path(path))
                 held, known = stack.enter_context(noting)
             except (OSError, CrewError) as error:
@@ -131,7 +133,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 logger.warning("%s is appended to: it may hold what this run has scraped before", path)
 
     def open(self, spider: Spider) -> IO[bytes]:
-        """Open for appending, without a buffer. Each write is complete or has no effect."""
+        """Open the file for appending, without a buffer. Each write is complete or has no effect."""
         path = Path(self.path)
         real_path(path).parent.mkdir(parents=True, exist_ok=True)
         if self.write_mode == "wb":
@@ -147,13 +149,13 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         return unbuffered  # type: ignore[no-any-return]
 
     def _write_failed(self) -> None:
-        """Count a failed write. Scrapy drops the item, and its request counts as done: it is not repeated."""
+        """Count a failed write. Scrapy drops the item; its request counts as done, and is not repeated."""
         if self._crawler is not None and self._crawler.stats is not None:
             self._crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
 
 
 def use_storage(exporter: FeedExporter, ours: type[FileFeedStorage]) -> None:
-    """Make an exporter write local files with *ours*, before it is open. A project's own storage stays."""
+    """Make an unopened exporter write local files with *ours*. A project's own storage stays."""
     for scheme, storage in exporter.storages.items():
         if storage in (FileFeedStorage, UnbufferedFileFeedStorage):
             exporter.storages[scheme] = ours

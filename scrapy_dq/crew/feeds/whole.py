@@ -1,4 +1,4 @@
-"""A file of whole records, also after errors of the disk. Its data is on the disk a second later."""
+"""A file that has only whole records, even after disk errors. A second later, its data is on the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYNC_EVERY_S = 1.0
 
 
 class Whole(io.FileIO):
-    """A file that a failed write leaves unchanged. A pipe cannot be truncated, so it may keep a part.
+    """A file that a failed write leaves unchanged. A pipe may keep a part, because it cannot be truncated.
 
     A thread syncs the file to the disk, at most once a second, and at its end. On the event loop, an fsync
     would block the crawl for as long as the disk takes.
@@ -24,13 +24,13 @@ class Whole(io.FileIO):
     failed: Callable[[], None] | None = None
     """Called after a failed write."""
     _sync_now: threading.Event | None = None
-    """Wakes the thread that is about to sync; None: everything is synced, or is being synced."""
+    """Wakes the thread that waits to sync; None: all data is synced, or is being synced."""
 
     def write(self, data: Any) -> int:
         """Write all of *data*, or nothing and raise.
 
-        A full disk may accept a part of it without an error. Once the disk has room again, the next record
-        would continue the incomplete one, and later records could not be separated.
+        A full disk may accept a part of *data* without an error. Once the disk has room again, the next
+        record would continue the incomplete one, and later records could not be separated.
         """
         if not self.seekable():
             return super().write(data)
@@ -48,13 +48,13 @@ class Whole(io.FileIO):
         if self._sync_now is None:
             self._sync_now = threading.Event()
             # The thread has its own descriptor: the file may be closed, and its number reused, while the
-            # thread waits. Not a daemon thread: the process ends after it.
+            # thread waits. It is not a daemon thread, so the process waits for its end.
             arguments = (os.dup(self.fileno()), self._sync_now)
             threading.Thread(target=self._sync, args=arguments, name="scrapy-dq-feed").start()
         return done
 
     def close(self) -> None:
-        """Close at once; what was written is on the disk before the process ends."""
+        """Close the file immediately. All written data is on the disk before the process ends."""
         if self._sync_now is not None:
             self._sync_now.set()
         super().close()

@@ -1,1 +1,1 @@
-"""The frontier seen from outside: reading and changing a crawl without working on it."""
+"""Reads and changes a crawl from outside, for programs and commands that are not its workers."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy_dq.frontier.admin.overview import Overview
 
 PART = 500
-"""Partitions that one call examines: a script blocks Redis while it runs."""
+"""Number of partitions that one call examines. A script blocks Redis while it runs."""
 MAX_UPCOMING = 1000
 SIZES_S = 0.06
 MAX_BYTES = 4_194_304
@@ -38,14 +38,14 @@ class Size:
 
     partition: str
     waiting: int
-    """Entries in its lists."""
+    """Number of entries in the lists of the partition."""
     delay_s: float
     concurrency: int
-    """Most entries in flight; 0: no limit."""
+    """Maximum number of entries in flight; 0: no limit."""
     blocked_s: float
-    """Remaining seconds of a block; 0: none."""
+    """Remaining seconds of a block; 0: no block."""
     takes_s: float
-    """The least time that the entries take: their number times the delay, plus `blocked_s`. 0: no limit."""
+    """The shortest time that the entries can take: their number times the delay, plus `blocked_s`."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Sizes:
     largest: list[Size]
     """The examined partitions with the most entries, the largest first."""
     slowest: list[Size]
-    """The examined partitions that take longest, the slowest first. Empty without limits."""
+    """The examined partitions that take longest, the slowest first; empty if no limit delays them."""
     blocked: list[Size]
     """The blocked partitions among the slowest examined ones, the longest block first."""
 
@@ -67,14 +67,14 @@ class Sizes:
 def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
     """Return the largest partitions, and the ones that limits and blocks delay longest; blocking.
 
-    The 250 with the longest blocks, and about as many with their own limits, are always examined, except in a
-    shard that does not answer: `peek` reports such a shard.
+    The 250 partitions with the longest blocks, and about as many with their own limits, are always examined
+    in each shard that answers. `peek` reports shards that do not answer.
 
     Args:
         client: a `redis` client that decodes nothing.
-        top: how many of each kind to return.
-        most: examine at most about this many partitions.
-        budget_s: start no further part after this many seconds.
+        top: how many partitions of each kind to return.
+        most: examine about this many partitions at most.
+        budget_s: begin no further part after this many seconds.
     Raises:
         redis.exceptions.RedisError: home does not reply.
     """
@@ -112,13 +112,13 @@ def _sizes_in_shard(
 
 
 def names_beside(client: Any, crawl: str, partition: str, *, most: int = 20_000) -> list[str] | None:
-    """Return names of partitions in use, if *partition* is not in use, else None; blocking.
+    """Return the names of partitions in use if *partition* is not in use, else None; blocking.
 
-    A partition is in use if its entries wait or are in flight, or if it has its own limits or a block. Only
-    the next 500 delayed entries are examined. Names in other shards are not returned.
+    A partition is in use if its entries wait or are in flight, or if it has its own limits or a block. The
+    search examines only the next 500 delayed entries, and only the shard of *partition*.
 
     Args:
-        most: return at most about this many names.
+        most: return about this many names at most.
     Raises:
         redis.exceptions.RedisError: no reply, or a key of the crawl has a foreign type.
     """
@@ -145,8 +145,9 @@ def names_beside(client: Any, crawl: str, partition: str, *, most: int = 20_000)
 def upcoming(client: Any, crawl: str, count: int) -> list[Entry]:
     """Return the next *count* entries, roughly as a worker without leases would lease them; blocking.
 
-    Nothing is leased. Entries that may be leased now come first, then entries that wait for their partition,
-    then delayed ones; several shards take turns. At most MAX_UPCOMING entries, and MAX_BYTES from each shard.
+    This call leases nothing. Entries that may be leased now come first, then entries that wait for their
+    partition, then delayed ones; several shards take turns. Each shard returns at most MAX_UPCOMING entries,
+    and about MAX_BYTES.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -158,12 +159,13 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Entry]:
 
 
 def awaited_turn(client: Any, crawl: str, overview: Overview) -> Entry | None:
-    """Return the next entry if a worker holds no lease and may not lease it yet; else None; blocking.
+    """Return the next entry if a worker without leases has to wait for it, else None; blocking.
 
-    The entry is not due yet, or its partition has a delay, a block, or no lease or budget left.
+    The worker waits because the entry is not due, or because the partition has a delay, a block, a spent
+    budget or as many leases as it may have.
 
     Args:
-        overview: of this crawl, read just now, with its members.
+        overview: an overview of this crawl, read just now, with its members.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
@@ -186,7 +188,7 @@ def _upcoming_in_shard(client: Any, shard: keys.Shard, count: int) -> list[Entry
 
 
 def info_of(client: Any) -> dict[str, Any] | None:
-    """Return the result of INFO, None if it is not allowed; blocking.
+    """Return the result of INFO, or None if this user may not call it; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -198,15 +200,15 @@ def info_of(client: Any) -> dict[str, Any] | None:
 
 
 def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None) -> str:
-    """Return why scripts do not run; empty: they do. Blocking.
+    """Return why Redis does not run our scripts; empty: it runs them. Blocking.
 
-    The crawl is not changed.
+    This check does not change the crawl.
 
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     try:
-        # Not with our own scripts: they mistake an error of a tried command for an error in its arguments.
+        # Our own scripts cannot check this: they would take the error of a tried command for a bad argument.
         text = f"{UNDECLARED_KEYS}\nreturn redis.call('EXISTS', ARGV[1])"
         client.eval(text, 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared")
         kind = start_keys.kind if start_keys else ""
@@ -216,9 +218,9 @@ def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None
 
 
 def compress_depth(client: Any) -> int | None:
-    """Return how many nodes at each end of a list this Redis leaves uncompressed; 0: all. Blocking.
+    """Return how many nodes at each end of a list this Redis leaves uncompressed; 0: all nodes. Blocking.
 
-    None: this user, or every user, may not read the configuration, or this server has no such setting.
+    None: this user may not read the configuration, the service forbids it, or the server has no such setting.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -238,8 +240,8 @@ def unusable_keys(client: Any, start_keys: StartKeys) -> tuple[list[str], str]:
     """Return the start keys that cannot be used; blocking.
 
     Returns:
-        the keys that this user may not read; a message about a key of another type, from which nothing is
-        served (empty: no such key).
+        the keys that this user may not read; a message about a key of a wrong type, from which workers get
+        nothing (empty: no such key).
     Raises:
         redis.exceptions.RedisError: no reply.
     """

@@ -1,4 +1,4 @@
-"""Control a running crawl, for the command line and programs."""
+"""Controls a running crawl, for commands and programs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class PartitionLimits:
     delay_s: float
     """Seconds between two requests; 0: no delay."""
     concurrency: int
-    """Most requests in flight; 0: no limit."""
+    """Maximum number of requests in flight; 0: no limit."""
     blocked_s: float
-    """Remaining seconds of a block; 0: none."""
+    """Remaining seconds of a block; 0: no block."""
     budget: int = 0
-    """Most requests that are done in the run, or on a day; 0: any number."""
+    """Maximum number of requests per run or day, including requests in flight; 0: no limit."""
     spent: int = 0
-    """How many of these are done."""
+    """Number of done and failed requests that count against the budget."""
 
 
 def limit(
@@ -47,17 +47,17 @@ def limit(
     """Change the limits of one partition; all workers obey from their next exchange on. Blocking.
 
     The change lasts until the run is finished, or until a worker with other limits in its settings joins.
-    Without any limit in the call, nothing is changed.
+    A call without any limit changes nothing.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
         partition: usually a host name; it may have no entries yet.
-        delay_s: seconds between two requests; 0: none; negative: the crawl's setting.
-        concurrency: requests in flight; 0: no limit; negative: the crawl's setting.
-        budget: most requests that are done in the run, or on a day, while it has a budget; 0: any number;
-            negative: the crawl's setting.
+        delay_s: seconds between two requests; 0: no delay; negative: the crawl's setting.
+        concurrency: maximum number of requests in flight; 0: no limit; negative: the crawl's setting.
+        budget: maximum number of requests per run or day (see `PartitionLimits`); 0: no limit; negative: the
+            crawl's setting.
         block_s: block the partition for this many seconds; 0: lift a block.
-        by: who changes them, for the journal of the crawl, which keeps at most 80 bytes of it.
+        by: the caller's name for the journal of the crawl, which keeps at most 80 bytes of it.
     Returns:
         The limits in force now; None: there is no such crawl.
     Raises:
@@ -96,15 +96,15 @@ class Command(str, Enum):
     RESUME = "resume"
     STOP = "stop"
     COMPLETE = "complete"
-    """An interrupted `start()` counts as complete: the run may finish without it, and is finished at once if
-    nothing else is left and no worker is registered."""
+    """Interrupted `start()` methods count as complete, so that the run may finish without them. It is
+    finished immediately if nothing else is left and no worker is registered."""
 
 
 def steer(client: Any, crawl: str, word: Command, by: str = "") -> Hold | None:
-    """Send *word* to all workers; each gets it within two seconds if it can reach Redis. Blocking.
+    """Send *word* to all workers. Each worker that reaches Redis gets it within two seconds. Blocking.
 
-    `Hold` describes pause and drain; they last until the run is finished, or until `resume`. Stop is sent to
-    the workers that are registered now: they close as on SIGTERM.
+    `Hold` describes pause and drain, which last until the run is finished, or until `resume`. Stop makes all
+    workers that are registered now close, as on SIGTERM.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.

@@ -1,4 +1,4 @@
-"""Find the crawls in a Redis, for suggestions and overviews. Read-only."""
+"""Finds the crawls in a Redis, for suggestions and overviews. Read-only."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class CrawlSearch:
         self.complete = False
         """Whether all keys were examined once, and each node has answered."""
         self._left: list[Any] = []
-        """A client for each node that is not completely scanned in this round through all keys."""
+        """A client for each node that this round through all keys has not scanned completely."""
         self._cursor = 0
-        """The SCAN cursor of the last of these nodes."""
+        """The SCAN cursor for the last of these nodes."""
         self._missed = False
         """Whether a node did not answer in this round."""
 
     def go_on(
         self, nodes: Callable[[], Sequence[Any]], *, most_keys: int = 200_000, budget_s: float = 0.5
     ) -> list[str]:
-        """Return the names of the crawls found within the bounds; the next call continues behind these keys.
+        """Return the names of the crawls among the next keys; the next call continues behind these keys.
 
-        After the last key, a new round begins. A Redis may hold millions of other keys: SCAN examines about
-        *most_keys* of them.
+        After the last key, a new round begins. A Redis may hold millions of other keys, so one call examines
+        about *most_keys* keys at most, and ends after about *budget_s* seconds.
 
         Args:
-            nodes: returns a client for each node; it is called at the beginning of each round.
+            nodes: returns a client for each node, and is called at the beginning of each round.
         Raises:
             redis.exceptions.RedisError: the only node does not reply, or a node has answered with an error.
         """
@@ -52,7 +52,7 @@ class CrawlSearch:
         return sorted(found)
 
     def all_names(self, nodes: Callable[[], Sequence[Any]]) -> list[str]:
-        """Return the names of all crawls, however many keys there are: SCAN examines about 10⁶ in a second.
+        """Return the names of all crawls. This examines all keys, about 10⁶ per second.
 
         Raises:
             See `go_on`.
@@ -86,7 +86,7 @@ class CrawlSearch:
 
 
 def shards_left(nodes: Sequence[Any], crawl: str) -> set[int]:
-    """Return the numbers of all stored shards except home; scans all keys; blocking.
+    """Return the numbers of all stored shards except home. This scans all keys; blocking.
 
     Raises:
         redis.exceptions.RedisError: a node does not answer.

@@ -1,4 +1,4 @@
-"""Drop the waiting entries of one partition, for a site that is a trap or not wanted any more."""
+"""Drops the waiting entries of one partition, because its site is a trap or is not wanted any more."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from scrapy_dq.frontier.records import DECLINED, DELAYED
 from scrapy_dq.frontier.wire import by_bytes
 
 STEP = 1_000
-"""Most entries in one call: a script blocks Redis while it runs."""
+"""Maximum number of entries in one call, because a script blocks Redis while it runs."""
 
 
 def waiting_in(client: Any, crawl: str, partition: str) -> int:
-    """Return how many entries of a partition wait, without delayed and declined ones; blocking.
+    """Return how many entries of a partition wait, not counting delayed and declined ones; blocking.
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
     Raises:
-        redis.exceptions.RedisError: no reply, or a key of a foreign type.
+        redis.exceptions.RedisError: no reply, or a key of the crawl has a foreign type.
     """
     client, shard = shards_of(client, crawl).of_partition(partition)
     prefix, name = keys.prefix(shard).encode(), partition.encode()
@@ -41,20 +41,20 @@ def drop(
     by: str = "",
     dropped: Callable[[int], object] = lambda count: None,
 ) -> int | None:
-    """Drop all entries of a partition that wait or are delayed; they stay seen. Blocking.
+    """Drop all waiting and delayed entries of a partition; their fingerprints stay seen. Blocking.
 
-    Entries in flight are done, failed or released as usual. Entries that workers release or put during the
+    Workers finish, fail or release entries in flight as usual. Entries that workers release or put during the
     call may stay.
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
-        by: who drops them, for the journal of the crawl.
-        dropped: called with the number of entries that each step has dropped.
+        by: the caller's name for the journal of the crawl.
+        dropped: called after each step, with the number of entries that the step has dropped.
     Returns:
         The number of dropped entries; None: there is no such crawl.
     Raises:
-        redis.exceptions.RedisError: no reply; some may be dropped, and a repeat continues.
-        FrontierRefused: a key of the crawl has a foreign type, or it is half moved.
+        redis.exceptions.RedisError: no reply; some entries may be dropped, and a repeat drops the rest.
+        FrontierRefused: a key of the crawl has a foreign type, or the crawl is half moved.
     Source: transitions/drop.lua
     """
     client, shard = shards_of(client, crawl).of_partition(partition)

@@ -15,12 +15,12 @@ from scrapy_dq.frontier.records import DEAD, FAILED, PLACES, Entry
 
 @dataclass
 class Looked:
-    """How far a search has come."""
+    """The extent of a search."""
 
     entries: int = 0
-    """Number of entries that were read."""
+    """Number of entries that the search has read."""
     complete: bool = True
-    """Whether it has read all entries of the shards that answer."""
+    """Whether the search has read all entries of the shards that answer."""
 
 
 def look_at_entries(
@@ -39,8 +39,8 @@ def look_at_entries(
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
-        partitions: pass only entries of these; None: of all.
-        looked: called now and then with the number of further entries that were read.
+        partitions: pass only entries of these partitions; None: of all partitions.
+        looked: called from time to time with the number of further entries that were read.
     Raises:
         redis.exceptions.RedisError: home does not reply.
     """
@@ -72,21 +72,21 @@ def kept(
     partitions: Collection[bytes] | None = None,
     most_bytes: float = math.inf,
 ) -> list[Entry]:
-    """Return *limit* failed requests, or dead letters, of the run, newest first; blocking.
+    """Return at most *limit* failed requests or dead letters of the run, newest first; blocking.
 
-    Failed requests: the newest ones. Dead letters are stored in no order: any of them.
+    These are the newest failed requests. Dead letters have no stored order, so the result has any of them.
 
     Args:
         where: `"failed"` or `"dead"`.
-        partitions: read only these; None: all.
-        most_bytes: read about this many bytes, and at least one part in each shard.
+        partitions: return only requests of these partitions; None: of all partitions.
+        most_bytes: read about this many bytes at most, but at least one part in each shard.
     Raises:
         redis.exceptions.RedisError: no reply.
     """
     shards = shards_of(client, crawl)
 
     def read(client: Any, shard: keys.Shard) -> list[Entry]:
-        # A dict drops repeats: new failures shift the list, so that some are read twice.
+        # A dict drops repeats. New failures shift the list, so that some records are read twice.
         found, left = dict[Entry, None](), most_bytes / len(shards)
         for page in drained(Reader(client, shard).entries(where)):
             found |= dict.fromkeys(
@@ -99,7 +99,7 @@ def kept(
 
     parts = list(shards.each(read))
     found = [each for part in parts for each in part]
-    # One list has its own order, which does not depend on a clock.
+    # Failed requests of a single shard keep the order of their list, which does not depend on a clock.
     if where == DEAD or sum(map(bool, parts)) > 1:
         found.sort(key=lambda each: -each.at_ms)
     return found[: max(0, limit)]
@@ -116,7 +116,7 @@ def dead(client: Any, crawl: str, limit: int = 100) -> list[Entry]:
 
 
 def kept_one(client: Any, crawl: str, where: str, entry_id: bytes) -> Entry | None:
-    """Return the failed request or dead letter with this id, None if it is not kept; blocking.
+    """Return the failed request or dead letter with this id, or None if no record of it is kept; blocking.
 
     Args:
         where: see `kept`.

@@ -1,4 +1,4 @@
-"""Delete a crawl, but not while a worker is live, unless this is requested explicitly."""
+"""Deletes a crawl. While a worker is live, it deletes the crawl only if the user forces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from scrapy_dq.frontier.scan import scan
 
 logger = logging.getLogger(__name__)
 PURGE_S = 10.0
-"""Seconds for which a starting worker looks for lost keys: enough for about ten million keys."""
+"""Seconds for which a starting worker searches this Redis for unindexed keys of the crawl that it has
+deleted: enough for about ten million keys."""
 
 
 _AT_START = (
@@ -39,9 +40,9 @@ async def flush(
     Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
 
     Args:
-        purpose: the setting or command that requests it, for the log.
-        refused: how the error message ends, after "worker ID of crawl NAME is alive".
-        dead: the findings of an earlier `need_nobody`.
+        purpose: the setting or command that requests the deletion, for the log.
+        refused: the end of the error message, after "worker ID of crawl NAME is alive".
+        dead: the dead workers that an earlier `need_nobody` has found.
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
     """
@@ -51,7 +52,7 @@ async def flush(
         flushed = await frontier.flush(sorted(dead))
         if not flushed.joined:
             return flushed
-        # A worker has joined since the check: check it also.
+        # Another worker has joined since the check, so check again.
 
 
 async def flush_all(
@@ -62,14 +63,14 @@ async def flush_all(
 ) -> list[Flushed]:
     """Delete the crawl in all its shards, and return the result for each shard.
 
-    Home is deleted first: without it there is no crawl. After an interruption, `scrapy dq clear --all`
-    deletes the rest: it finds the other shards by their names.
+    Home is deleted first, because without home there is no crawl. After an interruption, `scrapy dq clear
+    --all` deletes the rest, because it finds the other shards by their names.
 
     Args:
-        delete: deletes home: `flush`, or by force.
+        delete: deletes home: `flush`, or a call that forces the deletion.
         of_shard: returns the frontier of a shard.
         shards: the number of shards; home may know of more.
-        most_s: seconds to look for keys that no index names, among all keys of this Redis.
+        most_s: seconds for a search of all keys of this Redis for keys of the crawl that no index names.
     """
     frontiers = [await of_shard(number) for number in range(shards)]
     epochs = [await each.epoch() for each in frontiers[1:]]
@@ -88,11 +89,12 @@ async def flush_all(
 async def flush_others(others: Sequence[Frontier], epochs: Sequence[bytes]) -> list[Flushed]:
     """Delete the other shards of a crawl whose home was deleted, and return the results.
 
-    Without home, they belong to no crawl: a worker that is alive only there was left behind. If another crawl
-    has begun in a shard since, that shard stays.
+    Without home, these shards belong to no crawl, even if a worker is still alive there. If another crawl has
+    begun in a shard since, that shard stays.
 
     Args:
-        epochs: the epochs before home was deleted; the shards beyond these are deleted with any epoch.
+        epochs: the epochs that these shards had before home was deleted. If there are more shards than
+            epochs, the further shards are deleted with any epoch.
     """
     found = []
     for other, epoch in zip_longest(others, epochs):
@@ -104,10 +106,10 @@ async def flush_others(others: Sequence[Frontier], epochs: Sequence[bytes]) -> l
 
 
 async def purge(frontiers: Sequence[Frontier], most_s: float = math.inf) -> int:
-    """Delete the keys of flushed shards that no index named, and return how many; -1: it took too long.
+    """Delete the keys of flushed shards that no index named; return their number, or -1 if the time was up.
 
     Raises:
-        FrontierError: some may be left; repeat the call.
+        FrontierError: some keys may be left; repeat the call.
     """
     until, deleted = time.monotonic() + most_s, 0
     of_nodes: dict[object, list[Frontier]] = {}

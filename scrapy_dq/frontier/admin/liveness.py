@@ -1,4 +1,4 @@
-"""Check from outside whether a worker of a crawl is live, before an operation on a crawl at rest."""
+"""Checks from outside that no worker of a crawl is live, before an operation that requires this."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ async def need_nobody(
     Waits up to *ttl_s* seconds for heartbeats if workers of other machines are registered.
 
     Args:
-        purpose: the setting or command that asks, for the log.
-        refused: how the error message ends, after "worker ID of crawl NAME is alive".
-        dead: ids of dead workers, each with its heartbeat (None: not needed); further ones are added. If a
-            heartbeat has moved since, its worker was only frozen, and is live.
+        purpose: the setting or command that requires this, for the log.
+        refused: the end of the error message, after "worker ID of crawl NAME is alive".
+        dead: ids of dead workers, each with its last heartbeat (None: its process is gone). This call adds
+            the dead workers that it finds. If a heartbeat has changed since, its worker was only frozen, and
+            is live.
     Raises:
         FrontierRefused: a worker is live.
     """

@@ -35,16 +35,16 @@ class Overview:
     epoch: str
     run: int
     census: Census
-    """Its `seeding` counts only `members`."""
+    """The counts; `seeding` counts only the workers in `members`."""
     members: list[Member]
     hold: Hold = Hold.NONE
     stops: int = 0
     """How often the workers were asked to close."""
     shards: int = 1
     unreachable: tuple[int, ...] = ()
-    """The shards that did not answer: their entries are not counted."""
+    """The shards that did not answer. The counts do not include their entries."""
     apart: tuple[int, ...] = ()
-    """The shards without data of this run: lost, rolled back, or not begun yet."""
+    """The shards without data of this run, because they were lost or rolled back, or have not begun it."""
     run_name: str = ""
     began_at: float = 0.0
     finished_at: float = 0.0
@@ -94,9 +94,10 @@ async def order_of(client: Any, crawl: str) -> Order | None:
 
 
 def _of_all(members: Sequence[Member], others: Sequence[Member]) -> list[Member]:
-    """Add the counts of each worker in another shard, where it is registered under another id.
+    """Add to the counts of each worker its counts in another shard, where it has another id.
 
-    Several workers in one process cannot be told apart there: the first one gets the counts of all.
+    If several workers run in one process, the other shard cannot distinguish them: the first worker gets the
+    counts of all of them.
     """
     there: defaultdict[Any, list[Member]] = defaultdict(list)
     for other in others:
@@ -119,10 +120,10 @@ def peek(client: Any, crawl: str, *, most_members: int | None = None) -> Overvie
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.
-        most_members: read the records of at most this many workers; all are counted.
+        most_members: read the records of at most this many workers; the census counts all workers.
     Raises:
-        redis.exceptions.RedisError: home does not reply. Other shards that do not reply are noted.
-        FrontierRefused: a key of the crawl has another type.
+        redis.exceptions.RedisError: home does not reply. `Overview.unreachable` names other silent shards.
+        FrontierRefused: a key of the crawl has another type, or another version has stored the crawl.
     """
     shards = shards_of(client, crawl)
     shards.ask_all()

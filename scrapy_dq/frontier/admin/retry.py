@@ -1,4 +1,4 @@
-"""Retry failed requests and dead letters: put them back into the backlog."""
+"""Retries failed requests and dead letters: puts them back into the backlog."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from scrapy_dq.frontier.records import DEAD, Entry
 from scrapy_dq.frontier.wire import by_bytes
 
 _Move = Callable[[Sequence[tuple[bytes, int]], Sequence[bytes]], int]
-"""Moves records as `retry_records` takes them; returns how many were moved."""
+"""Moves failed records and dead letters, given as for `retry_records`, and returns how many were moved."""
 MAX_RECORDS = 100
-"""Most in one call: a script blocks Redis while it runs."""
+"""Maximum number of records in one call, because a script blocks Redis while it runs."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class Retried:
     failed: int = 0
     dead: int = 0
     left: int = 0
-    """Chosen records that were gone before they were moved."""
+    """Number of chosen records that were gone before the call could move them."""
     unreachable: tuple[int, ...] = ()
-    """The shards that did not answer: some of their records may be left."""
+    """The shards that did not answer. Some of their records may be left."""
 
 
 def retry(
@@ -47,27 +47,27 @@ def retry(
 ) -> Retried:
     """Move failed requests and dead letters of the run back to their places in the backlog; blocking.
 
-    Their attempts are reset to 0. A finished run is reopened: its seen set and its start requests are kept.
-    A request that fails again during the call is not moved a second time. The call may be repeated at any
-    time.
+    The attempts of each request are reset to 0. A finished run is reopened, with its seen set and the tokens
+    of its start requests. A request that fails again during the call is not moved a second time. The call may
+    be repeated at any time.
 
     Args:
         client: a `redis` client that decodes nothing.
-        overview: of this crawl, from `peek`.
-        failed, dead: return whether to retry a record; None: retry none.
-        moved: called now and then with the number of further records that were examined.
-        by: who retries them, for the journal of the crawl.
+        overview: the overview of this crawl, from `peek`.
+        failed, dead: return whether to retry a record; None: retry no record of this kind.
+        moved: called from time to time with the number of further records that were examined.
+        by: the caller's name for the journal of the crawl.
     Raises:
-        redis.exceptions.RedisError, FrontierUnavailable: home does not reply; some may have been moved.
-        FrontierRefused: the crawl is not the one in *overview* any more, or a key of it has a foreign type.
+        redis.exceptions.RedisError, FrontierUnavailable: home does not reply; some requests may have moved.
+        FrontierRefused: the crawl or run is not the one in *overview* any more, or a key has a foreign type.
     """
     shards, found = shards_of(client, crawl), Retried()
     home = next(iter(shards))
 
     def open_home() -> None:
-        # The next run would clear a shard that is open in a finished crawl. Home is opened before and after
-        # each batch: workers may have done earlier batches, and finished the run again.
-        with as_unavailable():  # not taken for an error of the other shard
+        # If home is finished, the next run clears the other shards, even open ones. So home is opened before
+        # and after each batch, because workers may have done earlier batches and finished the run again.
+        with as_unavailable():  # so that `each` does not take this for an error of the other shard
             retry_records(*home, overview, by=by, reopen=True)
 
     def retry_shard(client: Any, shard: keys.Shard) -> None:
@@ -94,9 +94,9 @@ def retry(
 
 
 def _once(wanted: Callable[[Entry], bool]) -> Callable[[Entry], bool]:
-    """Make *wanted* choose each entry only once, even if it fails again during the retry.
+    """Make *wanted* choose each entry only once, even if the entry fails again during the retry.
 
-    By id, not by time: Redis's clock may be set back.
+    The result remembers ids instead of comparing times, because Redis's clock may be set back.
     """
     chosen: set[bytes] = set()
 
@@ -130,8 +130,8 @@ def _retry_failed(
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(shard) + "failed", 0, ReadPace()
     while True:
-        # From the head on: new failures are inserted before it, so that no record is skipped.
-        pipe = client.pipeline(transaction=False)  # a user may not be allowed MULTI
+        # Read from the head on: new failures are inserted at the head, so that no record is skipped.
+        pipe = client.pipeline(transaction=False)  # the user may not be allowed to call MULTI
         pipe.llen(name)
         pipe.lrange(name, at, at + pace.count - 1)
         kept, found = pipe.execute()
@@ -141,7 +141,7 @@ def _retry_failed(
         chosen = [
             (record, index - kept)
             for index, record in enumerate(found, at)
-            if record and wanted(records.failed(record))  # empty: left by a retry that was stopped
+            if record and wanted(records.failed(record))  # a retry that was stopped leaves empty records
         ]
         taken = sum(move(batch, ()) for batch in _batches(chosen, lambda each: len(each[0])))
         moved(len(found))
@@ -168,13 +168,13 @@ def retry_records(
     by: str = "",
     reopen: bool = False,
 ) -> tuple[int, int]:
-    """Move these records, at most MAX_RECORDS, in one atomic step; return how many of each were moved.
+    """Move these records, at most MAX_RECORDS, in one atomic step; return how many of each kind were moved.
 
     Args:
         failed: each record, and its position in the list, counted from the tail (-1).
         dead: ids of dead letters.
         by: see `retry`.
-        reopen: open the run, even if nothing is moved.
+        reopen: open the run even if no record is moved.
     Raises:
         See `retry`.
     Source: transitions/retry.lua
@@ -182,7 +182,7 @@ def retry_records(
     flat = [part for each in failed for part in each]
     args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
     of = overview.epoch, overview.run
-    # Without a crawl it answers LOST.
+    # The script never answers ABSENT: without a crawl, it answers LOST, which raises FrontierRefused.
     from_failed, from_dead = command(client, shard, "retry", *of, *args, by_bytes(by), int(reopen)) or (0, 0)
     return from_failed, from_dead
 

@@ -1,4 +1,4 @@
-"""Tell whether a fingerprint was seen, and forget fingerprints. Blocking."""
+"""Tells whether a fingerprint was seen, and forgets fingerprints. Blocking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_seen(client: Any, crawl: str, fingerprint: bytes, partition: bytes, known
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
-        known_as: its fingerprint in an adopted crawl of scrapy-redis.
+        known_as: the fingerprint of the same request in an adopted crawl of scrapy-redis.
     Raises:
         redis.exceptions.RedisError: no reply, or a key of the crawl has a foreign type.
     Source: transitions/known.lua
@@ -30,23 +30,23 @@ def is_seen(client: Any, crawl: str, fingerprint: bytes, partition: bytes, known
 
 
 MAX_FINGERPRINTS = 1_000
-"""Most in one call: a script blocks Redis while it runs."""
+"""Maximum number of fingerprints in one call, because a script blocks Redis while it runs."""
 
 
 def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]], by: str = "") -> int | None:
-    """Forget at most MAX_FINGERPRINTS requests; blocking.
+    """Forget the fingerprints of at most MAX_FINGERPRINTS requests; blocking.
 
-    Live workers learn of it with their next exchange.
+    Live workers receive the command with their next exchange.
 
     Args:
         client: a `redis` client that decodes nothing.
-        fingerprints: pairs: the fingerprint of a request, and its fingerprint in another scheduler, whose
-            crawl may have been adopted.
+        fingerprints: for each request, a pair: its fingerprint, and its fingerprint in another scheduler,
+            whose crawl may have been adopted.
         by: the caller's name for the journal of the crawl.
     Returns:
-        How many of them were seen; None: there is no such crawl.
+        The number of requests that were seen; None: there is no such crawl.
     Raises:
-        redis.exceptions.RedisError: a shard does not reply; some may be forgotten.
+        redis.exceptions.RedisError: a shard does not reply; some fingerprints may be forgotten.
         FrontierRefused: a key of the crawl has a foreign type.
     Source: transitions/forget.lua
     """
@@ -56,7 +56,7 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]],
         found = command(client, shard, "forget", *args, by_bytes(by))
         return None if found is None else set(found[0])
 
-    # The shard of a request depends on its partition, which the fingerprint does not tell. After a move,
+    # The shard of a request depends on its partition, which the fingerprint does not contain. After a move,
     # several shards may have the fingerprint.
     known, *others = shards_of(client, crawl).each(forget_in_shard, strict=True)
     return None if known is None else len(known.union(*filter(None, others)))

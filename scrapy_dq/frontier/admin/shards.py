@@ -1,4 +1,4 @@
-"""The shards of a crawl as a program sees them from outside: where each one is, and which ones answer."""
+"""The shards of a crawl as a program sees them from outside: where each shard is, and whether it answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrapy_dq.frontier.wire import answer_of, refuse
 
 T = TypeVar("T")
 _MOST_TRIES = 4
-"""In a cluster: a node that does not answer, two nodes that name another one, and the right node."""
+"""Tries in a cluster: a node that does not answer, two nodes that name another node, and the right node."""
 
 
 class Shards:
@@ -27,14 +27,14 @@ class Shards:
         """
         Args:
             connect: returns the client for the keys of a shard.
-            strict: raise an error of any shard, unless the caller of `each` decides otherwise.
+            strict: whether `each` raises the error of any shard, unless its caller decides otherwise.
         """
         self._shards = [(connect(number), Shard(crawl, number)) for number in range(count)]
         self._strict = strict
         self.unreachable: set[int] = set()
-        """Shards that did not answer. They are not asked again: that could take a time-out each time."""
+        """Shards that did not answer. They are not asked again, because each try could take a time-out."""
         self._silent: set[object] = set()
-        """Nodes of a cluster that did not answer: the other shards on them are not asked."""
+        """Nodes of a cluster that did not answer. Other shards on these nodes are not asked."""
 
     def __iter__(self) -> Iterator[tuple[Any, Shard]]:
         return iter(self._shards)
@@ -47,17 +47,17 @@ class Shards:
         return self._shards[shard_of(partition.encode(), b"", len(self))]
 
     def ask_all(self) -> None:
-        """From now on, also ask the shards again that did not answer."""
+        """Forget which shards did not answer, so that the next call asks all shards again."""
         self.unreachable.clear()
         self._silent.clear()
 
     def each(self, call: Callable[[Any, Shard], T], *, strict: bool | None = None) -> Iterator[T]:
-        """Yield the result of *call* for each shard that answers, home first; note the others.
+        """Yield the result of *call* for each shard that answers, home first; record the other shards.
 
         In a cluster, *call* is repeated if it has asked a node that does not have the shard.
 
         Args:
-            strict: raise an error of any shard; None: as in the constructor.
+            strict: raise the error of any shard; None: as in the constructor.
         Raises:
             redis.exceptions.RedisError: home does not answer, or another shard has answered with an error.
         """
@@ -89,7 +89,7 @@ def shards_of(client: Any, crawl: str) -> Shards:
 
 
 def count_of(client: Any, crawl: str) -> int:
-    """Return the stored number of shards of a crawl; 0 if it is absent or unreadable; blocking.
+    """Return the stored number of shards of a crawl; 0 if the crawl is absent or unreadable; blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -106,7 +106,8 @@ def count_of(client: Any, crawl: str) -> int:
         raise
     if epoch is None:
         return 0
-    return max(map(int, (stored or b"1").split(b">")))  # half imported, or while it moves: `<before>><after>`
+    # While the crawl is being imported or moved, the field is `<before>><after>`.
+    return max(map(int, (stored or b"1").split(b">")))
 
 
 def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:
@@ -121,7 +122,7 @@ def at_home(client: Any, crawl: str, call: Callable[[Any, Shard], T]) -> T:
 
 
 def command(client: Any, shard: Shard, transition: str, *args: Any) -> list[Any] | None:
-    """Run a script that changes a shard, and return its answer after OK; None: no such crawl. Blocking.
+    """Run a script that changes a shard; return its answer after OK, or None without a crawl. Blocking.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -133,12 +134,12 @@ def command(client: Any, shard: Shard, transition: str, *args: Any) -> list[Any]
 
 
 def in_cluster(client: Any) -> bool:
-    """Tell whether a client is for a Redis Cluster (backend/cluster.py): crawls may be on different nodes."""
+    """Tell whether a client is for a Redis Cluster (backend/cluster.py), with crawls on different nodes."""
     return hasattr(getattr(client, "connection_pool", None), "route")
 
 
 def node_of(client: Any) -> object:
-    """Return the address of the node to which a client's commands go now; None: there is no cluster."""
+    """Return the address of the node to which a client sends commands now; None: there is no cluster."""
     return client.connection_pool.route.address if in_cluster(client) else None
 
 
@@ -156,10 +157,10 @@ def _called(
                 raise ConnectionError("the node did not answer before")
             return call(client, shard)
         except ResponseError as error:
-            if last or not finds or moved_to(error) is None:  # else the client knows the node now
+            if last or not finds or moved_to(error) is None:  # after MOVED, the client knows the right node
                 raise
         except (RedisError, OSError):
-            # The first node may belong to another shard: now the client asks the next one.
+            # The first node may belong to another shard. The client asks the next node now.
             if last or failed or not finds:
                 if finds:
                     silent.add(node)

@@ -1,4 +1,4 @@
-"""Reads a crawl in parts. It changes nothing, and reads no key as a whole."""
+"""Reads a crawl in parts. A dump changes nothing, and reads no key as a whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrapy_dq.frontier.reader import Backlog, Pages, Reader
 from scrapy_dq.frontier.records import DECLINED, IN_FLIGHT, QUARANTINE, RETURNED, WAITING
 
 _PART = 1_000
-"""Most items of a part."""
+"""Maximum number of items in a part."""
 _FIRST_BUCKETS = 1024
 """Source: lua/seen/seen_compact.lua"""
 _Items = AsyncIterator[list[Any]]
@@ -39,7 +39,7 @@ async def _pages(frontiers: Sequence[Frontier], header: Header, kinds: Sequence[
     for number, frontier in enumerate(frontiers):
         for kind in kinds:
             if number != HOME and kind in (parts.STATS, *HISTORY):
-                continue  # the curves of another shard would not match home's
+                continue  # the curves of another shard would not fit the curves of home
             async for items in _items(Reader(frontier.client, frontier.name), kind, header):
                 yield Part(kind, number, items)
 
@@ -91,7 +91,7 @@ async def _came_back(reader: Reader, kind: str) -> _Items:
 
 
 async def _waiting(reader: Reader) -> _Items:
-    """Yield the backlog partition by partition, the oldest entries first, whatever their rank."""
+    """Yield the backlog, one partition after another, each by age: ranks do not matter."""
     lists = sorted({each async for found in reader.lists() for each in found})
     heads = reader.heads(lists)
     for _, group in groupby(lists, lambda each: each.partition):

@@ -24,7 +24,7 @@ _MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
 
 
 async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
-    """Return a value that differs later if the crawl has changed."""
+    """Return a value to compare with a later result: if they differ, the crawl has changed in between."""
     found = []
     for frontier in frontiers:
         meta = await meta_of(frontier)
@@ -40,7 +40,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
     """Return the properties of the whole crawl.
 
     Args:
-        frontiers: all its shards, home first.
+        frontiers: all shards of the crawl, home first.
         fields: the fields of home's meta for the header; never_sent is the sum over all shards.
     Raises:
         FrontierRefused: there is no crawl, it is incomplete, or another version has stored it.
@@ -61,7 +61,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
             )
         if meta.get(b"shards", b"").startswith(b"0>"):
             raise FrontierRefused(half_moved(meta[b"shards"]))
-    # Not stored: a program that pushes requests has begun the crawl, and no spider has joined since.
+    # Without a stored order, a program that pushes requests has begun the crawl, and no spider has joined.
     order, seen = Order(_text(home, "order") or "fifo"), Seen(_text(home, "seen_kind") or "exact")
     with as_unavailable():
         seconds, micros = await frontiers[HOME].client.time()

@@ -1,6 +1,6 @@
-"""Stores parts as a new crawl, in any order, kind of seen and number of shards.
+"""Stores parts as a new crawl with any order, kind of seen and number of shards.
 
-An interrupted load begins again: it first deletes the data of the earlier attempt.
+After an interruption, the next load begins again: it first deletes the data of the earlier attempt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scrapy_dq.frontier.model import FrontierRefused, Seen, clamped
 from scrapy_dq.frontier.records import CLAIMED, FAILED, WAITING, Entry
 
 _PART = 500
-"""Most items in one call."""
+"""Maximum number of items in one call."""
 _OF_PARTITIONS = (parts.LIMITS, parts.BLOCKED, parts.SPENT, parts.EARLIEST)
 
 
@@ -32,12 +32,12 @@ class Loaded:
     """The result of a load."""
 
     before: bool = False
-    """An earlier call has loaded the same export completely: nothing was done."""
+    """An earlier call has loaded the same export completely, so this call did nothing."""
     entries: int = 0
     tokens: int = 0
-    """How many entries and fingerprints were given; expired ones are not counted."""
+    """Number of given fingerprints, without expired ones."""
     doubts: list[str] = field(default_factory=list)
-    """Why it is not certain that everything is on disk: sentences without a full stop."""
+    """Reasons why some data may not be on disk yet: sentences without a full stop."""
 
 
 async def load(
@@ -54,14 +54,14 @@ async def load(
 
     Args:
         frontiers: all shards of the new crawl, home first.
-        given: all its parts.
+        given: all parts of the old crawl.
         shape: the shape of the new crawl.
         priority_of: returns the priority of a payload, for an old crawl whose order has no priorities.
         progress: called with the number of further entries and fingerprints.
-        whole: refuse to end if the number of given entries differs from the header.
+        whole: refuse to end if the number of entries in *given* differs from the header.
     Raises:
-        FrontierUnavailable: a shard does not answer: repeat the call.
-        FrontierRefused: the crawl exists, is half imported from elsewhere, or was rolled back in between.
+        FrontierUnavailable: a shard does not answer. Repeat the call.
+        FrontierRefused: the crawl exists, is half imported from another export, or was rolled back.
     """
     require_convertible(header, shape.seen)
     if await is_loaded(frontiers, header.id):
@@ -85,7 +85,7 @@ async def load(
 
 
 async def is_loaded(frontiers: Sequence[Frontier], id_: str) -> bool:
-    """Tell whether the export *id_* was loaded completely; if so, take the last steps of that load."""
+    """Tell whether the export *id_* was loaded completely; if it was, take the last steps of that load."""
     metas = [await meta_of(each) for each in frontiers]
     home = metas[HOME]
     if home.get(b"imported") != id_.encode() or home.get(b"shards", b"").startswith(b"0>"):
@@ -154,7 +154,7 @@ class _Loading:
         self.entries = self.tokens = 0
 
     async def take(self, part: Part) -> None:
-        """Store a part, each item where it belongs."""
+        """Store the items of a part, each in its shard."""
         kind, items, label = part.kind, part.items, part.kind
         if kind in ENTRIES:
             self.entries += len(items)
@@ -182,16 +182,17 @@ class _Loading:
             await self._new.store(to, label, fields)
 
     def _lists_of(self, entries: Sequence[Entry]) -> list[Any]:
-        """Return rank, partition and elements of one list after another."""
+        """Return rank, partition and elements of each list, in one flat list."""
         lists: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
         for each in entries:
             lists[each.rank, each.partition] += records.stored(WAITING, each, self._shape.order)
         return [field for (rank, partition), some in lists.items() for field in (rank, partition, some)]
 
     async def _forget_messages(self, entries: Sequence[Entry]) -> None:
-        """Acknowledge the messages of streams that *entries* were made from.
+        """Acknowledge the messages of streams from which *entries* were made.
 
-        If the new crawl has the name of the old one, they are pending in its group, and would be read again.
+        If the new crawl has the name of the old one, the messages are pending in the consumer group of that
+        name, and workers would read them again.
         """
         if messages := {apart(each.payload)[0] for each in entries} - {b""}:
             await self._new.store(HOME, "messages", sorted(messages))
@@ -215,14 +216,14 @@ class _Loading:
         """Return the shards that get an item of a part."""
         kind, before, after = part.kind, self._header.shards, self._shape.shards
         if kind in ENTRIES:
-            # Without a partition, any shard will do: the token, which decides for a put, is stored already.
+            # Without a partition, the entry may go to any shard, because its token is stored separately.
             return (_home_of(item.partition, item.entry_id, after),)
         if kind in _OF_PARTITIONS:
             partition = item[kind in (parts.BLOCKED, parts.EARLIEST)]
-            # Only items in force, from the partition's own shard: all shards store the limits of settings.
+            # All shards store the limits of settings. Only the items in the partition's own shard apply.
             is_in_force = shard_of(partition, b"", before) == part.shard
             return (_home_of(partition, b"", after),) if is_in_force else ()
-        if kind == parts.ADOPTED:  # all shards have all of these
+        if kind == parts.ADOPTED:  # each shard has all adopted fingerprints
             return range(after) if part.shard == HOME else ()
         if kind in TOKENS:
             is_whole = kind != parts.SEEN or self._header.seen is not Seen.COMPACT
@@ -240,7 +241,7 @@ def _home_of(partition: bytes, entry_id: bytes, shards: int) -> int:
 def shards_for_all_of(shard: int, before: int, after: int) -> range:
     """Return all new shards that get partitions of an old *shard*.
 
-    The fingerprint of a request does not name its partition: each of these shards gets a copy.
+    The fingerprint of a request does not name its partition, so each of these shards gets a copy.
     """
     common = math.gcd(before, after)
     return range(shard % common, after, common)

@@ -1,8 +1,8 @@
-"""Moves a crawl at rest: reads it like an export, loads it elsewhere, and only then deletes it here.
+"""Moves a crawl without live workers: reads it like an export, loads it elsewhere, and then deletes it here.
 
-After a kill, the same command continues the move. The crawl is frozen first, so that it does not change, and
-stores the plan, with the id of the load. It is deleted when the new crawl is complete and on disk. In the
-same Redis a crawl moves twice, through another name.
+After a kill, the same command continues the move. First, the old crawl is frozen, so that it cannot change,
+and its home stores the plan, with the id of the load. The old crawl is deleted when the new crawl is complete
+and on disk. Within one Redis, a crawl moves twice, through another name.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ class Moved:
     was: Shape | None = None
     """None: an earlier call has deleted the old crawl."""
     entries: int = 0
+    """Number of requests that this call has stored in the new crawl; 0: an earlier call has stored them."""
     tokens: int = 0
-    """Requests and fingerprints that this call has stored in the new crawl; 0: an earlier call has."""
+    """The same number for fingerprints."""
     doubts: list[str] = field(default_factory=list)
-    """Why it is not certain that everything is on disk: sentences without a full stop."""
+    """Reasons why some data may not be on disk yet: sentences without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class _Plan:
     id: str
     """The id of the load."""
     to: str
-    """The address of the new Redis; empty: this one."""
+    """The address of the new Redis; empty: the crawl stays in this Redis."""
     shape: Shape
 
     @classmethod
@@ -78,16 +79,16 @@ class Mover:
     """The arguments that both halves of a move have in common."""
 
     shape: Shape
-    """The new shape. If an earlier command began a move to another shape, this one completes that move."""
+    """The new shape. If an earlier command began a move to another shape, that move is completed instead."""
     priority_of: Callable[[bytes], int]
     """See `load`."""
     at_rest: Callable[[Sequence[Frontier], str, int], Awaitable[None]]
-    """Reclaims the leases of dead workers, given all shards, epoch and run.
+    """Called with all shards, epoch and run: it reclaims the leases of dead workers.
 
-    Raises FrontierRefused if a worker is alive.
+    It raises FrontierRefused if a worker is alive.
     """
     began: Callable[[int], object] = lambda count: None
-    """Called with the number of entries and fingerprints before they are read."""
+    """Called before the reading begins, with the number of entries and fingerprints."""
     progress: Callable[[int], object] = lambda count: None
     """Called with the number of entries and fingerprints in each further part."""
 
@@ -97,8 +98,8 @@ class Mover:
         Args:
             to: the address of the new Redis, without a password.
         Raises:
-            FrontierUnavailable: a Redis does not answer: repeat the call.
-            FrontierRefused: the move is not possible; the message says why.
+            FrontierUnavailable: one of the two Redis servers does not answer. Repeat the call.
+            FrontierRefused: the move is not possible; the message gives the reason.
         """
         home = await source(HOME)
         if b"epoch" not in await meta_of(home) and b"imported" in await meta_of(await target(HOME)):
@@ -124,7 +125,7 @@ class Mover:
         return replace(second, was=first.was, doubts=sorted({*first.doubts, *second.doubts}))
 
     async def _move(self, source: ShardOf, target: ShardOf, to: str, *, again: bool = False) -> Moved:
-        """Make one half of a move; *again*: the second one, which keeps the shape."""
+        """Move a crawl once; *again*: the second time in one Redis, which keeps the shape."""
         shape = await _shape_of(source)
         old = [await source(number) for number in range(shape.shards)]
         meta = await meta_of(old[HOME])
@@ -155,7 +156,7 @@ class Mover:
         await on_disk(old[HOME], lambda home: _freeze(home, epoch, len(old), plan))
         for frontier in old[1:]:
             await _freeze(frontier, epoch, len(old))
-        for frontier in old:  # a list that is in no index would not be moved, but deleted
+        for frontier in old:  # otherwise a list that is in no index would be deleted instead of moved
             await audit(frontier, epoch, run)
         header = replace(await header_of(old, KEPT_BY_MOVE), id=plan.id)
         self.began(header.entries + header.tokens)
@@ -167,7 +168,7 @@ class Mover:
 
 
 async def _is_halfway(source: ShardOf, between: ShardOf) -> bool:
-    """Tell whether the first half of a move is complete: the crawl has only its other name, or moves back."""
+    """Tell whether the first half of a move is complete, so that the crawl has its other name."""
     home, halfway = await meta_of(await source(HOME)), await meta_of(await between(HOME))
     if b"epoch" not in halfway or halfway.get(b"shards", b"").startswith(b"0>"):
         return False
@@ -179,7 +180,7 @@ async def _shape_of(source: ShardOf) -> Shape:
     """Return the shape of a crawl.
 
     Raises:
-        FrontierRefused: the crawl does not exist, or only half of it does.
+        FrontierRefused: the crawl does not exist, or is half imported.
     """
     home = await source(HOME)
     meta = await meta_of(home)
@@ -220,9 +221,9 @@ async def _freeze(
 
 
 async def _delete(old: Sequence[Frontier], epoch: bytes, shards: int) -> None:
-    """Delete a crawl that is complete in its new place; home last, because it stores the plan."""
+    """Delete a crawl that is complete in its new place. Delete home last, because home stores the plan."""
     async for messages in Reader(old[HOME].client, old[HOME].name).pages(b"messages"):
-        if messages:  # else home may be deleted already, with its epoch
+        if messages:  # without messages, home may be deleted already, and have no epoch
             await _freeze(old[HOME], epoch, shards, messages=[message for message, _ in messages])
     for frontier in (*old[1:], old[HOME]):
         while (await frontier.flush([], force=True, epoch=epoch)).left:

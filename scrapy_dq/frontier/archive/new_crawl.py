@@ -1,8 +1,8 @@
-"""The shards of a crawl that is being loaded. No worker can join before the last call.
+"""The shards of a crawl that is being loaded. No worker can join before the load ends.
 
-Each shard counts the calls. The count shows whether its Redis was rolled back between two calls.
+Each shard counts the calls that store something. The count reveals a roll-back of Redis between two calls.
 
-Source of all: lua/transitions/load.lua
+Source of all calls: lua/transitions/load.lua
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from scrapy_dq.frontier.wire import refuse
 from scrapy_dq.frontier.worker.durability import written
 
 DISK_S = 60.0
-"""The longest wait for a disk; after that the load continues, with a doubt."""
+"""The longest wait for a disk. After this time, the load continues and reports a doubt."""
 _MARK = b"load:stored"
-"""Field of meta while a shard is loaded: how often something was stored."""
+"""Field of meta while a shard is loaded: the number of calls that have stored something."""
 _OF_ALL = (
     b"epoch", b"run", b"phase", b"schema", b"order", b"seen_kind", b"fingerprinter", b"spider",
     b"partition_by", b"seen_since", b"spider_args", b"run_name", b"keep_seen", b"limits_set", b"began",
     b"cleared", b"seen_for", b"imported",
 )  # fmt: skip
-"""Fields in the meta of each shard; only home's meta has the others."""
+"""Fields in the meta of each shard; only home's meta has the other fields."""
 
 
 class NewCrawl:
-    """The new crawl of one call of `load`."""
+    """The new crawl that one call of `load` stores."""
 
     def __init__(self, frontiers: Sequence[Frontier], epoch: bytes = b"") -> None:
         """
@@ -49,12 +49,12 @@ class NewCrawl:
         """
         self._frontiers = frontiers
         self.doubts: list[str] = []
-        """Why it is not certain that everything is on disk: sentences without a full stop."""
-        # RACE: the same command is running elsewhere, or its last call is still on its way. The command that
-        # began last has given each shard its own epoch: the shards refuse all others.
+        """Reasons why some data may not be on disk yet: sentences without a full stop."""
+        # RACE: the same command may be running elsewhere, or its last call may still be on its way. The
+        # command that began last has given its epoch to each shard. Shards refuse calls with other epochs.
         self._epoch = epoch or uuid4().hex.encode()
         self._stored: dict[int, int] = defaultdict(int)
-        """By shard: how often something was stored."""
+        """By shard: the number of calls that have stored something."""
 
     async def begin(
         self, metas: Sequence[dict[bytes, bytes]], described: dict[bytes, bytes], sequence: int
@@ -64,7 +64,7 @@ class NewCrawl:
         Args:
             metas: the present meta of each shard.
             described: the new meta of home.
-            sequence: the highest of the crawl: an entry keeps its turn, and later entries come after it.
+            sequence: the highest one of the crawl: entries keep their turns, and new ones come after them.
         """
         described = {b"epoch": self._epoch, **described}
         for number, meta in enumerate(metas):
@@ -76,7 +76,7 @@ class NewCrawl:
         """Store *items* in a shard.
 
         Args:
-            on: the frontier to use.
+            on: the frontier to use instead of the shard's own one, for example with its own connection.
         """
         self._stored[number] += 1
         if await self._call(number, label, items, on) != self._stored[number]:
@@ -89,13 +89,13 @@ class NewCrawl:
         """Wait for the disks, and let workers join.
 
         Args:
-            done, failed, gone: numbers of requests of this run; *failed* without the ones that other shards
+            done, failed, gone: numbers of requests of this run; *failed* excludes requests that shards other
                 than home count.
         """
         others = range(1, len(self._frontiers))
         for number in others:
             await self._call(number, "end", [])
-        # An empty store checks whether the earlier data is still there.
+        # A call that stores nothing shows whether the shard still has the earlier data.
         shards = range(len(self._frontiers))
         await asyncio.gather(*(self._written(n, partial(self.store, n, "seeds", [])) for n in shards))
         await self._written(HOME, partial(self._call, HOME, "end", [done, failed, gone]))
@@ -103,7 +103,7 @@ class NewCrawl:
             await self._call(number, "tidy", [])
 
     async def end_again(self, metas: Sequence[dict[bytes, bytes]]) -> None:
-        """Take the last steps of a load that was killed after home's end, which may not be on home's disk."""
+        """Take the last steps of a load that was killed after home's end; that end may not be on disk yet."""
         for number, meta in enumerate(metas):
             if _MARK in meta:
                 await self._written(number, partial(self._call, number, "tidy", []))
@@ -130,5 +130,5 @@ class NewCrawl:
 
 
 async def on_disk(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]]) -> str:
-    """Write to a shard with *write*, and wait for its disk and its replicas; return a doubt; empty: none."""
+    """Call *write* with a shard, and wait for the shard's disk and replicas; return a doubt, or ""."""
     return await written(frontier, write, time.monotonic() + DISK_S)

@@ -15,20 +15,21 @@ from scrapy_dq.frontier.model import Order, Seen
 from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, QUARANTINE, RETURNED, WAITING, Entry
 
 SEEN, SEEDS, ADMITTED, ADOPTED = "seen", "seeds", "admitted", "adopted"
-"""(token,). SEEN of kind expiring: (time, token); of kind compact: (first bucket, member)."""
+"""Items: (token,). SEEN of kind expiring: (time, token); SEEN of kind compact: (first bucket, member)."""
 LIMITS, BLOCKED = "limits", "blocked"
-"""(partition, b"<delay_ms>:<concurrency>"); (until, partition)."""
+"""Items of LIMITS: (partition, b"<delay_ms>:<concurrency>[:<budget>]"); of BLOCKED: (until, partition)."""
 TOKENS = (SEEN, SEEDS, ADMITTED, ADOPTED)
 ENTRIES = (WAITING, RETURNED, QUARANTINE, DELAYED, FAILED, DEAD)
-"""Each item is an `Entry`. WAITING: from one partition, the oldest first; FAILED: the newest first."""
+"""Each item is an `Entry`. A part of WAITING has one partition, oldest first. FAILED: newest first."""
 KINDS = (*TOKENS, LIMITS, BLOCKED, *ENTRIES)
 """The kinds in an export, in the order of reading and storing."""
 SPENT, EARLIEST = "spent", "earliest"
-"""(partition, "<run or day> <count>"); (time, partition). Only a move has these kinds and the next ones."""
+"""Items of SPENT: (partition, "<run or day> <count>"); of EARLIEST: (time, partition). These kinds and the
+next ones are only in a move."""
 STATS = "stats"
-"""(name, value)."""
+"""Items: (name, value)."""
 HISTORY = ("samples", "minutes", "journal")
-"""(element,), the oldest first."""
+"""Items: (element,), the oldest first."""
 MOVED = (*TOKENS, LIMITS, BLOCKED, SPENT, EARLIEST, *ENTRIES, STATS, *HISTORY)
 """The kinds in a move, in the order of reading and storing."""
 KEPT = (
@@ -38,14 +39,14 @@ KEPT = (
 KEPT_BY_MOVE = (
     *KEPT, "phase", "hold", "cleared", "seen_for", "ended", "shared", "sampled", "noticed", "never_sent",
 )  # fmt: skip
-"""The same for a move: the run keeps its state, even if it has finished or is on hold."""
+"""The same fields for a move. The run keeps its state, even if it is finished or on hold."""
 
 
 class Part(NamedTuple):
     """Some items of one kind from one shard."""
 
     kind: str
-    """One of KINDS."""
+    """One of KINDS or MOVED."""
     shard: int
     items: list[Any]
 
@@ -57,12 +58,12 @@ _PART_BYTES = 1_048_576
 async def regrouped(
     given: AsyncIterator[Part], most: int, *, by_partition: bool = False
 ) -> AsyncIterator[Part]:
-    """Yield the same items in parts of at most *most* items, and about _PART_BYTES.
+    """Yield the same items in parts of at most *most* items and about _PART_BYTES.
 
-    There may be a million partitions with one request each, and a file may have all its items in one part.
+    *given* may have a million parts with one request each, or a single part with all items of a file.
 
     Args:
-        by_partition: each part of WAITING has one partition.
+        by_partition: yield parts of WAITING with one partition each.
     """
     part, size = Part("", HOME, []), 0
     async for kind, shard, items in given:
@@ -83,7 +84,7 @@ async def regrouped(
 
 @dataclass(frozen=True)
 class Shape:
-    """The properties of a crawl that may change when it is stored again."""
+    """The properties of a crawl that may change when the crawl is stored again."""
 
     order: Order
     seen: Seen
@@ -112,10 +113,10 @@ class Header:
     sequence: int
     done: int
     failed: int
-    """All requests that have failed in this run; the records of some are kept."""
+    """Number of requests that have failed in this run; Redis keeps the records of the newest ones."""
     gone: int
     seen_since_ms: int
-    """Fingerprints from before this time count as new; 0: they never expire."""
+    """Fingerprints that were admitted before this time count as new; 0: fingerprints never expire."""
     entries: int
     """Number of entries in all ENTRIES."""
     tokens: int

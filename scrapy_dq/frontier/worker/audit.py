@@ -1,7 +1,8 @@
-"""Repairs a crawl whose keys were deleted or evicted: rebuilds derived keys, and records the rest as gone.
+"""Repairs a crawl whose keys were deleted or evicted: rebuilds derived keys, and records lost entries.
 
 The lists, sorted sets and in-flight hashes hold the entries themselves. The indexes (`bands`, `rotation`,
-`beats`, the counts) are derived, and can be rebuilt; a scan finds lists in no index by their names.
+`beats`, the counts) are derived from these keys, and can be rebuilt. A scan of all keys also finds lists that
+are in no index.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ _FINDINGS = {
 
 
 async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True) -> Audited:
-    """Rebuild derived keys, and record losses; this scans all keys of this Redis for the crawl's keys.
+    """Rebuild derived keys, and record losses. This scans all keys of this Redis for the crawl's keys.
 
-    Any number of workers may do this at once.
+    Any number of workers may run audits at the same time.
 
     Args:
         repair: False: only report.
 
     Raises:
-        FrontierError: the audit is incomplete; the keys that it has rebuilt are valid.
+        FrontierError: the audit is incomplete, but the keys that it has rebuilt are valid.
     """
     total = Audited()
     async for part in scan(frontier.client, [frontier.name]):
@@ -47,7 +48,7 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
         if found and (found.lists or found.workers):
             total += await frontier.audit(epoch, run, found.lists, found.workers, False, repair)
     total += await frontier.audit(epoch, run, [], [], True, repair)
-    # Without repair, entries in lists that are in no index were counted as gone, but are not.
+    # An audit without repair counts the entries of unindexed lists as gone. They exist, so subtract them.
     return replace(total, gone=max(0, total.gone - total.unled), unled=0)
 
 
@@ -67,12 +68,12 @@ class Auditor:
         self._warned = self._failed = False
 
     def observed(self, damage: str, epoch: str, run: int) -> None:
-        """Note that an exchange has found keys that contradict the counts."""
+        """Start an audit, unless one runs already: an exchange has found keys that contradict the counts."""
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._audit(damage, epoch, run))
 
     def cancel(self) -> None:
-        """Cancel the current audit."""
+        """Cancel the audit that is running."""
         if self._task is not None:
             self._task.cancel()
 

@@ -1,17 +1,18 @@
 """Decides when Redis may forget the tokens of the unfiltered requests from a lease.
 
 The id of such a request is made from the id of the lease. A worker that gets the lease again puts the same id
-again, and the token makes this put a duplicate. So the token is forgotten when no worker can get the lease
-any more: its end was confirmed, and its shard has accepted an exchange that was sent a horizon later.
+again, and the token makes this put a duplicate. So Redis forgets the token only when no worker can get the
+lease any more: the end of the lease was confirmed, and the shard of the lease has accepted an exchange that
+was sent a horizon later.
 
-In a run that ends, only the tokens from start payloads are forgotten, because start payloads may come without
-end, and only in other shards than home: at home, the exchange that stores the request also ends the lease
-(`Put.once`). In a crawl that never ends, each visit of a page would leave tokens: all are forgotten, except
-the tokens of pages, which are visited again themselves.
+In a run that ends, Redis forgets only tokens of requests from start payloads, because start payloads may come
+without an end. This module forgets them only in shards other than home: at home, the exchange that stores the
+request also ends the lease (`Put.once`). In a crawl that never ends, each visit of a page would leave tokens.
+So Redis forgets all tokens except the tokens of pages that are visited again.
 
-A worker that was taken for dead may still put the id, if neither the lease's shard nor the request's shard
-has answered it for longer than all this. Then the request is crawled again. A page with a forgotten token
-would have two entries permanently.
+A worker that was taken for dead may put the same id after this time, if neither the lease's shard nor the
+request's shard has answered the worker for that long. Then the request is crawled again. For a page that is
+visited again, the second entry would be permanent, so Redis keeps the token of such a page.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 _Tokens = list[tuple[int, bytes]]
-"""Places among the protocols, and ids."""
+"""Pairs: the index of a protocol, and an id."""
 
 
 class ChildTokens:
@@ -40,28 +41,28 @@ class ChildTokens:
         self._of: dict[bytes, _Tokens] = {}
         """Tokens by lease."""
         self._ending: deque[tuple[int, _Tokens]] = deque()
-        """Tokens of leases whose ends wait in the outbox, up to these moves (`Outbox.appended`)."""
+        """Tokens of leases whose ends wait in the outbox, each with `Outbox.appended` after the end."""
         self._ended: deque[tuple[float, _Tokens]] = deque()
-        """Tokens of leases whose ends were confirmed, with the time."""
+        """Tokens of leases whose ends were confirmed, each with the time of the confirmation."""
 
     def put(self, lease: bytes, place: int, entry_id: bytes) -> None:
-        """Note a put whose parent is *lease*; *place*: the index of its frontier's protocol."""
+        """Record a put whose parent is *lease*; *place*: the index of the protocol that sends the put."""
         self._of.setdefault(lease, []).append((place, entry_id))
 
     def ends(self, lease: bytes) -> None:
-        """Note that the end of a lease was appended to the outbox."""
+        """Record that the end of a lease was appended to the outbox."""
         if (tokens := self._of.pop(lease, None)) is not None:
             self._ending.append((self._own.outbox.appended, tokens))
 
     def released(self, lease: bytes) -> None:
-        """Note that another worker will make the same puts."""
+        """Record that a lease was released, so that another worker will make the same puts."""
         self._of.pop(lease, None)
 
     def exchanged(self, now: float) -> None:
-        """Process an answer; the next exchanges carry the tokens to forget."""
+        """Process an answer. The next exchanges tell Redis which tokens to forget."""
         if self._own.id != self._known_as:
-            # After a rejoin, Redis may have lost these ends, and other workers may get the leases: their
-            # tokens stay until the run ends.
+            # After a rejoin, Redis may have lost these ends, and other workers may get the leases. So the
+            # tokens of these leases stay until the run ends.
             self._known_as = self._own.id
             self._ending.clear()
             self._ended.clear()

@@ -1,4 +1,4 @@
-"""A worker's figures for the history of its crawl, and the times of its reports (transitions/report.lua)."""
+"""A worker's figures for the history of the crawl, and the times of its reports (transitions/report.lua)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scrapy_dq.frontier.worker.outage import Wait
 
 REPORT_EVERY_S = 10.0
 NOTED_S = 1.0
-"""Shorter outages are not reported: a single lost answer causes one."""
+"""Shorter outages are not reported, because a single lost answer causes one."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,15 @@ class Report:
     ended_s: float
     """Seconds of the longest outage that has ended since the last report; 0: none worth noting."""
     wait: Wait | None
-    """The outage that is under way."""
+    """The outage that is under way; None: no outage is worth noting."""
     totals: tuple[Figures, int]
+    """All figures and the number of noted outages, for the next report."""
 
 
 class Counting:
     """Counts on the event loop; the heartbeat's thread reads the counts.
 
-    The loop only adds, and the thread subtracts its last report: no lock is necessary.
+    No lock is necessary, because the loop only adds, and the thread only subtracts the last report.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Counting:
         self._due_at = 0.0
 
     def answered(self, seconds: float, outage_s: float) -> None:
-        """Count an answer after *seconds*; *outage_s*: seconds of the outage that it ends."""
+        """Count an answer after *seconds*; *outage_s*: how long the outage lasted that this answer ends."""
         was = self._totals
         self._totals = Figures(
             was.exchanges + 1, was.exchange_s + seconds, was.errors, was.outage_s + outage_s
@@ -76,6 +77,6 @@ class Counting:
         return Report(counted, max(self._outages[noted:outages], default=0.0), wait, (totals, outages))
 
     def reported(self, report: Report, now: float) -> None:
-        """Note that *report* was answered at *now*."""
+        """Record that Redis answered *report* at *now*."""
         self._reported, self._due_at = report.totals, now + REPORT_EVERY_S
         self._why = report.wait.why if report.wait else ""

@@ -1,4 +1,4 @@
-"""A worker's dialogue with its frontier: moves and leases, and the coroutine that exchanges them."""
+"""A worker's dialogue with its frontier: the moves and leases, and the coroutine that exchanges them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def exchange(
     """Make one exchange, or the rejoin that is due; return the numbers of requested and granted leases.
 
     Raises:
-        FrontierUnavailable: no answer; the next call sends the same bytes again.
+        FrontierUnavailable, FrontierRefused: no usable answer. The next call sends the same bytes again.
     """
     call = protocol.compose(time.monotonic(), asks)
     if call is None:
@@ -58,9 +58,9 @@ async def exchange(
 
 
 class Dialogue:
-    """One worker with one frontier, on the running event loop. Only the coroutine methods wait.
+    """The dialogue of one worker with one frontier, on the running event loop. Only coroutine methods wait.
 
-    All its network I/O is in exchanges and audits; `membership.py` has the rest.
+    This class does network I/O only in exchanges and audits; `membership.py` does the rest.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Dialogue:
     ) -> None:
         """
         Args:
-            identity: of this process; see `identity.py`.
-            capacity: how many leases of this frontier can run here at once; 0 (paused, closing) releases the
+            identity: the identity of this process; see `identity.py`.
+            capacity: returns how many leases of this frontier can run here; 0 (paused, closing) releases the
                 buffer.
-            exchanged: called after each exchange, or rejoin, that was answered.
+            exchanged: called after each answered exchange or rejoin.
         """
         self._frontier = frontier
         self.protocol = protocol
@@ -106,7 +106,7 @@ class Dialogue:
 
     @property
     def done(self) -> bool:
-        """No more exchanges are made: the run is finished for good, or the frontier is gone."""
+        """Whether there will be no more exchanges, because the run has ended or the frontier is gone."""
         return self.protocol.over or self.protocol.lost
 
     @property
@@ -126,7 +126,7 @@ class Dialogue:
             self.kick()
 
     def settled(self, move: Ending | Return) -> Ending | Return | None:
-        """Note that a lease ends; return the move to append, now or later; None: it is not ours any more."""
+        """Record that a lease ends. Return the move to append, now or later; None: the lease is not ours."""
         leases, entry_id = self.leases, move.entry_id
         if entry_id in leases.spoiled or self.protocol.drops_puts:
             move = Release(entry_id)
@@ -152,12 +152,12 @@ class Dialogue:
         return None
 
     def starves(self) -> None:
-        """Note that the owner asked for a lease and got none."""
+        """Record that the owner asked for a lease and got none."""
         if self.pace.asked(self.protocol.outbox.appended):
             self.kick()
 
     def sent(self, entry_id: bytes, at: float | None) -> None:
-        """Note when the request of a lease with a time for sending was sent; None: it will never be."""
+        """Record when the request of a lease with a time for sending was sent; None: it never will be."""
         partition = self.leases.sent(entry_id, at)
         if partition is not None:
             self.note(Sent(partition, entry_id, at))
@@ -166,34 +166,34 @@ class Dialogue:
                 self._wake_at(max(0.0, send_at - time.monotonic()))
 
     def never_sent(self, entry_id: bytes) -> None:
-        """Note that the request of a lease was not sent, and will not be."""
+        """Record that the request of a lease will never be sent."""
         self.leases.never_sent.add(entry_id)
         self.sent(entry_id, None)
 
     def downloaded(self, entry_id: bytes) -> None:
-        """Note that a lease no longer counts against its partition's limit; settling it implies this."""
+        """Record that a lease no longer counts against its partition's limit; settling it implies this."""
         self.leases.downloaded(entry_id)
         if self.pace.hungry:
-            # Exchanges that brought nothing for lack of room have backed off: now there is room.
+            # Exchanges that brought nothing for lack of room have become rare. Now there is room.
             self.pace.room_appeared()
             self.kick()
 
     def held_up(self, entry_id: bytes) -> None:
-        """Note that the download of a lease waits in this process: it does not count against the limit now.
+        """Record that a download waits in this process, so that its lease does not count for the limit now.
 
-        A lease with a time for sending keeps counting until it is sent: the next one is timed by that.
+        A lease with a time for sending counts until it is sent, because that starts the next one's delay.
         """
         if not self.leases.is_unsent(entry_id):
             self.downloaded(entry_id)
 
     def note(self, note: Note) -> None:
-        """Send a note soon: other workers wait for it (sent), or must stop (block)."""
+        """Send a note soon, because other workers wait for it (`Sent`) or must stop (`Block`)."""
         self.protocol.notes.append(note)
         self.pace.first_move()
         self.kick()
 
     def release_buffer(self) -> None:
-        """Give back, soon, all leases that were not taken."""
+        """Release all leases that were not taken, with an exchange that is due soon."""
         if self.leases.buffered:
             self.protocol.empty_buffer()
             self.pace.first_move()
@@ -223,7 +223,7 @@ class Dialogue:
         self._task = asyncio.create_task(self._exchange_until_closing(), name=name)
 
     async def cease(self) -> None:
-        """Make no more exchanges, except in `until`."""
+        """End the exchanges of the coroutine; `until` may make further ones."""
         if self._timer is not None:
             self._timer.cancel()
         self._closing.set()
@@ -237,7 +237,7 @@ class Dialogue:
         self.protocol.outbox.clear()
 
     async def look(self, deadline: float) -> None:
-        """Make an exchange for its census."""
+        """Make an exchange to get its census."""
         if not self.done:
             await self.until(deadline, self.exchange)
 
@@ -260,7 +260,7 @@ class Dialogue:
         self._listener.counted(Count.ERROR, 1)
 
     def count_commands(self, count: int) -> None:
-        """Note how many commands a heartbeat has seen; the next exchange brings the new ones."""
+        """Record the number of commands that a heartbeat has seen. The next exchange brings the new ones."""
         if count != self.protocol.commands.count:
             self.pace.called()
             self.kick()
@@ -279,13 +279,13 @@ class Dialogue:
                 except FrontierError as error:
                     await self._failed(error, began)
             except Exception:
-                # Never end silently: without this coroutine the crawl would hang forever.
+                # This coroutine must not end, because without it the crawl would hang forever.
                 self._logger.exception("Unexpected error in an exchange; trying again")
                 await self._rest()
 
     async def _failed(self, error: FrontierError, began: float) -> None:
-        """Note that an exchange, which *began* at a monotonic time, has failed; wait before the next try."""
-        # A callback that blocks the loop delays every timeout: the answer may have arrived.
+        """Record that an exchange, which *began* at a monotonic time, has failed; pause before the next."""
+        # A callback that blocks the loop delays every timeout, so the answer may have arrived in time.
         blocked = self._heartbeat.blocked_since(began)
         self.protocol.unanswered()
         if not blocked:
@@ -325,12 +325,12 @@ class Dialogue:
         pace, protocol = self.pace, self.protocol
         began, kept = time.monotonic(), len(protocol.outbox)
         want = self._wants()
-        # Without a lease to come (on hold, closing), no move has to wait for one.
+        # If no lease can come (on hold, closing), no move has to wait for the request for a lease.
         until = pace.until if want else None
         asks = Asks(want, pace.ahead_s, pace.ahead, self._most + pace.ahead, until)
         wanted, granted = await exchange(self._frontier, protocol, self._identity, self._crawl, asks)
         now = time.monotonic()
-        # Other seeding workers are counted only while nothing waits; start payloads come without notice.
+        # Other seeding workers are counted only while nothing waits. Start payloads come without a notice.
         quiet = protocol.census.only_delayed and not (
             protocol.seeding or protocol.listening or protocol.outbox
         )

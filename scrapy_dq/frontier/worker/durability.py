@@ -2,18 +2,18 @@
 
 A live worker repeats the puts that a rolled-back Redis has lost (`replay_log.py`); after its end, no worker
 does. So a worker with puts without a parent lease stays registered, with its log, until an fsync of the AOF
-is complete, and then makes an exchange. If Redis was rolled back during the wait, it rejects the exchange:
-the worker puts its log again, and the wait starts again.
+is complete, and then makes an exchange. If Redis was rolled back during the wait, it rejects the exchange.
+Then the worker puts its log again, and the wait starts again.
 
-Two sources tell about an fsync, and both are used.
+Two commands report an fsync, and this module uses both.
 
-- `INFO` tells whether an fsync is in progress (`aof_pending_bio_fsync`). If not, Redis writes everything
-  confirmed to the file in the next iteration of its event loop. With everysec, an fsync starts in the first
-  iteration at least a second after the start of the last one (up to 7.0: in another second of the clock).
-  When INFO then reports no fsync in progress, this one is complete.
+- `INFO` tells whether an fsync is in progress (`aof_pending_bio_fsync`). If no fsync is in progress, Redis
+  writes all confirmed data to the file in the next iteration of its event loop. With everysec, the next fsync
+  starts in the first iteration at least a second after the start of the last fsync (up to 7.0: in another
+  second of the clock). When INFO then reports no fsync in progress, this fsync is complete.
 - `WAITAOF` (7.2 and later) alone is not enough: in Redis 7.4.2 and Valkey 9.1, among others, it replies while
-  written data waits for its fsync (https://github.com/redis/redis/pull/13793). But it covers two cases that
-  INFO does not: the first rewrite of an AOF that was just enabled, and a file that a rewrite has ended.
+  written data waits for its fsync (https://github.com/redis/redis/pull/13793). But WAITAOF covers two cases
+  that INFO does not: the first rewrite of an AOF that was just enabled, and a file that a rewrite has ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AGAIN_S = 0.2
 SLICE_MS = 100
 """Timeout of one WAIT or WAITAOF: shorter than any timeout of a connection."""
 GONE_S = 60.0
-"""Seconds offline after which the wait gives up a replica. Redis gives up silent replicas in the same way."""
+"""Seconds offline after which the wait gives up a replica, just as Redis gives up silent replicas."""
 
 
 async def wait_until_durable(
@@ -48,7 +48,7 @@ async def wait_until_durable(
         verify: makes at least one exchange, and more until nothing is left to send.
         deadline: in seconds of the monotonic clock; *verify* must observe it as well.
     Returns:
-        "" on success; else a sentence without a full stop: why it is not certain.
+        "" on success; else the reason why this is not certain, in a sentence without a full stop.
     Raises:
         FrontierError: raised by *verify*.
     """
@@ -68,7 +68,7 @@ async def wait_until_durable(
             why, deadline = why or str(error), 0.0
             passed = False
         if member.lost or member.over:
-            return ""  # logged already, and there is nothing to keep
+            return ""  # the worker has logged this already, and has no data to keep
         kept = passed and member.id == registered
         if kept or time.monotonic() >= deadline:
             why = why or ("" if kept else "it was rolled back")
@@ -76,14 +76,14 @@ async def wait_until_durable(
 
 
 async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]], deadline: float) -> str:
-    """Wait until everything of a frontier is on Redis's disk and on its connected replicas.
+    """Wait until all data of a frontier is on Redis's disk and on the connected replicas.
 
     Args:
-        write: writes something with the given frontier.
+        write: makes a call that writes, with the frontier that it gets.
     Returns:
-        "" on success; else why it is not certain.
+        "" on success; else the reason why this is not certain.
     Raises:
-        FrontierError: raised by *write*, or no reply.
+        FrontierError: *write* has raised it, or Redis gives no reply.
     """
     waiting = _Waiting(deadline)
     try:
@@ -100,14 +100,14 @@ class _TooLate(Exception):
 
 
 class _Waiting:
-    """One wait on one connection. No command has to be cancelled: each has a timeout."""
+    """One wait on one connection. Each command has a timeout, so that none has to be cancelled."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
         self.outstanding = "it has not confirmed in time that the data is on its disk"
 
     async def wait(self, client: Any) -> str:
-        """Wait for the disk, then for the replicas; return "", or why this cannot be determined."""
+        """Wait for the disk, then for the replicas; return "", or why their state cannot be determined."""
         with as_unavailable():
             try:
                 info = await client.info()
@@ -119,7 +119,7 @@ class _Waiting:
         if not int(info.get("aof_enabled", 0)):
             return "it has no AOF"
         config: dict[bytes, bytes] = {}
-        with suppress(ResponseError):  # denied to many users: then Redis's defaults are assumed
+        with suppress(ResponseError):  # many users may not call this: then assume Redis's defaults
             config = dict(await client.config_get("*appendfsync*"))
         policy = _text(config, "appendfsync")
         if policy == "no":
@@ -138,7 +138,7 @@ class _Waiting:
         except NoPermissionError:
             return "this user may not ask it (WAITAOF)"
         except ResponseError:
-            pass  # it does not exist before 7.2
+            pass  # WAITAOF does not exist before 7.2
         return ""
 
     async def _turn_of_second(self, client: Any, version: str) -> None:
@@ -159,7 +159,7 @@ class _Waiting:
         while True:
             info = await client.info()
             held_up = info.get("aof_last_write_status", "ok") != "ok" or info.get("aof_pending_bio_fsync", 0)
-            if exempt:  # then no fsync starts while a child process writes
+            if exempt:  # no fsync starts while a child process writes
                 held_up = held_up or info["aof_rewrite_in_progress"] or info["rdb_bgsave_in_progress"]
             if not held_up:
                 return info["run_id"]
@@ -190,7 +190,7 @@ class _Waiting:
 
 
 def _online(info: dict[str, Any]) -> int:
-    """Return how many replicas are in step by INFO; a replica that still loads its first copy is not."""
+    """Return how many replicas are online according to INFO; one that still loads its first copy is not."""
     found = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
     return sum(isinstance(each, dict) and each.get("state") == "online" for each in found)
 

@@ -1,4 +1,4 @@
-"""The heartbeat: a thread that increments this worker's counters, and detects dead workers by theirs."""
+"""The heartbeat: a thread that increments this worker's counters, and detects dead workers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
 TICK_S = 0.1
 BLOCKED_S = 0.4
-"""An event loop that is this late was blocked: timeouts that end then say nothing about Redis."""
+"""An event loop that is this late was blocked. A timeout at such a time is no sign of an outage of Redis."""
 LONGEST_INTERVAL_S = 1.0
-"""A dead process on the same machine is detected after two intervals, whatever the TTL."""
+"""A dead process on the same machine is detected after two intervals, with any TTL."""
 LONGEST_ELSEWHERE_S = 5.0
-"""The same in shards other than home. With many shards, heartbeats would be a large part of the calls of a
-slow worker. Only home sends commands."""
+"""The longest interval in shards other than home, which send no commands. With many shards, more frequent
+heartbeats would be a large part of the calls of a slow worker."""
 MANY = 100
-"""With more members, not every beat looks at all of them: the cost would grow with their square."""
+"""If there are more members, not every beat reads all heartbeats, because the cost would grow with the square
+of their number."""
 LOOK_PER_MEMBER_S = LONGEST_INTERVAL_S / MANY
 
 
 class Observer:
-    """Detects dead workers by their heartbeat counters; clocks of different hosts are never compared.
+    """Detects dead workers by their heartbeat counters. It never compares clocks of different hosts.
 
     A worker is dead if its counter did not change over at least three successful observations that
     together span `ttl_s` of our own monotonic clock. A gap between two observations counts as at most two
-    intervals: the other workers may have been frozen together with Redis or this process.
+    intervals, because the other workers may have been frozen together with Redis or this process.
     """
 
     def __init__(self, ttl_s: float, interval_s: float) -> None:
@@ -46,7 +47,7 @@ class Observer:
         self._still: dict[str, tuple[int, float, int]] = {}
 
     def missed(self) -> None:
-        """Note a failed observation: it restarts the TTL of every worker."""
+        """Record a failed observation, which restarts the TTL of every worker."""
         self._last = None
         self._still.clear()
 
@@ -54,7 +55,7 @@ class Observer:
         """Process all counters, read at *now* (monotonic seconds).
 
         Returns:
-            the ids whose counter did not change since the last observation, and the dead ones among them.
+            the ids of workers whose counter did not change since the last observation; the dead ones of these.
         """
         passed = min(now - self._last, self.longest_gap_s) if self._last is not None else 0.0
         self._last = now
@@ -78,13 +79,13 @@ class Pulse:
     """The heartbeat of one worker in one frontier.
 
     Args:
-        connect: returns a client of `redis.asyncio`; called in the thread.
+        connect: returns a client of `redis.asyncio`; called in the heartbeat's thread.
         observed: called on the event loop with the ids of silent workers and of dead workers.
-        outage: the outage of the exchanges. Beats and exchanges have separate connections, and one may be
-            cut. If beats pass for longer than the TTL while exchanges get no answer, it stops beating: a
-            worker that cannot settle its leases must lose them.
+        outage: the outage of the exchanges. Beats and exchanges have separate connections, and one of them
+            may be cut. If beats get answers for longer than the TTL while exchanges get none, the pulse
+            stops, because a worker that cannot settle its leases must lose them.
         commanded: called on the event loop at each beat, with `Commands.count`.
-        counting: the figures to report from time to time; None: it reports nothing.
+        counting: the figures to report from time to time; None: report no figures.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Pulse:
         self._is_home = frontier.name.is_home
         rarest_s = min(heartbeat.ttl_s / BEATS_PER_TTL, LONGEST_ELSEWHERE_S)
         self.every = 1 if self._is_home else max(1, int(rarest_s / heartbeat.interval_s))
-        """It beats in one of this many rounds."""
+        """The pulse beats in one of this many rounds."""
         self._logger = LabelledLog(logger, frontier.name.label)
         self._heartbeat = heartbeat
         self._frontier = frontier
@@ -112,10 +113,10 @@ class Pulse:
         self._commanded = commanded
         self._counting = counting
         self._worker = ("", "")
-        # Used by the thread: when it looks at all members again, if there are many.
+        # Used by the thread: the time of the next look at all members, if there are many.
         self._look_at = 0.0
         self._passes_since: float | None = None
-        """Since when its beats are answered."""
+        """The time since which all beats got answers."""
         self._was_cut_off = False
         self._alone: Frontier | None = None
         self._task: asyncio.Task[None] | None = None
@@ -128,12 +129,12 @@ class Pulse:
     # In the thread.
 
     def begin(self) -> None:
-        """Beat, unless the last beat has no answer yet, or the worker is cut off."""
+        """Begin a beat, unless the last beat has no answer yet, or the worker is cut off."""
         if self.may_beat() and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self.beat())
 
     def may_beat(self) -> bool:
-        """Tell whether exchanges also get answers; if they get none, log that this worker stops beating."""
+        """Tell whether the worker is not cut off; if it is, log once that it stops its heartbeat."""
         was_cut_off, self._was_cut_off = self._was_cut_off, self._is_cut_off
         if not self._was_cut_off:
             return True
@@ -148,10 +149,10 @@ class Pulse:
 
     @property
     def _is_cut_off(self) -> bool:
-        """Exchanges have failed for longer than the TTL, and beats have passed for as long.
+        """Whether exchanges got no answers for longer than the TTL, while beats got answers for as long.
 
-        A worker whose event loop is blocked makes no tries, and is not cut off. After an outage of all of
-        Redis, its exchanges have a TTL's time to get through.
+        A worker whose event loop is blocked tries no exchanges, and is not cut off. After an outage of the
+        whole Redis, exchanges have the time of a TTL to get an answer.
         """
         unanswered, passes_since = self._outage.unanswered, self._passes_since
         if unanswered is None or passes_since is None:
@@ -159,7 +160,7 @@ class Pulse:
         return unanswered[1] - max(unanswered[0], passes_since) > self._heartbeat.ttl_s
 
     async def end(self) -> None:
-        """Give up the beat that is under way, and disconnect."""
+        """Cancel the beat that is under way, and disconnect."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -167,21 +168,21 @@ class Pulse:
             await self._alone.client.aclose()
 
     async def beat(self) -> None:
-        """Beat once, and observe the others."""
+        """Beat once, and observe the other workers."""
         worker_id, epoch = self._worker
         looks = time.monotonic() >= self._look_at
         try:
             beats, commands = await self._ask(worker_id, epoch, looks)
         except Exception as error:
             if not isinstance(error, FrontierError):
-                # Without its beats the worker would be fenced again and again.
+                # Without beats, other workers would fence this worker again and again.
                 self._logger.exception("Unexpected error in the heartbeat; trying again")
             self.observer.missed()
             self._passes_since = None
             return
         if self._passes_since is None:
             self._passes_since = time.monotonic()
-        # At each beat, because an exchange that was pending when the command was sent may end the call
+        # Report the count at each beat: an exchange that was pending when a command was sent may end the call
         # without bringing the command.
         self._heartbeat.on_loop(self._commanded, commands)
         if not looks:
@@ -211,33 +212,35 @@ class Pulse:
 
 
 class Heartbeat:
-    """Beats from a separate thread, so that a slow callback does not look like a dead worker.
+    """Sends heartbeats from a separate thread, so that a slow callback does not look like a dead worker.
 
-    One thread beats in all frontiers. On its event loop, all beats are under way at the same time, each on
-    its own connection: a Redis that hangs delays only its own beat, until the connection times out.
+    One thread beats in all frontiers. On the event loop of this thread, all beats are under way at the same
+    time, each on its own connection. So a Redis that hangs delays only its own beat, until the connection
+    times out.
 
-    It stops beating when the owner's event loop has not run for `stall_timeout_s`: a worker that hangs
-    forever must lose its leases.
+    The heartbeat stops when the owner's event loop has not run for `stall_timeout_s`, because a worker that
+    hangs forever must lose its leases.
     """
 
     stall_timeout_s = 300.0
-    """Some callbacks compute for minutes, and must keep their leases. One that hangs delays its requests, and
-    the end of the crawl, for this long."""
+    """Some callbacks compute for minutes, and must keep their leases. A callback that hangs delays the
+    requests of its worker, and the end of the crawl, for this long."""
 
     def __init__(self, *, ttl_s: float) -> None:
         self.ttl_s = ttl_s
         self.interval_s = min(ttl_s / BEATS_PER_TTL, LONGEST_INTERVAL_S)
         self.outages: list[Outage] = []
-        """The outages of all frontiers: the heartbeat at home reports the longest one."""
+        """The outages of all frontiers, home first. The heartbeat at home reports the longest outage."""
         self._pulses: list[Pulse] = []
         self._stalled = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # Used by the owner's loop: when a tick is due, the number of ticks, when it was last found blocked.
+        # Used by the owner's loop: when a tick is due; the number of ticks; when the loop last was blocked.
         self._tick_at = 0.0
         self._ticks = 0
         self._blocked_at = 0.0
-        # Used by the thread: the task that `stop` ends, the ticks it has seen, its rounds without a new tick.
+        # Used by the thread: the task that `stop` ends; the ticks that the thread has seen; its rounds
+        # without a new tick; all its rounds.
         self._rounds_task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._seen_ticks = 0
         self._rounds_without = 0
@@ -250,7 +253,7 @@ class Heartbeat:
 
     @property
     def waits_for_home(self) -> bool:
-        """Home gives no answer: this worker reports in the other shards why it waits."""
+        """Whether home gives no answer, so that this worker reports its waiting in the other shards."""
         return self.outages[0].wait is not None
 
     def look_interval_s(self, members: int, every: int = 1) -> float:
@@ -273,7 +276,7 @@ class Heartbeat:
         return self._blocked_at > moment
 
     def stop(self) -> None:
-        """Stop beating, without waiting for the thread."""
+        """Stop the heartbeat, without waiting for the thread."""
         self._stop.set()
         if self._rounds_task is not None:
             loop, task = self._rounds_task
@@ -281,7 +284,7 @@ class Heartbeat:
                 loop.call_soon_threadsafe(task.cancel)
 
     def on_loop(self, callback: Callable[..., None], *args: Any) -> None:
-        """Call *callback* on the owner's event loop, unless this was stopped."""
+        """Call *callback* on the owner's event loop, unless the heartbeat was stopped."""
         if not self._stop.is_set():
             with suppress(RuntimeError):  # the loop was closed without stop() being called
                 self._loop.call_soon_threadsafe(callback, *args)
@@ -291,12 +294,12 @@ class Heartbeat:
         ticks = self._ticks
         self._rounds_without = self._rounds_without + 1 if ticks == self._seen_ticks else 0
         self._seen_ticks = ticks
-        # By rounds, not by the clock: while the process is frozen, the loop does not count as blocked.
+        # Count rounds instead of reading the clock: while the process is frozen, the loop is not blocked.
         stalled_s = self._rounds_without * self.interval_s
         if stalled_s <= self.stall_timeout_s:
             self._stalled = False
             self._rounds_made += 1
-            # Not all of them in one round.
+            # Pulses that beat in some rounds only are spread over the rounds.
             return [each for n, each in enumerate(self._pulses) if (self._rounds_made + n) % each.every == 0]
         if not self._stalled:
             logger.warning(
@@ -310,8 +313,9 @@ class Heartbeat:
         return []
 
     def _tick(self) -> None:
-        # A timer, because the loop runs late timers in the order in which they were due: this one comes
-        # before the timeout of a pending read. A thread may detect a freeze only after that.
+        # A timer detects a blocked loop in time: the loop runs late timers in the order in which they were
+        # due, so this timer comes before the timeout of a pending read. A thread might detect the block only
+        # later.
         now = time.monotonic()
         if now - self._tick_at > BLOCKED_S:
             self._blocked_at = now

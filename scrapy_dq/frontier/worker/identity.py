@@ -1,4 +1,4 @@
-"""The identity of a worker, and whether a worker on this machine is certainly dead."""
+"""Identifies the process of a worker, and tells whether a worker on this machine is certainly dead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 def own_identity() -> dict[str, Any]:
     """Return values that distinguish this process from every other one, even from before a reboot.
 
-    Host, boot id and PID namespace together identify the space in which a pid is unique: containers share
-    the first two. Outside Linux, `boot`, `pid_namespace` and `pid_start` are empty, and only the heartbeat
-    detects a death.
+    Host, boot id and PID namespace together identify the space in which a pid is unique. The namespace is
+    necessary because containers may share the other two. Outside Linux, `boot`, `pid_namespace` and
+    `pid_start` are empty, and only the heartbeat detects a death.
     """
     pid = os.getpid()
     return {
@@ -34,29 +34,29 @@ def new_worker_id(identity: dict[str, Any]) -> str:
 
 
 def own_name() -> str:
-    """Return the user of this process, as a crawl's journal names the sender of a command: user@host."""
+    """Return user@host of this process, the form in which a crawl's journal names the sender of a command."""
     try:
         user = getpass.getuser()
-    except Exception:  # a uid without a name; the type depends on the version of Python
+    except Exception:  # a uid without a name: the type of the error depends on the version of Python
         user = str(os.getuid()) if hasattr(os, "getuid") else "?"
     return f"{user[:32]}@{socket.gethostname()[:40]}"
 
 
 def on_this_machine(other: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Tell whether *other* ran on this machine since it started, in this PID namespace."""
+    """Tell whether *other* ran in this PID namespace since this machine was booted."""
     space = ("host", "boot", "pid_namespace")
     return bool(own["boot"] and own["pid_namespace"]) and all(other.get(k) == own[k] for k in space)
 
 
 def certainly_dead(other: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Tell whether *other* ran on this machine, in this PID namespace, and its process is gone."""
+    """Tell whether *other* ran on this machine, in this PID namespace, and whether its process is gone."""
     if not on_this_machine(other, own):
         return False
     pid = other.get("pid")
     if not isinstance(pid, int) or pid <= 0:
         return False
     start = _start_time(pid)
-    if not start:  # gone, or hidden from us (hidepid)
+    if not start:  # the process is gone, or hidden from us (hidepid)
         return not _exists(pid)
     return start != other.get("pid_start") or _is_zombie(pid)
 
@@ -84,7 +84,7 @@ def _namespace() -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    # The command name, in parentheses, may contain spaces: fields are counted from after it.
+    # The command name, in parentheses, may contain spaces, so fields are counted from its end.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 

@@ -1,4 +1,4 @@
-"""The leases of this worker: waiting in the buffer, running, or settled in the outbox."""
+"""The leases of this worker, which wait in the buffer, run, or have an end that waits in the outbox."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from scrapy_dq.frontier.model import MAX_LEASES, Lease
 from scrapy_dq.frontier.moves import Ending, Move, Release, Return
 
 RECENT = 256
-"""Number of recent leases over which a partition's share of the work is computed."""
+"""Number of recent leases from which a partition's share of the work is computed."""
 _PLACE = attrgetter("place")
 
 
 class Leases:
-    """The worker's record of its leases; Redis has its own, and an exchange compares their sizes.
+    """The worker's record of its leases. Redis has its own record, and an exchange compares the two sizes.
 
     Args:
-        limit: how many leases of a partition may be downloading here at once.
+        limit: returns how many leases of a partition may be downloading here at the same time.
     """
 
     def __init__(self, limit: Callable[[bytes], int]) -> None:
         self._limit = limit
-        # By partition, in the crawl's order; leases with a time for sending in order of arrival. No queue is
-        # empty.
+        # By partition, in the crawl's order; leases with a time for sending are in order of arrival. No queue
+        # is empty.
         self._buffer: dict[bytes, deque[Lease]] = {}
         self._buffered: set[bytes] = set()
         self._running: set[bytes] = set()
-        # Leases that were taken and not downloaded yet, with the partition; their number by partition.
+        # The partitions of leases that were taken and are not downloaded yet; their number by partition.
         self._downloading: dict[bytes, bytes] = {}
         self._load: dict[bytes, int] = {}
         self._recent: Counter[bytes] = Counter()
-        # By partition, a running lease with a time for sending that was not sent yet: the next one of its
-        # stint waits for it.
+        # By partition, a running lease with a time for sending that was not sent yet: the next lease of this
+        # partition waits for the sending.
         self._unsent: dict[bytes, Lease] = {}
         self.never_sent: set[bytes] = set()
-        """Running leases whose request was not sent, and will not be."""
+        """Running leases whose requests were not sent, and will not be."""
         self.owned: set[bytes] = set()
-        """The ids that Redis should have under our id: buffered, running, or settled in the outbox."""
+        """The leases that Redis should have under our id: buffered, running, or ended in the outbox."""
         self._settling: dict[bytes, type[Move]] = {}
         self.suspect: bytes | None = None
-        """The lease of a suspect whose work is not done yet; there is one at most."""
+        """The lease of a suspect whose work is not done yet; there is at most one."""
         self.spoiled: set[bytes] = set()
-        """Leases that ran when the outbox was lost: earlier puts may be gone, so they are only released."""
+        """Leases that ran when the worker gave up all leases: puts may be lost, so they are only released."""
 
     def __len__(self) -> int:
-        """How many leases Redis should hold for this worker."""
+        """Return the number of leases that Redis should hold for this worker."""
         return len(self.owned)
 
     @property
@@ -84,10 +84,10 @@ class Leases:
         self.owned.add(lease.entry_id)
         if lease.suspect:
             self.suspect = lease.entry_id
-        # A lost lease may be granted to us again while its work is still running here: do not start it twice.
+        # A lost lease may be granted to us again while its work still runs here: do not start the work twice.
         if lease.entry_id in self._running or lease.entry_id in self._settling:
             return
-        # Its token was forgotten, and a replay log put it again: Redis has it once (lua/lib/grants.lua).
+        # The token was forgotten, and a replay log put the entry again: one lease (lua/lib/grants.lua).
         if lease.entry_id in self._buffered:
             return
         self._buffered.add(lease.entry_id)
@@ -128,10 +128,10 @@ class Leases:
         return lease
 
     def sent(self, entry_id: bytes, at: float | None) -> bytes | None:
-        """Return, once, the partition of a lease with a time for sending; None for any other lease.
+        """Return the partition of a lease with a time for sending, at the first call; otherwise None.
 
         Args:
-            at: when it was sent; None: it will never be.
+            at: when the request was sent; None: it will never be sent.
         """
         partition = self._downloading.get(entry_id)
         lease = self._unsent.get(partition) if partition is not None else None
@@ -141,7 +141,7 @@ class Leases:
         assert lease.send_at is not None
         shift = None if at is None else max(0.0, at - lease.send_at)
         for later in self._buffer.get(partition, ()):
-            # A late sending shifts the later times. If this lease is never sent, the next takes its time.
+            # A late sending shifts the later times. If this lease is never sent, the next one takes its time.
             if later.send_at is not None:
                 shift = lease.send_at - later.send_at if shift is None else shift
                 later.send_at += shift
@@ -158,10 +158,10 @@ class Leases:
         return queue[0].send_at if queue else None
 
     def here(self, ahead: int) -> dict[bytes, tuple[int, int]]:
-        """Return, by partition, how many leases wait or download here, and how many more could be taken.
+        """Return, by partition, how many leases wait or download here, and how many more can be taken.
 
         Args:
-            ahead: number of leases, in all partitions, that are taken during a round trip to Redis.
+            ahead: number of leases of all partitions that the owner takes during two round trips to Redis.
         """
         recent = self._recent.total()
         if recent > RECENT:
@@ -175,9 +175,9 @@ class Leases:
         return found
 
     def settle(self, move: Ending | Return) -> bool:
-        """Note the end of a lease; return False if the move must not be sent to Redis.
+        """Record the end of a lease; return False if the move must not be sent to Redis.
 
-        A lease that was reclaimed from us belongs to another worker: its ack counts, not ours.
+        A lease that was reclaimed from us may belong to another worker, whose ack counts instead of ours.
         """
         self._running.discard(move.entry_id)
         if move.entry_id in self._downloading:
@@ -188,7 +188,7 @@ class Leases:
         return True
 
     def downloaded(self, entry_id: bytes) -> None:
-        """Note that a lease no longer counts against its partition's limit."""
+        """Record that a lease no longer counts against the limit of its partition."""
         partition = self._downloading.pop(entry_id, None)
         if partition is None:
             return
@@ -204,12 +204,12 @@ class Leases:
         return self._limit(partition) - self._load.get(partition, 0)
 
     def forfeit(self) -> None:
-        """Give up all leases; running ones have to run again, even if Redis grants them to us again."""
+        """Give up all leases. Running ones have to run again, even if Redis grants them to us again."""
         self.spoiled |= self._running
         self.keep(())
 
     def ends(self, entry_id: bytes) -> bool:
-        """Tell whether a lease was settled, and Redis has not confirmed that."""
+        """Tell whether a lease was settled here, and Redis has not confirmed this."""
         return entry_id in self._settling
 
     def empty_buffer(self) -> list[bytes]:
@@ -223,22 +223,22 @@ class Leases:
         return entry_ids
 
     def confirmed(self, entry_id: bytes) -> None:
-        """Note that Redis has settled a lease."""
+        """Record that Redis has settled a lease."""
         self.cleared(entry_id)
         self.owned.discard(entry_id)
         self._settling.pop(entry_id, None)
 
     def cleared(self, entry_id: bytes) -> None:
-        """Note that the work of a lease is done, and Redis knows it."""
+        """Record that the work of a lease is done, and that Redis knows this."""
         if self.suspect == entry_id:
             self.suspect = None
 
     def held(self) -> list[bytes]:
-        """Return the ids that a rejoin asks to keep; the rejoin releases the others, like queued releases."""
+        """Return the ids of leases that a rejoin keeps. It releases the others, like queued releases."""
         return [i for i in sorted(self.owned) if self._settling.get(i) is not Release]
 
     def keep(self, owned: Collection[bytes]) -> None:
-        """Keep only *owned*; other running leases continue, but are not settled later."""
+        """Keep only the leases *owned*. Other running leases continue, but are not settled later."""
         self.owned = set(owned)
         if self.suspect not in self.owned:
             self.suspect = None

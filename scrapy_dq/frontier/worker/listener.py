@@ -1,4 +1,4 @@
-"""The reports of a worker to its owner."""
+"""The hooks by which a worker reports to its owner."""
 
 from __future__ import annotations
 
@@ -15,49 +15,50 @@ class Count(str, Enum):
     EXCHANGE = "exchange"
     """Answered exchanges and rejoins."""
     SECONDS = "seconds"
-    """Time until their answers."""
+    """Sum of the times from these calls to their answers."""
     ERROR = "error"
     """Calls without a usable answer."""
     REJOIN = "rejoin"
     RECLAIM = "reclaim"
-    """Leases of dead workers that were moved to quarantine."""
+    """Leases of dead workers that were moved back, or to quarantine."""
 
 
 class Listener:
-    """Hooks that do nothing by default; they run on the event loop, and must neither block nor raise."""
+    """Hooks that do nothing by default. They run on the event loop, and must neither block nor raise."""
 
     def leases_arrived(self) -> None: ...
     def run_finished(self) -> None: ...
     def frontier_lost(self) -> None: ...
     def cut_off(self) -> None:
-        """This worker alone does not reach a part of Redis, and the crawl cannot end before it leaves.
+        """Only this worker does not reach a part of Redis, and the crawl cannot end before the worker leaves.
 
-        It cannot store requests without a parent, or other workers wait for entries that only it may serve.
+        The reason is that the worker cannot store requests without a parent, or that other workers wait for
+        entries that only this worker may serve.
         """
 
     def put_dropped(self, put: Put) -> None: ...
     def put_refused(self, put: Put) -> None:
-        """A put was not stored because too many entries wait (`Put.most`)."""
+        """Redis has refused a put, because too many entries wait (`Put.most`)."""
 
     def outbox_lost(self, parentless: bool) -> None:
-        """Puts that were never stored are lost: their requests must not count as already seen any more.
+        """Puts that were never stored are lost, so their requests must not count as seen any more.
 
-        Parents with a lease are crawled again and put them again; if some have no parent (*parentless*), only
-        the next crawl's start() yields them again.
+        Parents with a lease are crawled again, and put their requests again. If some puts have no parent
+        (*parentless*), only the next crawl's start() yields their requests again.
         """
 
     def rolled_back(self, parentless: bool) -> None:
-        """Redis was rolled back further than the log of this worker reaches: confirmed puts are lost.
+        """Redis was rolled back further than the log of this worker reaches, so that confirmed puts are lost.
 
-        Parents with a lease are crawled again and put them again, unless the owner drops these requests as
-        already seen; if some have no parent (*parentless*), only the next crawl's start() yields them again.
+        Parents with a lease are crawled again, and put their requests again, unless the owner drops these as
+        already seen. If *parentless*, only the next crawl's start() can yield some requests again.
         """
 
     def commanded(self, before: Commands, commands: Commands) -> None:
-        """New commands for all workers have arrived; the worker already obeys a hold."""
+        """New commands for all workers have arrived. If one is a hold, the worker already obeys it."""
 
     def confirmed(self, moves: Sequence[Move]) -> None:
-        """These moves were applied, in this order."""
+        """Redis has applied these moves, in this order."""
 
     def counted(self, what: Count | type[Move], amount: float) -> None:
-        """Add *amount* to the count of *what*; for a class of moves: so many were confirmed."""
+        """Add *amount* to the count of *what*; for a class of moves, *amount* moves were confirmed."""

@@ -22,15 +22,15 @@ from scrapy_dq.frontier.worker.reclaim import Reclaimer
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 JOIN_PATIENCE_S = 5.0
-"""How long `join` is repeated without an answer before it raises."""
+"""How long `join` repeats a call without an answer before it raises an error."""
 
 
 class Membership:
     """The membership of one worker in one frontier.
 
     Args:
-        dialogue: of the worker with the frontier.
-        identity: of this process; see `identity.py`.
+        dialogue: the dialogue of the worker with the frontier.
+        identity: the identity of this process; see `identity.py`.
         connect: see `Pulse`.
     """
 
@@ -51,9 +51,9 @@ class Membership:
         self._identity, self._crawl = identity, crawl
         self._logger = LabelledLog(logger, frontier.name.label)
         self.handed_in = False
-        """It is leaving, and has stored everything that it had: later puts would be lost."""
+        """Whether the worker is leaving and has stored all its moves, so that later puts would be lost."""
         self.gave_up = False
-        """A step of leaving has failed."""
+        """Whether a step of leaving has failed."""
         protocol = self._protocol
         self._reclaimer = Reclaimer(
             frontier, identity, options.max_attempts, lambda n: listener.counted(Count.RECLAIM, n)
@@ -71,13 +71,14 @@ class Membership:
         """Join, reclaim the leases of dead workers of this machine, and start the heartbeat.
 
         Raises:
-            FrontierUnavailable, FrontierRefused: it may be a member; the others will take it for dead.
+            FrontierUnavailable, FrontierRefused: the worker may be a member; other workers take it for dead.
         """
-        # Join is idempotent by the worker's id: repeat it if a busy Redis replies late.
+        # Join is idempotent by the worker's id, so repeat the call if a busy Redis replies late.
         joined = await self.patiently(lambda: self._join(new_epoch))
         if joined.status is Status.OK:
             of_run = self._protocol.epoch, self._protocol.run
-            with suppress(FrontierError):  # the heartbeat repeats it; raising would leave a member behind
+            # An error here would leave a member behind, and the heartbeat repeats the reclaim.
+            with suppress(FrontierError):
                 await self._reclaimer.reclaim_local(*of_run, by=self._protocol.id)
             self.beat()
         return joined
@@ -97,11 +98,11 @@ class Membership:
     async def undo_join(self) -> None:
         """Unregister if `join` was answered, because the worker could not join another shard."""
         if self._protocol.epoch:
-            with suppress(FrontierError):  # the others take it for dead
+            with suppress(FrontierError):  # other workers will take this one for dead
                 await self._leave(began=False)
 
     def beat(self) -> None:
-        """Beat under the id that the worker has now; a rejoin changes it."""
+        """Send heartbeats under the worker's present id, which a rejoin changes."""
         if self._beats_as != self._protocol.id:
             self._beats_as = self._protocol.id
             self._pulse.start(self._protocol.id, self._protocol.epoch)
@@ -109,7 +110,7 @@ class Membership:
     # Leaving.
 
     async def attempt(self, step: Callable[[float], Awaitable[None]], deadline: float) -> None:
-        """Take a step of leaving, one of the methods below; after a failed step, do nothing."""
+        """Take a step of leaving, one of the methods below. After a failed step, do nothing."""
         if self.gave_up or not self.dialogue.begun:
             return
         try:
@@ -140,10 +141,10 @@ class Membership:
         self.handed_in = True
 
     async def _wait_for_more(self) -> None:
-        """Wait until the next exchange can send more than the last one."""
+        """Wait until the next exchange can send more moves than the last one."""
 
     async def make_durable(self, deadline: float) -> None:
-        """Wait, in an open run, until all puts are on Redis's disk: then they are retired."""
+        """Wait, in an open run, until all puts are on Redis's disk, and then retire them."""
 
         async def verify() -> None:
             await self.dialogue.until(deadline, self.dialogue.exchange)
@@ -158,7 +159,7 @@ class Membership:
             self._protocol.all_durable()
 
     async def leave(self, deadline: float, *, version: int = -1, kept: bool = False, why: str = "") -> None:
-        """Unregister; remaining leases go back. *version*, *kept*, *why*: see Frontier.leave."""
+        """Unregister, and release the remaining leases. *version*, *kept*, *why*: see `Frontier.leave`."""
         protocol, dialogue = self._protocol, self.dialogue
         if not dialogue.done:
             protocol.log.retire_all()
@@ -177,11 +178,11 @@ class Membership:
         self._logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
 
     def end(self) -> None:
-        """Drop all moves that were not stored; the owner stops the heartbeat."""
+        """Drop all moves that were not stored, and stop reclaiming; the owner stops the heartbeat."""
         self.handed_in = True
         self._reclaimer.cancel()
         self.dialogue.end()
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
-        """See `durability.py`."""
+        """Wait for the disk of Redis; see `durability.py`."""
         return await durability.wait_until_durable(self._frontier, self._protocol, verify, deadline)

@@ -16,10 +16,10 @@ class WorkerOptions:
     rollback_horizon_s: float = 10.0
     max_attempts: int = 3
     most_of_a_partition: int = MAX_LEASES
-    """How many leases of one partition can run in this worker at once."""
+    """How many leases of one partition can run in this worker at the same time."""
     max_pages: int | None = None
-    """The most requests of the run, over all workers with the same limit; None: any number."""
+    """Maximum number of requests of the run, over all workers with the same limit; None: no limit."""
     spill_dir: str = ""
     """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""
     meanwhile: str = MEANWHILE
-    """The sentence of the warning about an outage that describes the time until Redis answers."""
+    """The sentence in the warning about an outage that tells what happens until Redis answers."""

@@ -12,8 +12,8 @@ from scrapy_dq.frontier.errors import refuses
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
 WARN_EVERY_S, LONG_S = 60.0, 5.0
-"""For WARN_EVERY_S after a warning, outages that end within LONG_S are only counted: a connection that is
-reset again and again would fill the log."""
+"""For WARN_EVERY_S after a warning, outages that end within LONG_S are only counted. Otherwise a connection
+that is reset again and again would fill the log."""
 MEANWHILE = (
     "The crawl continues with the requests that this worker holds; what it finds is kept, and stored when "
     "Redis is available again"
@@ -28,16 +28,16 @@ class Wait(NamedTuple):
 
 
 class Outage:
-    """A period without a usable answer from Redis: logs a warning, and one line when it ends.
+    """A period without a usable answer from Redis; logs a warning at its beginning, and one line at its end.
 
-    If there are many short outages, it logs one per minute, with the number of the others. If the type of the
-    error changes during an outage, for example because Redis answers but refuses, it logs another warning:
-    the user may have to act.
+    If there are many short outages, only one per minute is logged, with the number of the others. If the type
+    of the error changes during an outage, for example because Redis answers but refuses, another warning is
+    logged, because the user may have to act.
 
     Args:
         meanwhile: a sentence for the warning: which work continues, and which data is kept.
         kept: the noun for the kept things that the line at the end counts.
-        label: the beginning of its log lines.
+        label: the beginning of the log lines.
     """
 
     def __init__(self, meanwhile: str = MEANWHILE, kept: str = "moves", label: str = "") -> None:
@@ -48,14 +48,14 @@ class Outage:
         self._kept = kept
         self._since: float | None = None
         self.unanswered: tuple[float, float] | None = None
-        """Times of the first and last try without an answer, in monotonic seconds; None: the last got one.
+        """Times of the first and the last try without an answer, in monotonic seconds.
 
-        A refusal is an answer.
+        None: the last try got an answer. A refusal is an answer.
         """
         self._warned: set[type[Exception]] = set()
         self._quiet_until = 0.0
         self._unlogged = 0
-        """Outages since the last warning that were too short for one."""
+        """Number of outages since the last warning that were too short for a warning."""
         self._tries = 0
 
     @property
@@ -65,7 +65,7 @@ class Outage:
 
     @property
     def wait(self) -> Wait | None:
-        """The outage that is under way, for other users of the crawl; None: Redis answers."""
+        """The outage that is under way, to be reported to users of the crawl; None: Redis answers."""
         since, why = self._since, self.reason
         return Wait(since, f"{self._label}{why}") if since is not None and why else None
 
@@ -76,11 +76,11 @@ class Outage:
         return longest * random.uniform(0.7, 1.0)
 
     def noted(self, error: Exception | None) -> None:
-        """Note the result of a try without logging it: the caller does. None: it succeeded."""
+        """Record the result of a try, None after a success, without logging it: the caller logs it."""
         self.error = error
 
     def began(self, error: Exception) -> None:
-        """Note a try that failed; *error* says why, in a sentence without a full stop."""
+        """Record a failed try; the text of *error* is the reason, in a sentence without a full stop."""
         self.error = error
         now = time.monotonic()
         first = self.unanswered[0] if self.unanswered else now
@@ -95,10 +95,10 @@ class Outage:
             logger.warning("%s%s%s. %s", self._label, error, more, self._meanwhile)
 
     def ended(self, kept: int) -> float:
-        """Note an answer; return the seconds of the outage that it ends; 0: there was no outage.
+        """Record an answer; return the seconds of the outage that this answer ends; 0: there was no outage.
 
         Args:
-            kept: the number of moves (see `kept` above) that were kept.
+            kept: how many moves, or other things as in the constructor, were kept.
         """
         self._tries, self.error, self.unanswered = 0, None, None
         if self._since is None:

@@ -1,4 +1,4 @@
-"""The outbox: a worker's ordered log of moves that Redis has not confirmed yet."""
+"""The outbox of a worker: an ordered log of the moves that Redis has not confirmed yet."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from scrapy_dq.frontier.worker.spill import Spill
 
 MEMORY_MOVES = 20_000
 MEMORY_BYTES = 16 * 1024 * 1024
-"""Most moves and bytes that are held in memory; further ones wait on disk."""
+"""Maximum numbers of moves and bytes in the head of the outbox; further moves wait on disk."""
 CHUNK_MOVES = MAX_MOVES
 CHUNK_BYTES = MAX_EXCHANGE_BYTES
 
 
 class Outbox:
-    """Moves in the order in which they were made; exchanges apply prefixes of it.
+    """Moves in the order in which they were made. Exchanges apply prefixes of this log.
 
     Children come before the ack of their parent, so a parent is never acked before its children are stored.
 
-    The oldest moves are in memory (`_head`), the next ones on disk, in chunks (`_spill`), and the newest in
-    memory again (`_tail`) until they fill a chunk. If writing to disk fails, they stay in memory.
+    The oldest moves are in memory (`_head`), the next ones on disk, in chunks (`_spill`). The newest moves
+    are in memory again (`_tail`) until they fill a chunk; if they cannot be written to disk, they stay in
+    memory.
 
     Args:
-        spill_dir: the folder for moves on disk; "" for the system's folder of temporary files.
+        spill_dir: the folder for moves on disk; "": the system's folder for temporary files.
     """
 
     def __init__(self, spill_dir: str = "") -> None:
@@ -42,26 +43,26 @@ class Outbox:
         self._tail: list[Move] = []
         self._head_bytes = self._tail_bytes = 0
         self._tail_due = (0, 0)
-        """Moves and bytes in the tail when the last write failed: the next try is one chunk later."""
-        # For each rebuild: how many of the chunks that were on disk are left, and which moves to keep.
+        """Moves and bytes in the tail when the last write failed. The next try comes one chunk later."""
+        # For each rebuild: how many of the chunks that were on disk then are left, and which moves to keep.
         self._filters: list[tuple[int, Callable[[Move], bool]]] = []
         # Totals over memory and disk.
         self._count = self._bytes = 0
         self.puts = 0
         self.parentless = 0
-        """Number of puts without a parent lease: only this outbox has them."""
+        """Number of puts without a parent lease, which no other worker could repeat."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def appended(self) -> int:
-        """Total number of moves, without dropped ones; moves that a rejoin repeats count again."""
+        """Total number of moves so far, without dropped ones. Moves that a rejoin repeats count again."""
         return self.confirmed + self._count
 
     @property
     def full(self) -> bool:
-        """There is at least as much as one exchange can carry."""
+        """Whether the moves fill an exchange."""
         return self._count >= MAX_MOVES or self._bytes >= MAX_EXCHANGE_BYTES
 
     def append(self, move: Move) -> None:
@@ -69,7 +70,7 @@ class Outbox:
             self.last_put += 1
             move.number = self.last_put
             if self._count >= MAX_MOVES:
-                move.source = None  # it is large, and can be decoded again
+                move.source = None  # the source is large, and can be decoded again
             self.puts += 1
             self.parentless += move.parent is None
         size = move.size
@@ -90,9 +91,9 @@ class Outbox:
         """Return the moves of the next exchange: at most MAX_MOVES and about MAX_EXCHANGE_BYTES.
 
         Args:
-            until: an earlier value of `appended`; later moves are excluded. None: no limit.
+            until: an earlier value of `appended`, which excludes later moves. None: no limit.
         Raises:
-            SpillLost: moves on disk are gone; later moves must not be sent.
+            SpillLost: moves on disk are gone, so that later moves must not be sent.
         """
         most = MAX_MOVES if until is None else max(0, min(MAX_MOVES, until - self.confirmed))
         self._refill()
@@ -115,12 +116,12 @@ class Outbox:
     def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
         """Rebuild after a rejoin: insert the log at the front, drop moves that settle leases not in *owned*.
 
-        This includes releases that were queued before the rejoin: the rejoin has released these leases.
+        Releases that were queued before the rejoin are also dropped: the rejoin has released these leases.
         """
         self._rebuild(log, lambda move: _outlives(move, owned))
 
     def drop_parentless(self) -> None:
-        """Drop the puts without a parent: no exchange with such puts may be under way."""
+        """Drop the puts without a parent. No exchange with such puts may be under way."""
         self._rebuild((), lambda move: not (isinstance(move, Put) and move.parent is None))
 
     def puts_in_memory(self) -> Iterator[Put]:
@@ -128,7 +129,7 @@ class Outbox:
         return (move for move in chain(self._head, self._tail) if isinstance(move, Put))
 
     def clear(self) -> None:
-        """Drop everything, because the run is over or the worker leaves; remove the files."""
+        """Drop all moves, and remove the files."""
         self._spill.close()
         self._reset()
 
@@ -138,7 +139,7 @@ class Outbox:
         Moves on disk are dropped when they are read.
         """
         if self._spill:
-            # Reading them now might take seconds.
+            # To read the moves on disk now might take seconds.
             self._filters.append((len(self._spill), keep))
         self._account(first, 1)
         self._head = deque((*first, *self._kept(self._head, keep)))
@@ -156,7 +157,7 @@ class Outbox:
                     break
                 chunk.append(move)
             if not self._spill.push(chunk):
-                # A try with every move would be too slow.
+                # To try again with each further move would be too slow.
                 self._tail_due = (len(self._tail), self._tail_bytes)
                 return
             del self._tail[: len(chunk)]
@@ -207,6 +208,6 @@ def _outlives(move: Move, owned: Collection[bytes]) -> bool:
     """Tell whether *move* must still be sent after a rejoin that left the worker with the leases *owned*."""
     if not isinstance(move, Put):
         return move.entry_id in owned
-    # A put with `once` ends with its parent's lease. If another worker has that lease now, it makes the put,
-    # and soon forgets its token: our put would not be detected as a repeat.
+    # A put with `once` depends on its parent's lease. If another worker has that lease now, that worker makes
+    # the put, and its token is soon forgotten. Then our put would not be a duplicate.
     return not (move.once and move.parent) or move.parent in owned

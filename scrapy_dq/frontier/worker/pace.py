@@ -1,4 +1,4 @@
-"""When the next exchange is due, and how many leases it requests."""
+"""Computes when the next exchange is due, and how many leases it requests."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from typing import NamedTuple
 from scrapy_dq.frontier.model import MAX_LEASES
 
 LINGER_S = 0.015
-"""How long a move waits for others, unless the engine is starving: batching keeps Redis's cost low."""
+"""How long a move waits for other moves, unless the engine needs a lease. Batches cost Redis less."""
 MEMORY_S = 0.5
-"""Over how long the rate of leases is averaged."""
+"""The time over which the rate of leases is averaged."""
 IDLE_FIRST_S, IDLE_LONGEST_S = 0.02, 0.5
 """First and longest pause between exchanges that bring nothing."""
 QUIET_LONGEST_S = 10.0
-"""Longest pause while nothing can happen before the next entry is due."""
+"""Longest pause if nothing can happen before the next entry is due."""
 AHEAD_LEAST_S, AHEAD_MOST_S = 0.05, 1.0
 """Bounds of `Pace.ahead_s`."""
 
 
 class Rhythm(NamedTuple):
-    """How long a worker waits with one frontier; see the constants."""
+    """How long a worker waits in its dialogue with one frontier; see the constants."""
 
     linger_s: float
     idle_first_s: float
     idle_longest_s: float
     memory_s: float
     patience_s: float = 0.0
-    """The longest time that moves wait for the moves of the frontier's next lease; 0: they do not wait."""
+    """The longest time that moves wait for the moves of the frontier's next lease; 0: moves do not wait."""
 
 
 class Pace:
-    """Adapts batch sizes to the round trip time: while a reply is pending, the outbox grows."""
+    """Adapts batch sizes to the round trip time, because the outbox grows while a reply is pending."""
 
     counts_all = True
-    """The capacity of its worker counts all slots, not only free ones."""
+    """Whether the worker's capacity counts all slots, not only free ones."""
 
     def __init__(self) -> None:
         self.rhythm = Rhythm(LINGER_S, IDLE_FIRST_S, IDLE_LONGEST_S, MEMORY_S)
         self.hungry = True
-        """The engine has asked for a lease and got none."""
+        """Whether the engine has asked for a lease and got none."""
         self._fruitless = 0
         self._oldest_move_at = 0.0
         self._answered_at = time.monotonic()
@@ -55,18 +55,18 @@ class Pace:
 
     @property
     def _patience_s(self) -> float:
-        """How long moves wait for other moves, and a request for leases waits for moves, without a hurry."""
+        """How long moves wait for other moves, and how long a request for leases waits for moves."""
         next_s = min(1 / self._rate, self.rhythm.patience_s) if self._rate else 0.0
         return max(self.rhythm.linger_s, next_s)
 
     @property
     def ahead(self) -> int:
-        """How many leases are taken during two round trips."""
+        """How many leases the engine takes during two round trips."""
         return int(2 * self._rate * (self._round_trip_s + self._patience_s)) + 1
 
     @property
     def ahead_s(self) -> float:
-        """How many seconds before its time an entry may be leased: two round trips, within bounds."""
+        """See `Terms.ahead_s`: the time of two round trips, within bounds."""
         return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + self.rhythm.linger_s)))
 
     @property
@@ -75,7 +75,7 @@ class Pace:
         return None
 
     def asked(self, appended: int) -> bool:
-        """Note that the engine has asked for a lease and got none; return whether that is new.
+        """Record that the engine has asked for a lease and got none; return whether that is new.
 
         Args:
             appended: see `Outbox.appended`.
@@ -84,29 +84,29 @@ class Pace:
         return new
 
     def taken(self) -> None:
-        """Note that the engine has taken a lease."""
+        """Record that the engine has taken a lease."""
         self._taken += 1
 
     def first_move(self) -> None:
-        """Note that the outbox was empty and is not any more."""
+        """Record that the outbox is no longer empty."""
         self._oldest_move_at = time.monotonic()
         self._fruitless = 0
 
     def room_appeared(self) -> None:
-        """Note that a partition has room again."""
+        """Record that a partition has room again."""
         self._fruitless = 0
 
     @property
     def is_called(self) -> bool:
-        """An exchange is due at once."""
+        """Whether an exchange is due immediately."""
         return self._called_at is not None
 
     def called(self) -> None:
-        """Note that something waits in Redis: the next exchange that begins is due at once."""
+        """Record that a command or an entry waits in Redis, so that a new exchange is due immediately."""
         self._called_at = time.monotonic()
 
     def answered(self, began: float, now: float) -> None:
-        """Note a round trip, from *began* to *now*; the remaining moves linger from *now* on."""
+        """Record a round trip from *began* to *now*; the remaining moves linger from *now* on."""
         if self._called_at is not None and self._called_at <= began:
             self._called_at = None  # a later call came after this exchange had been composed
         trip_s = now - began
@@ -118,13 +118,13 @@ class Pace:
         self._answered_at = self._oldest_move_at = now
 
     def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
-        """Note how many leases an exchange requested and got; *confirmed*: see `Outbox.confirmed`."""
+        """Record how many leases an exchange requested and got; *confirmed*: see `Outbox.confirmed`."""
         self._fruitless = self._fruitless + 1 if wanted and not leases else 0
         if leases:
             self.hungry = False
 
     def expect(self, next_due_s: float | None, quiet: bool) -> None:
-        """Note in how many seconds the next entry is due; *quiet*: nothing else can happen before."""
+        """Record in how many seconds the next entry is due; *quiet*: nothing else can happen before that."""
         self._next_due_at = time.monotonic() + next_due_s if next_due_s else float("inf")
         self._quiet = quiet
 
@@ -132,8 +132,8 @@ class Pace:
         """Return how many leases to request: free slots, plus the leases that two round trips consume.
 
         Args:
-            usable: how many buffered leases could run now. The others do not reduce the number: leases of a
-                site that was fast and is now silent must not keep the leases of other sites out.
+            usable: how many buffered leases could run now. Other buffered leases do not reduce the result:
+                leases of a site that was fast and is now silent must not keep the leases of other sites out.
             appended: see `Outbox.appended`.
         """
         if capacity <= 0:
@@ -142,10 +142,10 @@ class Pace:
         return max(0, min(free - usable, MAX_LEASES - buffered))
 
     def due_at(self, want: int, moves: int, full: bool, waiting: int, notes: int = 0) -> float:
-        """Return when the next exchange is due, by the clock; 0 for at once.
+        """Return when the next exchange is due, by the monotonic clock; 0: it is due immediately.
 
         Args:
-            notes: how many of *moves* are notes, such as a sending: other workers wait for these.
+            notes: how many of *moves* are notes, for example of a sending for which other workers wait.
         """
         starving = self.hungry and want > 0 and not self._fruitless
         if self.is_called or full or (starving and (moves or waiting)):
@@ -159,34 +159,35 @@ class Pace:
             pause = QUIET_LONGEST_S
         due = self._answered_at + pause * random.uniform(0.8, 1.0)
         if want:
-            # Never at once: the due entry may be unavailable to this worker, and would be due again.
+            # The exchange is never due immediately: this worker may be unable to lease the due entry, which
+            # would then be due again and again.
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + rhythm.idle_first_s))
         if not moves:
             return due
         lingered = self._oldest_move_at + (rhythm.linger_s if notes else self._patience_s)
-        # The leases may come with the moves: until then the engine has leases of other frontiers.
+        # The request for leases may wait for the moves, because the engine has leases of other frontiers.
         no_hurry = rhythm.patience_s and self._next_due_at == float("inf")
         return lingered if no_hurry else min(due, lingered)
 
 
 class OneByOne(Pace):
-    """Leases nothing ahead: the engine gets the best of all entries that were put before it asked."""
+    """Leases nothing ahead, so that the engine gets the best of all entries that were put before it asked."""
 
     def __init__(self) -> None:
         super().__init__()
         self._asked: deque[int] = deque()
-        """`Outbox.appended` at each request of the engine that is not answered yet."""
+        """The values of `Outbox.appended` at the requests of the engine that are not answered yet."""
         self._last = 0
-        """`Outbox.appended` at its last request."""
+        """The value of `Outbox.appended` at the last request of the engine."""
 
     @property
     def ahead(self) -> int:
-        """0: each lease costs a round trip to Redis."""
+        """Always 0, so each lease costs a round trip to Redis."""
         return 0
 
     def asked(self, appended: int) -> bool:
         self._drop_asks_beyond(appended)
-        # Asking again without new moves would get the same answer.
+        # Another request without new moves would get the same answer.
         if appended > self._last or not self.hungry:
             self._asked.append(appended)
         self._last = appended
@@ -206,7 +207,8 @@ class OneByOne(Pace):
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return 1 if the engine has asked and got no lease, else 0."""
         self._drop_asks_beyond(appended)
-        # Not if moves were added since the engine last asked: with Scrapy's scheduler, it asks between them.
+        # If moves were added since the engine's last request, wait for its next request: with Scrapy's
+        # scheduler, the engine asks between moves.
         due = bool(self._asked) or (self.hungry and appended == self._last)
         return int(due and capacity > 0 and not usable and buffered < MAX_LEASES)
 
@@ -214,8 +216,8 @@ class OneByOne(Pace):
         return 0.0 if want and self._asked else super().due_at(want, moves, full, waiting, notes)
 
     def _drop_asks_beyond(self, appended: int) -> None:
-        # A rejoin has dropped moves, or the outbox was lost: the awaited moves may never be confirmed, and
-        # exchanges would repeat without a pause.
+        # A rejoin has dropped moves, or the outbox was lost. So the awaited moves may never be confirmed, and
+        # exchanges would follow each other without a pause.
         if appended < self._last:
             self._asked.clear()
             self._last = appended
@@ -224,7 +226,7 @@ class OneByOne(Pace):
 class Alarm:
     """Wakes one waiting coroutine.
 
-    Before Python 3.12 `asyncio.wait_for` makes a task for each wait, and an exchange has several waits.
+    An exchange has several waits, and before Python 3.12 `asyncio.wait_for` makes a task for each wait.
     """
 
     def __init__(self) -> None:

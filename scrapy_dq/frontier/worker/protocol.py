@@ -1,6 +1,6 @@
-"""The worker's side of the protocol: it composes the calls, and processes the answers.
+"""The worker's side of the protocol, which composes the calls and processes the answers.
 
-It has no I/O, clock, randomness or tasks: `dialogue.py` sends its calls to Redis. The other side is
+This module has no I/O, clock, randomness or tasks: `dialogue.py` sends the calls to Redis. The other side is
 lua/transitions/exchange.lua and lua/transitions/rejoin.lua; docs/design.md describes the protocol.
 """
 
@@ -42,7 +42,7 @@ from scrapy_dq.frontier.worker.log import LabelledLog
 from scrapy_dq.frontier.worker.replay_log import ReplayLog
 
 if TYPE_CHECKING:
-    # The part of an outbox on disk is I/O: the caller passes an outbox in.
+    # An outbox does I/O for its part on disk, so the caller passes an outbox in.
     from scrapy_dq.frontier.worker.outbox import Outbox
 
 logger = logging.getLogger(__name__)
@@ -58,10 +58,10 @@ _START_AGAIN = (
 class WorkerProtocol:
     """The protocol state of one worker; at most one exchange or rejoin is pending.
 
-    `compose` returns the next call. Pass its answer to `received` or `rejoined`, a refusal to `refused`.
-    Without a usable answer the call may or may not have been applied: `compose` returns the same one again.
+    `compose` returns the next call. Pass its answer to `received` or `rejoined`, and call `refused` after a
+    refusal. Without a usable answer, Redis may have applied the call: `compose` returns the same call again.
 
-    It is complete for a crawl in one frontier; `sharding/protocol.py` overrides the differences for several.
+    This class is complete for a crawl in one frontier; `sharding/protocol.py` overrides parts for several.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class WorkerProtocol:
             new_id: returns a worker id that was never used before.
             random_bytes: returns the given number of random bytes.
             limit: see Leases.
-            label: the beginning of its log lines.
+            label: the beginning of this protocol's log lines.
             is_home: the leases of start payloads are in this frontier.
         """
         self._crawl = crawl
@@ -94,7 +94,7 @@ class WorkerProtocol:
         self.logger = LabelledLog(logger, label)
         self.log = ReplayLog(rollback_horizon_s, label, is_home=is_home)
         self._pending: Composed | Rejoin | None = None
-        """Unchanged until it is answered, so that a repeat has the same bytes."""
+        """The call that is not answered yet. It stays unchanged, so that a repeat has the same bytes."""
         self.id = new_id()
         self.epoch = ""
         self.run = 0
@@ -104,13 +104,13 @@ class WorkerProtocol:
         self.max_pages: int | None = None
         """See `Terms.max_pages`."""
         self.listening = False
-        """Start payloads may come at any time: the run must stay open, even if nothing is left."""
+        """Whether start payloads may come at any time, so that the run has to stay open."""
         self.census = Census()
         self.commands = Commands()
         self.outbox = outbox
         self.leases = Leases(limit)
         self.notes: list[Note] = []
-        """Notes for the next exchange; sent again if that is not applied."""
+        """Notes for the next exchange. They are sent again if Redis does not apply that exchange."""
         self.next_due_s: float | None = None
         """`Receipt.next_due_s` of the last exchange."""
         self._wrong_key = ""
@@ -118,70 +118,70 @@ class WorkerProtocol:
         self.applied = 0
         """The numbers of the last composed exchange, and of the last applied one."""
         self.finished = False
-        """The run is finished, as far as this worker knows; a put opens it again."""
+        """Whether the run is finished, as far as this worker knows. A put opens it again."""
         self.over = False
-        """The run is finished for good: no more puts are accepted."""
+        """Whether the run has ended for this worker: it accepts no more puts."""
         self.lost = False
-        """The frontier is gone."""
+        """Whether the frontier is gone."""
         self.damage = ""
-        """Keys that contradict the counts, as of the last exchange: an audit is due; empty: none."""
+        """Keys that contradict the counts, as of the last exchange, so that an audit is due; empty: none."""
         self.left_over: list[Put] = []
-        """Puts without a parent that the ended run may not have completed: the next run may take them."""
-        self.left_behind = False
+        """Puts without a parent that the ended run may not have completed. The next run may take them."""
+        self.left_behind = False  # the run has ended, and may lack requests of this worker
 
     @property
     def under_way(self) -> bool:
-        """An exchange or a rejoin was sent and is not answered."""
+        """Whether an exchange or a rejoin was sent and is not answered."""
         return self._pending is not None
 
     @property
     def rejoins(self) -> bool:
-        """It is registering again. The answer brings puts that Redis has lost back into the outbox."""
+        """Whether the worker is registering again. The answer brings the logged puts back into the outbox."""
         return isinstance(self._pending, Rejoin)
 
     @property
     def unsaid(self) -> bool:
-        """There are moves or notes to send, or an answer is pending."""
+        """Whether there are moves or notes to send, or an answer is pending."""
         return bool(self.outbox or self.notes) or self.under_way
 
     @property
     def sendable(self) -> tuple[int, bool]:
-        """How many moves of the outbox the next exchange may carry; whether they fill it."""
+        """How many moves of the outbox may be sent now; whether these moves fill an exchange."""
         return len(self.outbox), self.outbox.full
 
     @property
     def drops_puts(self) -> bool:
-        """The run is finished for good: requests from pages are not stored, so no page may be acked."""
+        """Whether the run has ended for this worker. It drops requests of pages, so it must ack no page."""
         return self.over
 
     @property
     def on_hold(self) -> bool:
-        """The crawl is paused or draining: no worker gets a lease."""
+        """Whether the crawl is paused or draining, so that no worker gets a lease."""
         return self.commands.hold is not Hold.NONE
 
     @property
     def start_broken(self) -> bool:
-        """A start() failed or was interrupted: the run stays open, so that the next crawl repeats it."""
+        """Whether a start() failed or was interrupted. The run stays open, and the next crawl repeats it."""
         others_broken = self.seeding == Seeding.DONE and self.census.incomplete and not self.damage
         return self.seeding in (Seeding.FAILED, Seeding.AGAIN) or bool(others_broken)
 
     @property
     def retired(self) -> int:
-        """Number of a put: no roll-back within the horizon can lose this put or an earlier one."""
+        """Number of a put: no roll-back within the horizon can lose this put or an earlier put."""
         return self.log.retired if self.log or self.outbox.puts else self.outbox.last_put
 
     @property
     def certain_at(self) -> float:
-        """The time at which an exchange is due because something waits for its answer; inf: nothing waits."""
+        """The time at which an exchange is due because other shards wait for its answer; inf: none waits."""
         return inf
 
     @property
     def _unfinished(self) -> bool:
-        """Something was left of this worker's run, as of the last exchange."""
+        """Whether this worker's run was not complete at the last exchange."""
         return self.seeding == Seeding.ACTIVE or bool(self.leases) or not self.census.empty
 
     def joined(self, joined: Joined, now: float) -> None:
-        """Process the answer to `Frontier.join` under this id."""
+        """Process the answer to `Frontier.join`, which the worker called with its present id."""
         self.epoch, self.run, self.census = joined.epoch, joined.run, joined.census
         self.commands = joined.commands
         self._registered = joined.registered
@@ -190,7 +190,7 @@ class WorkerProtocol:
             self.census = Census()  # this worker does not take part
 
     def compose(self, now: float, asks: Asks) -> Exchange | Rejoin | None:
-        """Return the unanswered call, else a new one; None if the outbox was lost: call again.
+        """Return the unanswered call, or else a new one. None: the outbox was lost; call this again.
 
         Args:
             now: monotonic seconds, by the same clock as `Put.due_at`.
@@ -209,21 +209,21 @@ class WorkerProtocol:
         return Terms(asks.ahead_s, asks.most, here, self.notes, claim, forget, max_pages=self.max_pages)
 
     def refused(self) -> None:
-        """Note that the call was refused; its script may have been stopped midway."""
+        """Record that Redis refused the call. Its script may have been stopped midway."""
         if isinstance(self._pending, Composed):
             may_be_known(self._pending.prefix)
 
     def all_durable(self) -> None:
-        """Note that everything confirmed is on Redis's disk: no roll-back can lose it."""
+        """Record that all confirmed puts are on Redis's disk, so that no roll-back can lose them."""
         self.log.retire_all()
 
     def unanswered(self) -> None:
-        """Note that the call got no usable answer."""
+        """Record that the call got no usable answer."""
 
     def received(self, receipt: Receipt, now: float) -> tuple[int, int]:
-        """Process the answer to an exchange; return the numbers of requested and of granted leases.
+        """Process the answer to an exchange; return the numbers of requested and granted leases.
 
-        Both are 0 if nothing was applied and the run continues.
+        Both numbers are 0 if Redis applied nothing and the run continues.
         """
         sent = self._pending
         assert isinstance(sent, Composed)
@@ -246,11 +246,11 @@ class WorkerProtocol:
                 self._finish(over=self._only_listened(sent))
             return sent.call.want, len(receipt.leases)
         else:
-            # Redis has stored this seq. With a new one, it does not take the next exchange for a repeat, or a
-            # late copy of this one for the next.
+            # Redis has stored this seq. With a new seq, it does not take the next exchange for a repeat, or a
+            # late copy of this exchange for the next one.
             self.seq += 1
             if receipt.commands is not None:
-                # The number fits, so nothing was rolled back.
+                # The seq was the expected one, so nothing was rolled back.
                 self.log.retire(sent.at)
             self._learn_of_the_end(sent, receipt)
             return sent.call.want, 0
@@ -258,28 +258,28 @@ class WorkerProtocol:
 
     def _learn_of_the_end(self, sent: Composed, receipt: Receipt) -> None:
         # Without commands, this worker's run is an older one, and its end is unknown: other workers may have
-        # declared this one dead and done the rest, Redis may have forgotten it, or the number is wrong.
+        # declared this one dead and done the rest, Redis may have forgotten it, or the seq may be wrong.
         if sent.prefix or (receipt.commands is None and (self._unfinished or self._waits_for_the_run)):
             self._begin_rejoin()
         elif not self.outbox:
             self._end_with_others(sent, receipt)
 
     def _end_with_others(self, sent: Composed, receipt: Receipt) -> None:
-        """Note that the run has ended without this worker: others got the leases of its buffer."""
+        """Process the end of a run that other workers have finished: they got the leases in our buffer."""
         self.leases.keep(())
-        # If the next run has started, the receipt does not describe this one: keep the number of losses.
+        # If the next run has begun, the receipt does not describe this run, so keep the number of losses.
         self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
         self._finish(over=self._only_listened(sent))
         self._obey(receipt.commands)
 
     @property
     def _waits_for_the_run(self) -> bool:
-        """Something of this worker waits for an answer that an ended run does not give."""
+        """Whether something of this worker waits for an answer that an ended run does not give."""
         return False
 
     def _only_listened(self, sent: Composed) -> bool:
-        """Tell whether this worker only listened: then the end of the run is final for it."""
-        # In a run that other workers have finished, it would wait in vain.
+        """Tell whether this worker only listened, so that the end of the run is final for it."""
+        # In a run that other workers have finished, this worker would wait in vain.
         return sent.call.seeding == Seeding.LISTENING
 
     def _frozen(self, now: float, asks: Asks, terms: Terms) -> Composed:
@@ -298,7 +298,7 @@ class WorkerProtocol:
 
     def _level(self, prefix: Sequence[Move]) -> Seeding:
         """Return the level of seeding that an exchange with these moves reports."""
-        # Only this worker has the puts beyond the prefix: it counts as seeding until they are stored.
+        # Only this worker has the puts beyond the prefix, so it counts as seeding until they are stored.
         if self.seeding == Seeding.DONE and self.outbox.parentless > sum(map(is_parentless, prefix)):
             return Seeding.ACTIVE
         return Seeding.LISTENING if self.seeding == Seeding.DONE and self.listening else self.seeding
@@ -358,7 +358,7 @@ class WorkerProtocol:
         if commands is None:
             return
         before, self.commands = self.commands, commands
-        # Buffered leases were taken under the old limits; a late answer may bring leases to a paused worker.
+        # Buffered leases were granted under old limits, or a late answer brought leases to a paused worker.
         if commands.hold is Hold.PAUSED or commands.limit_changes != before.limit_changes:
             self.empty_buffer()
         if commands.forgets != before.forgets:
@@ -369,7 +369,7 @@ class WorkerProtocol:
     def _renew_ids(self) -> None:
         """Give new ids to puts that may be stored already, because Redis may have dropped their tokens.
 
-        Redis stores a repeat of such a put as a new entry: the old id would be in two places.
+        Redis stores a repeat of such a put as a new entry. With the old id, two entries would have one id.
         Source: lua/transitions/forget.lua, lua/transitions/rejoin.lua
         """
         for put in (*self.log.puts(), *self.outbox.puts_in_memory()):
@@ -390,12 +390,12 @@ class WorkerProtocol:
                 self.outbox.append(Release(entry_id))
 
     def _finish(self, *, over: bool) -> None:
-        """Note that the run is finished; *over*: for good, for this worker."""
-        self.notes.clear()  # in a finished run no request is sent, and no note is applied
+        """Record that the run is finished; *over*: this worker takes no further part in it."""
+        self.notes.clear()  # in a finished run, no request is sent, and Redis applies no note
         self.finished, self.over = True, self.over or over
 
     def _give_up_outbox(self, error: SpillLost) -> None:
-        """Release every lease: an ack of a parent whose children were lost would lose them for good."""
+        """Release every lease. An ack of a parent whose children were lost would make that loss permanent."""
         parentless = self.outbox.parentless > 0
         self.logger.error(
             "Requests that were moved to disk during an outage cannot be read back (%s). The pages on which "
@@ -411,11 +411,11 @@ class WorkerProtocol:
         self._begin_rejoin()
 
     def _seed_again(self) -> None:
-        """Note that start() has to run again: the run must not finish."""
+        """Record that start() has to run again, so that the run must not finish."""
         self.seeding = Seeding.AGAIN
 
     def _forfeit(self) -> None:
-        """Give up all leases: some of their puts are lost, and an ack would lose these for good."""
+        """Give up all leases, because some of their puts are lost: an ack would make that loss permanent."""
         self.leases.forfeit()
 
     def _begin_rejoin(self) -> None:
@@ -434,7 +434,7 @@ class WorkerProtocol:
         return Parentless.LOGGED if self.log.parentless else Parentless.NONE
 
     def rejoined(self, answer: Rejoined) -> None:
-        """Process the answer to a rejoin: continue under the new id, keep our leases, put the log again."""
+        """Process the answer to a rejoin: continue under the new id, keep our leases, repeat logged puts."""
         rejoin = self._pending
         assert isinstance(rejoin, Rejoin)
         self._pending = None
@@ -474,23 +474,23 @@ class WorkerProtocol:
         return answer.owned
 
     def _parents(self, owned: frozenset[bytes]) -> Collection[bytes]:
-        """Return the leases whose children in the log are put again."""
+        """Return the leases of this worker in all frontiers; see `Outbox.replay`."""
         return owned
 
     @property
     def _closes(self) -> tuple[WorkerProtocol, ...]:
-        """The protocols whose puts are not stored any more when the run is over here."""
+        """The protocols that store no more puts when the run is over here."""
         return (self,)
 
     def _lacks(self, forgot: bool, parentless: bool) -> bool:
-        """Tell whether start() has to run again, because Redis lost its requests; see `ReplayLog.forgot`."""
+        """Tell whether requests stay lost until start() runs again; arguments: see `ReplayLog.forgot`."""
         return parentless
 
     def _give_up_leases(self, parentless: bool, *, for_good: bool) -> None:
-        """Release everything that this worker holds: Redis was rolled back further than the log reaches.
+        """Release all leases of this worker, because Redis was rolled back further than the log reaches.
 
-        Some of its earlier puts are lost, including puts of leases that are still running: an ack of these
-        leases would lose them for good.
+        Some earlier puts are lost, including puts of leases that are still running. An ack of such a lease
+        would make the loss permanent.
         """
         self.logger.error(
             "Redis was rolled back further than DQ_ROLLBACK_HORIZON: some requests that worker %s had stored "
@@ -507,7 +507,7 @@ class WorkerProtocol:
     def _close_run(self, last_seq: int | None, unfinished: bool) -> None:
         # If Redis has a record of this worker, its logged puts need no repeat. Its start() need not continue:
         # the worker was declared dead, and the run has finished because an equal start() is complete.
-        # If the next run has begun, it is unknown whether this was so, and how the worker's run has ended.
+        # If the next run has begun, it is unknown whether this was so, and how the worker's run ended.
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None or last_seq < 0:
             unknown = self.seeding == Seeding.ACTIVE or any(of.log.parentless for of in self._closes)

@@ -1,4 +1,4 @@
-"""Reclaim: fence a dead worker, then drain it, in bounded steps."""
+"""Reclaims the leases of dead workers: fences a worker, then drains it in bounded steps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scrapy_dq.frontier.worker.log import LabelledLog
 
 logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
-"""Most leases that one step moves: bounds how long it blocks Redis."""
+"""Maximum number of leases that one step moves. It bounds the time for which a step blocks Redis."""
 BELIEVED_S = 2 * LONGEST_INTERVAL_S
-"""How long an observation counts: if this process was frozen, a worker that was dead then may be back."""
+"""How long an observation counts. After a freeze of this process, a worker that seemed dead may be back."""
 
 
 class Reclaimer:
@@ -37,12 +37,12 @@ class Reclaimer:
         self._max_attempts = max_attempts
         self._reclaimed = reclaimed
         self._task: asyncio.Task[None] | None = None
-        """The only task, so that many deaths at once do not take all connections."""
+        """The only task for reclaims, so that many simultaneous deaths do not use all connections."""
         self._silent: set[str] = set()
         self._elsewhere: set[str] = set()
-        """Silent workers of other machines: only the heartbeat can show whether they are dead."""
+        """Silent workers of other machines. Only their heartbeats can show whether they are dead."""
         self._dead: dict[str, None] = {}
-        """Dead workers of the last observation that are not reclaimed yet, in this order."""
+        """Dead workers of the last observation that are not reclaimed yet, in the order of their reclaims."""
         self._in_run = ("", 0)
         self._observed_at = 0.0
         self._busy_with = ""
@@ -51,13 +51,13 @@ class Reclaimer:
     async def reclaim(
         self, worker_id: str, epoch: str, run: int, why: str, *, gone: bool = False, by: str = ""
     ) -> None:
-        """Fence *worker_id* and move its leases to quarantine.
+        """Fence *worker_id* and drain its leases.
 
         Args:
-            gone: its process has ended; else it may come back.
+            gone: the worker's process has ended. False: the worker may come back.
             by: see `Frontier.fence`.
         Raises:
-            FrontierUnavailable: it may be fenced, and partly drained; repeat the call.
+            FrontierUnavailable: the worker may be fenced, and partly drained; repeat the call.
         """
         # Fence first: otherwise the worker could take new leases between the steps of the drain.
         status, broken_start = await self._frontier.fence(worker_id, epoch, run, gone, by)
@@ -85,7 +85,7 @@ class Reclaimer:
     async def reclaim_local(
         self, epoch: str, run: int, among: Iterable[str] | None = None, by: str = ""
     ) -> None:
-        """Reclaim from workers whose process on this machine is gone, without waiting for the TTL."""
+        """Reclaim the leases of workers whose process on this machine is gone, without a wait for the TTL."""
         for member in await self._frontier.members():
             if not on_this_machine(member.identity, self._own):
                 self._elsewhere.add(member.worker_id)
@@ -94,9 +94,9 @@ class Reclaimer:
                 await self.reclaim(member.worker_id, epoch, run, why, gone=True, by=by)
 
     def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
-        """Reclaim in the background after an observation of the heartbeat; *dead* is a subset of *silent*."""
+        """Begin reclaims in the background after an observation of heartbeats; *dead* is part of *silent*."""
         dead_now = dict.fromkeys(each for each in dead if each not in (own_id, self._busy_with))
-        # The longest waiting come first: no worker waits behind others whose reclaim always fails.
+        # The longest-waiting workers come first, so that none waits behind others whose reclaim always fails.
         self._dead = {each: None for each in self._dead if each in dead_now} | dead_now
         self._elsewhere &= set(silent)
         self._silent = set(silent) - set(dead) - {own_id} - self._elsewhere

@@ -1,4 +1,4 @@
-"""The log of confirmed puts, in case Redis is rolled back."""
+"""The log of confirmed puts, which a worker repeats if Redis was rolled back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scrapy_dq.frontier.worker.log import LabelledLog
 logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 FORMER_IDS = 30
-"""Most former ids that a worker names to Redis. It needs several only while two masters answer in turn."""
+"""Maximum number of former ids that a rejoin sends. Several are necessary only while two masters answer."""
 
 
 class ReplayLog:
@@ -22,11 +22,11 @@ class ReplayLog:
     A put retires only when Redis has accepted an exchange that was sent at least `horizon_s` after the put's
     confirmation. If the clock alone counted, a freeze followed by a roll-back of Redis would lose the put.
 
-    Past its limit the oldest puts retire early, with a warning.
+    If the log exceeds its limit, the oldest puts retire early, with a warning.
 
     Args:
-        label: the beginning of its log lines.
-        is_home: the leases of start payloads, the parents of puts with `once`, are in the same frontier.
+        label: the beginning of the log lines.
+        is_home: leases of start payloads, which are parents of puts with `once`, are in this frontier.
     """
 
     def __init__(self, horizon_s: float, label: str = "", *, is_home: bool = True) -> None:
@@ -34,21 +34,21 @@ class ReplayLog:
         self._is_home = is_home
         self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
-        # The newest exchange under the worker's present id with a retired put; the newest with a retired put
-        # without a parent. `_before` has both for the first of the former ids.
+        # The number of the newest exchange, under the worker's present id, that has confirmed a retired put;
+        # the same for puts without a parent. `_before` has both numbers for the first of the former ids.
         self._retired_seq = self._retired_parentless_seq = 0
         self._before = 0, 0
         self.former_ids: list[str] = []
-        """The last former id under which puts have retired, else the first one; then later ids."""
+        """The last former id under which puts have retired, or else the first id; then all later ids."""
         self._retired = self._retired_parentless = False
         self._bytes = 0
         self._warned = False
         self.forgettable: deque[bytes] = deque()
-        """Ids of entries whose puts no other worker could repeat, and that this one will not repeat."""
+        """Ids of entries whose puts no worker will repeat: other workers cannot, and this one will not."""
         self.retired = 0
         """Number (`Put.number`) of the last put that has retired."""
         self.certain_until = -inf
-        """No roll-back within the horizon takes back confirmations from before this moment."""
+        """A roll-back within the horizon takes back only confirmations that came after this moment."""
 
     def __bool__(self) -> bool:
         """Tell whether a roll-back within the horizon could lose a confirmed put."""
@@ -56,7 +56,7 @@ class ReplayLog:
 
     @property
     def parentless(self) -> bool:
-        """Tell whether any logged put has no parent lease: no other worker could repeat it."""
+        """Whether any logged put has no parent lease, so that no other worker could repeat it."""
         return any(put.parent is None for put in self.puts())
 
     def forgot(self, last_seq: int | None) -> tuple[bool, bool]:
@@ -65,7 +65,8 @@ class ReplayLog:
         Args:
             last_seq: see `Rejoined.last_seq`.
         Returns:
-            whether some may be missing; whether some of these have no parent, so that nothing repeats them.
+            whether some puts may be missing; whether some of these have no parent, so that nothing repeats
+            them.
         """
         if last_seq is None:
             return self._retired, self._retired_parentless
@@ -80,8 +81,8 @@ class ReplayLog:
         put.source = None
         put.fresh = False
         if put.once and put.parent and self._is_home:
-            put.parent = b""  # confirmed: only this log repeats it, not the next owner of its parent's lease
-        put.most = 0  # it was admitted; a repeat must not be refused
+            put.parent = b""  # confirmed: only this log repeats the put, not the next owner of the parent
+        put.most = 0  # the put was admitted, and its repeat must not be refused
         self._puts.append((confirmed_at, seq, put))
         self._bytes += put.size
         while self._bytes > LOG_LIMIT_BYTES:
@@ -96,13 +97,13 @@ class ReplayLog:
             self._drop()
 
     def retire(self, sent_at: float) -> None:
-        """Note that an exchange sent at *sent_at* was accepted."""
+        """Retire the puts that are certain because Redis has accepted an exchange sent at *sent_at*."""
         self.certain_until = sent_at - self._horizon_s
         while self._puts and self.covers(self._puts[0][0], sent_at):
             self._drop()
 
     def covers(self, confirmed_at: float, sent_at: float) -> bool:
-        """Tell whether an accepted exchange, sent at *sent_at*, makes this confirmation certain."""
+        """Tell whether an accepted exchange that was sent at *sent_at* makes a confirmation certain."""
         return self.certain_after(confirmed_at) <= sent_at
 
     @property
@@ -111,16 +112,16 @@ class ReplayLog:
         return self.certain_after(self._puts[-1][0]) if self._puts else inf
 
     def certain_after(self, confirmed_at: float) -> float:
-        """Return the time from which an exchange makes this confirmation certain."""
+        """Return the time from which on an accepted exchange makes a confirmation certain."""
         return confirmed_at + self._horizon_s
 
     def retire_all(self) -> None:
-        """Retire all puts, because this worker leaves."""
+        """Retire all puts, because the worker leaves or all puts are on Redis's disk."""
         while self._puts:
             self._drop()
 
     def begin_anew(self, old_id: str) -> None:
-        """Note that the worker gets a new id after *old_id*: its exchanges are counted from 1 again."""
+        """Record that the worker gets a new id after *old_id*: its exchanges are counted from 1 again."""
         if self._retired_seq or not self.former_ids:
             self._before = self._retired_seq, self._retired_parentless_seq
             self.former_ids.clear()
@@ -129,7 +130,7 @@ class ReplayLog:
         self._retired_seq = self._retired_parentless_seq = 0
 
     def begin_run(self) -> None:
-        """Note that the run of all retired puts is over: none of them can be missed."""
+        """Record that the run of all retired puts is over, so that a loss of these puts does not matter."""
         self._retired = self._retired_parentless = False
         self._retired_seq = self._retired_parentless_seq = 0
         self.former_ids.clear()

@@ -8,14 +8,14 @@ from scrapy_dq.frontier.moves import Ack, Again, Bury, Decline, Ending, Fail, Re
 
 
 class Settling:
-    """The ways in which a lease ends."""
+    """The methods that end a lease."""
 
     def settle(self, move: Ending | Return) -> None:
-        """Settle a lease; ignored if it was not taken, or is settled."""
+        """Settle a lease; do nothing if the lease was not taken, or is settled."""
         raise NotImplementedError
 
     def ack(self, entry_id: bytes) -> None:
-        """Settle a lease: its work is done, and all its children were put."""
+        """Settle a lease whose work is done, and whose children were all put."""
         self.settle(Ack(entry_id))
 
     def again(self, entry_id: bytes, payload: bytes, priority: int, start: int, wait_s: float) -> None:
@@ -28,7 +28,7 @@ class Settling:
         self.settle(Release(entry_id))
 
     def fail(self, entry_id: bytes, reason: str, label: str) -> None:
-        """Settle a lease whose work has failed for good; *label*: see `Fail`."""
+        """Settle a lease whose work has failed, and is not tried again; *label*: see `Fail`."""
         self.settle(Fail(entry_id, reason, label))
 
     def bury(self, entry_id: bytes, reason: str) -> None:
@@ -36,5 +36,5 @@ class Settling:
         self.settle(Bury(entry_id, reason))
 
     def decline(self, entry_id: bytes, reason: str, fingerprint: bytes = b"") -> None:
-        """Return a lease that this worker's code cannot serve, and never get it again; see `Decline`."""
+        """Return a lease that this worker's code cannot serve, and does not get again; see `Decline`."""
         self.settle(Decline(entry_id, reason, fingerprint))

@@ -25,24 +25,24 @@ logger = logging.getLogger(__name__)
 PREFIX = "scrapy-dq-outbox-"
 LOCK = "lock"
 FREE_BYTES = 64 * 1024 * 1024
-"""Space that is left free on the disk: an incomplete write would corrupt the queue."""
+"""Space to leave free on the disk, because an incomplete write would corrupt the queue."""
 
 
 class Spill:
-    """Chunks of moves in a FIFO disk queue, in its own folder, which is created when it is needed.
+    """Chunks of moves in a FIFO queue on disk, in a separate folder, which is created when it is needed.
 
-    It does not outlive its process: the requests that these moves settle are in flight under the worker's
-    id, and are run again. The next process that spills removes the folders of killed processes.
+    No later process reads these moves: the requests that they settle are in flight under the worker's id, and
+    run again. The next process that spills removes the folders of killed processes.
 
     Args:
-        parent: the folder in which to create it, made if it does not exist; "" for the system's folder for
-            temporary files.
+        parent: the folder in which to create the queue's folder; created if it does not exist; "": the
+            system's folder for temporary files.
     """
 
     def __init__(self, parent: str = "") -> None:
         self._parent = Path(parent)
         self._files = ExitStack()
-        """Cleans up after `_open`."""
+        """Closes and removes the files that `_open` has created."""
         self._queue: FifoDiskQueue | None = None
         self._warned = False
 
@@ -53,7 +53,7 @@ class Spill:
     def push(self, moves: Sequence[Move]) -> bool:
         """Store a chunk; return False, with one warning, if it cannot be written."""
         try:
-            if self._parent == Path():  # only now: a read-only system may have no folder for temporary files
+            if self._parent == Path():  # not earlier: a read-only system may have no temporary folder
                 self._parent = Path(tempfile.gettempdir())
             self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             free = shutil.disk_usage(self._parent).free
@@ -63,7 +63,7 @@ class Spill:
                 self._open()
             assert self._queue is not None
             self._queue.push(msgpack.packb([fields_of(move) for move in moves]))
-        except Exception as error:  # from a file system, a lock or msgpack: none may reach the engine
+        except Exception as error:  # of the file system, the lock or msgpack; it must not reach the engine
             if self._queue is None:
                 self.close()
             if not self._warned:
@@ -81,7 +81,7 @@ class Spill:
         """Remove and return the oldest chunk; its puts have no `source`.
 
         Raises:
-            SpillLost: it cannot be read, for any reason; everything on disk was deleted.
+            SpillLost: the chunk cannot be read, for any reason. All chunks on disk were deleted.
         """
         assert self._queue is not None
         try:
@@ -112,7 +112,7 @@ class Spill:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove this user's folders whose process is gone, so that their lock is free."""
+    """Remove the folders of this user whose process is gone, as a free lock shows."""
     if fcntl is None:
         return
     for path in parent.glob(PREFIX + "*"):

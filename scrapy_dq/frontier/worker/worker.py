@@ -39,7 +39,7 @@ from scrapy_dq.frontier.worker.settling import Settling
 class Worker(Settling):
     """One worker of a crawl, on the running event loop. Only the coroutine methods wait.
 
-    `sharding.worker.ShardedWorker` has the same interface; `parts` are its workers, one for each frontier.
+    `sharding.worker.ShardedWorker` has the same interface. It has one worker for each frontier, in `parts`.
     """
 
     protocol_class: type[WorkerProtocol] = WorkerProtocol
@@ -61,12 +61,12 @@ class Worker(Settling):
     ) -> None:
         """
         Args:
-            connect: returns a client of `redis.asyncio` for the heartbeat; called in its thread.
-            capacity: how many leases can run here at once; 0 (paused, closing) releases the buffer.
-            limit: how many of a partition may be downloading here at once, from `take` to `downloaded`.
-            pace: decides when an exchange is due, and for how many leases.
-            identity: of this process; see `identity.py`.
-            heartbeat: of this process.
+            connect: returns a client of `redis.asyncio` for the heartbeat; called in the heartbeat's thread.
+            capacity: returns how many leases can run here; 0 (paused, closing) releases the buffer.
+            limit: returns how many leases of a partition may download here, from `take` to `downloaded`.
+            pace: decides when an exchange is due, and how many leases it requests.
+            identity: the identity of this process; see `identity.py`.
+            heartbeat: the heartbeat of this process.
         """
         self._listener = listener
         self._capacity = capacity
@@ -90,7 +90,7 @@ class Worker(Settling):
         self.leases = self.protocol.leases
         self.tokens = ChildTokens(self.protocol, (self.protocol,))
         self._reported = (True, False)
-        """`pending` and `over`, as the owner knows them."""
+        """The values of `pending` and `over` that the owner knows."""
         self._leaving = False
         self.unstored_puts = 0
         """Number of puts that `stop` could not store."""
@@ -115,17 +115,17 @@ class Worker(Settling):
 
     @property
     def composed(self) -> int:
-        """Number of composed exchanges; anything put, settled or noted now is sent in a later one."""
+        """Number of composed exchanges. A later exchange sends all that is put, settled or noted now."""
         return self.protocol.composed
 
     @property
     def applied(self) -> int:
-        """The number of the last applied exchange, counting composed exchanges from 1 on."""
+        """The number of the last applied exchange; composed exchanges are numbered from 1 on."""
         return self.protocol.applied
 
     @property
     def answered(self) -> int:
-        """The same as `applied`, but larger than any number in an outage."""
+        """The value of `applied`; in an outage, a value larger than any number of an exchange."""
         return sys.maxsize if self.outage else self.applied
 
     @property
@@ -140,7 +140,7 @@ class Worker(Settling):
 
     @property
     def over(self) -> bool:
-        """The run is finished for good: no more puts are accepted."""
+        """Whether the run has ended for this worker, so that it accepts no more puts."""
         return self.protocol.drops_puts
 
     @property
@@ -150,41 +150,41 @@ class Worker(Settling):
 
     @property
     def lost(self) -> bool:
-        """The frontier is gone; the crawl cannot continue."""
+        """Whether the frontier is gone, so that the crawl cannot continue."""
         return self.protocol.lost
 
     @property
     def on_hold(self) -> bool:
-        """The crawl is paused or draining: no worker gets a lease."""
+        """Whether the crawl is paused or draining, so that no worker gets a lease."""
         return self.protocol.on_hold
 
     @property
     def handed_in(self) -> bool:
-        """It is leaving, and has stored everything that it had: later puts would be lost."""
+        """Whether the worker is leaving and has stored all its moves, so that later puts would be lost."""
         return self._leaving and self.membership.handed_in
 
     @property
     def idle(self) -> bool:
-        """Nothing of the whole crawl is left, as far as this worker knows; start payloads may still come."""
+        """Whether the crawl has no work left, as far as this worker knows; start payloads may still come."""
         return self.protocol.seeding != Seeding.ACTIVE and self.protocol.census.empty and not self._works
 
     def idle_at_once(self) -> bool:
-        """Tell whether at some moment nothing of the whole crawl was left."""
+        """Tell whether there was a moment at which the whole crawl had no work left."""
         return self.idle
 
     def only_over_budget(self) -> bool:
-        """Tell whether at some moment all that was left of the run was over the budgets of its partitions."""
+        """Tell whether there was a moment at which all remaining requests were over budgets."""
         census = self.protocol.census
         return bool(census.only_over_budget and census.waiting and not self._works)
 
     @property
     def _works(self) -> bool:
-        """This worker itself has something to do, or to send."""
+        """Whether this worker itself has leases, or moves to send."""
         return bool(self.protocol.outbox or self.leases)
 
     @property
     def pending(self) -> bool:
-        """Something of the whole crawl is not done yet, as far as this worker knows."""
+        """Whether some work of the whole crawl is not done yet, as far as this worker knows."""
         of = self.protocol
         if of.over:
             return False
@@ -194,13 +194,13 @@ class Worker(Settling):
 
     @property
     def max_pages_reached(self) -> bool:
-        """As many requests were sent as WorkerOptions.max_pages allows, and something is left."""
+        """Whether as many requests were sent as WorkerOptions.max_pages allows, and some work is left."""
         most = self.protocol.max_pages
         return most is not None and self.census.pages >= most and self.pending
 
     @property
     def ending(self) -> str:
-        """Why this worker closes when nothing is left to do: `finished`, unless something is missing."""
+        """Why this worker closes when no work is left; `finished` if nothing is missing."""
         if self.protocol.left_behind:
             return "run_over"
         return reason_of(self.protocol.census)
@@ -208,7 +208,7 @@ class Worker(Settling):
     # For the owner; none of these waits.
 
     def put(self, put: Put) -> bool:
-        """Add a new entry to the outbox; return False if it was dropped because the run is over for good."""
+        """Add a new entry to the outbox. Return False if the run is over, so that the entry was dropped."""
         if self._reported[1] or self.protocol.over:
             return False
         self._reported = (True, False)
@@ -221,14 +221,14 @@ class Worker(Settling):
         self.dialogue.append(put)
 
     def note_fed(self, put: Put) -> None:
-        """Note that *put*, which was just put, was made from the start payload of its parent's lease.
+        """Record that *put*, which was just put, was made from the start payload of its parent's lease.
 
-        All puts of that lease were made, and its end follows: `Put.once` means this end.
+        All puts of that lease were made, and the end of the lease follows: `Put.once` refers to this end.
         """
         put.once = True
 
     def forget_with_parent(self, put: Put) -> None:
-        """Have the token of *put*, just put, forgotten when no worker can get its parent's lease again."""
+        """Have Redis forget the token of *put*, just put, when no worker can get the parent's lease again."""
         if put.parent and self.leases.is_running(put.parent):
             self.tokens.put(put.parent, 0, put.entry_id)
 
@@ -238,47 +238,47 @@ class Worker(Settling):
         return ()
 
     def depends(self, entry_ids: Iterable[bytes], reference: int) -> None:
-        """Note that a request from one of these leases is an earlier put, or a put without a parent.
+        """Record that these leases must not end before an earlier put, or a put without a parent, is certain.
 
         Args:
-            reference: see `Put.reference`. In one frontier, the order of moves is enough.
+            reference: see `Put.reference`. In one frontier, the order of the moves is sufficient.
         """
 
     def take(self) -> Lease | None:
         """Return the next lease to run; None if no lease can run at the moment."""
         if self._reported[1]:
-            return None  # the run is over: it would be released, and leased again
+            return None  # the run is over: the lease would be released, and leased again
         lease = self.dialogue.take()
         if lease is None:
             self.dialogue.starves()
         return lease
 
     def sent(self, entry_id: bytes) -> None:
-        """Note that the request of a lease was sent; leases without a time for sending are ignored.
+        """Record that the request of a lease was sent; leases without a time for sending are ignored.
 
-        The delay starts at the first call for a lease; later calls are ignored. If the call is too early, the
-        site sees a shorter delay.
+        The delay starts at the first call for a lease; later calls are ignored. If the owner calls this too
+        early, the site sees a shorter delay.
         """
         if (dialogue := self._dialogue_of(entry_id)) is not None:
             dialogue.sent(entry_id, time.monotonic())
 
     def never_sent(self, entry_id: bytes) -> None:
-        """Note that the request of a lease was not sent, and will not be, although its work is done as usual.
+        """Record that the request of a lease will never be sent, although its work is done as usual.
 
-        Its end counts against no budget, and not as a page. The next lease of its partition may go at once.
+        The lease counts neither against a budget nor as a page. The partition's next lease may go now.
         """
         if (dialogue := self._dialogue_of(entry_id)) is not None:
             dialogue.never_sent(entry_id)
 
     def downloaded(self, entry_id: bytes) -> None:
-        """Note that a lease no longer counts against its partition's limit; settling it implies this."""
+        """Record that a lease no longer counts against its partition's limit; settling it implies this."""
         if (dialogue := self._dialogue_of(entry_id)) is not None:
             dialogue.downloaded(entry_id)
 
     def held_up(self, entry_id: bytes) -> None:
-        """Note that the download of a lease waits in this process: it does not count against the limit now.
+        """Record that a download waits in this process, so that its lease does not count for the limit now.
 
-        A lease with a time for sending keeps counting until it is sent: the next one is timed by that.
+        A lease with a time for sending counts until it is sent, because that starts the next one's delay.
         """
         if (dialogue := self._dialogue_of(entry_id)) is not None:
             dialogue.held_up(entry_id)
@@ -302,18 +302,18 @@ class Worker(Settling):
             self.end(ending)
 
     def end(self, ending: Ending | Return) -> None:
-        """Add the end of a lease, now, to the outbox."""
+        """Add the end of a lease to the outbox, without waiting for puts in other shards."""
         self.dialogue.append(ending)
         self.tokens.ends(ending.entry_id)
 
     def seeded(self, *, failed: bool = False) -> None:
-        """Note that `start()` is exhausted, or raised."""
+        """Record that `start()` is exhausted, or has raised an error (*failed*)."""
         if self.protocol.seeding == Seeding.ACTIVE:
             self.protocol.seeding = Seeding.FAILED if failed else Seeding.DONE
             self.dialogue.kick()
 
     def listen(self, on: bool) -> None:
-        """Keep the run open for start payloads even if nothing is left (*on*), or stop doing so."""
+        """Keep the run open for start payloads even if no work is left (*on*), or stop doing so."""
         if self.protocol.listening != on:
             self.protocol.listening = on
             self.dialogue.kick()
@@ -335,51 +335,51 @@ class Worker(Settling):
 
     @property
     def puts_outage(self) -> str:
-        """Why this part takes no puts without a parent now; see `outage`."""
+        """Why this part accepts no puts without a parent now; see `outage`."""
         return self.outage
 
     @property
     def refusal(self) -> FrontierRefused | None:
-        """Why Redis refuses this worker now, so that another try does not help; None: it does not refuse."""
+        """Why Redis refuses this worker now, so that another try does not help; None: there is no refusal."""
         error = self.dialogue.outage.error
         return error if isinstance(error, FrontierRefused) else None
 
     @property
     def accepts_at_once(self) -> bool:
-        """The next exchange would carry a put without a parent that is made now."""
+        """Whether the next exchange would send a put without a parent that is made now."""
         return not (self.protocol.under_way or self.puts_outage)
 
     @property
     def full(self) -> bool:
-        """The waiting moves fill an exchange: an owner that can wait should wait."""
+        """Whether the waiting moves fill an exchange, so that an owner that can wait should wait."""
         return self.protocol.outbox.full
 
     def confirmed(self, put: Put) -> bool:
-        """Tell whether Redis has confirmed a put, and was not found to be rolled back since."""
+        """Tell whether Redis has confirmed a put, and no roll-back was detected since."""
         outbox = self.protocol.outbox
         return put.number <= outbox.last_put - outbox.puts
 
     def has_all(self, since: int) -> bool:
-        """Tell whether Redis has confirmed all that was put, in an exchange composed after *since*."""
+        """Tell whether Redis has confirmed all puts, and has applied an exchange composed after *since*."""
         of = self.protocol
         if of.outbox or of.rejoins:
             return False
         if of.finished and of.composed > since and not of.under_way:
-            return True  # other workers have finished the run: it applies no exchange without moves
+            return True  # other workers have finished the run, which applies no exchange without moves
         return of.applied > since
 
     def ask(self) -> None:
-        """Make the next exchange due at once."""
+        """Make the next exchange due immediately."""
         self.dialogue.pace.called()
         self.dialogue.kick()
 
     def ask_if_idle(self) -> None:
-        """Do the same as `ask`, unless an exchange is under way: its answer may be enough."""
+        """Make the next exchange due now, unless an exchange is under way, whose answer may be enough."""
         if not self.protocol.under_way:
             self.ask()
 
     def _room(self) -> int:
-        """Return how many leases can run here at once."""
+        """Return how many leases can run here at the same time."""
         return 0 if self.over else self._capacity()
 
     def _exchanged(self) -> None:
@@ -395,9 +395,9 @@ class Worker(Settling):
         """Join the crawl, reclaim the leases of dead workers of this machine, and start exchanging.
 
         Returns:
-            FINISHED: this worker does not take part; call `stop`. Its run may have ended while it joined.
+            FINISHED: this worker does not take part; call `stop`. The run may have ended while it joined.
         Raises:
-            FrontierUnavailable, FrontierRefused: nothing was started; it has left where a join was answered.
+            FrontierUnavailable, FrontierRefused: nothing was started. It has tried to undo answered joins.
         """
         joined = await self.membership.join(new_epoch)
         if joined.status is not Status.FINISHED:
@@ -411,9 +411,9 @@ class Worker(Settling):
 
         Args:
             durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
-                log, which ends with this worker, has puts that no other worker could repeat, or that leases
-                wait for.
-            why: why the owner closes, for the journal.
+                log, which ends with this worker, has puts that no other worker could repeat, or for which
+                leases wait.
+            why: the owner's reason for closing, for the journal.
         """
         # In a separate task: before Python 3.12, redis-py may swallow a cancellation of the caller.
         await asyncio.gather(self._stop(time.monotonic() + deadline_s, durable, why))
@@ -441,7 +441,7 @@ class Worker(Settling):
 
 
 def reason_of(census: Census) -> str:
-    """Return why a worker closes when nothing is left to do: `finished`, unless something is missing."""
+    """Return why a worker closes when no work is left; `finished` if nothing is missing."""
     if census.gone:
         return "frontier_damaged"
     if census.incomplete:

@@ -1,4 +1,4 @@
--- bands: the lists of each partition, one per rank, and which of them is served first (its best).
+-- bands: the lists of each partition, one per rank, and the best list, which is served first.
 -- @include entry
 local lists -- rank -> partition -> name: a cache, because most moves of an exchange use a few lists
 local granted_of -- set -> partition -> how many of its first members are granted, but not removed yet (grants.lua)

@@ -8,7 +8,8 @@ local function beat(worker_id, epoch, looks)
   local commands = tonumber(string.match(meta[2] or '', '^%d+') or 0)
   local is_one = redis.call('SISMEMBER', key.members, worker_id) == 1
   if is_one then
-    -- After its first write a script may exceed maxmemory: a worker that waits for memory is not dead, and reports why.
+    -- HDEL changes nothing, but after its first write a script may exceed maxmemory. So a worker that waits for memory
+    -- shows that it is alive, and reports why it waits.
     redis.pcall('HDEL', key.beats, '')
     redis.call('HINCRBY', key.beats, worker_id, 1)
   end
@@ -19,7 +20,7 @@ local function beat(worker_id, epoch, looks)
     local counts = redis.call('HMGET', key.beats, unpack(members, from, till))
     for i = from, till do
       local id, count = members[i], counts[i - from + 1]
-      -- The heartbeat was deleted or evicted: without it, no worker would ever see that this member is dead.
+      -- The heartbeat was deleted or evicted. Without a heartbeat, no worker would ever see that this member is dead.
       if not count then redis.call('HSET', key.beats, id, 0) end
       beats[#beats + 1] = id
       beats[#beats + 1] = count or '0'

@@ -18,7 +18,7 @@ local function send_command(counter)
   state.told = table.concat(told, ' ')
   redis.call('HSET', key.meta, 'told', state.told)
 end
--- Returns MOVING if a crawl is between two places: half imported (load.lua), or frozen while it moves (freeze.lua).
+-- Returns MOVING if the crawl is half imported (load.lua), or frozen for a move (freeze.lua).
 local function half_moved()
   local shards = redis.call('HGET', key.meta, 'shards') or ''
   if string.find(shards, '>', 1, true) then return { 'MOVING', shards } end

@@ -1,5 +1,6 @@
--- damage: detects keys that contradict the counts. Every transition updates both, so some keys were deleted or evicted.
--- The calling worker receives the damage and starts an audit (audit.lua).
+-- damage: detects keys that contradict the counts. Every transition updates keys and counts together, so a
+-- contradiction means that keys were deleted or evicted. The calling worker receives the damage and starts an audit
+-- (audit.lua).
 -- @include bands
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Each exchange calls this after it has read the number of members and the size of `seen`.
@@ -7,7 +8,7 @@ local function look_for_damage()
   if there.members ~= state.members then damaged('members') end
   if state.seen < 0 then damaged('seen') end
 end
--- Whether budgets explain why partitions are saturated although no worker holds a lease. Looks at ten of them.
+-- Whether budgets explain why partitions are saturated although no worker holds a lease. Looks at ten partitions.
 local function saturated_by_budgets()
   local some = redis.call('ZRANGE', key.saturated, 0, 9)
   for _, partition in ipairs(some) do
@@ -15,8 +16,9 @@ local function saturated_by_budgets()
   end
   return #some > 0
 end
--- Detects entries that no worker would ever lease: no set has their partition, a partition rests without an entry, or
--- leases that are gone saturate partitions and will never be settled. COST O(workers) in the last case
+-- Detects entries that no worker would ever lease, because no set has their partition, or because leases that are gone
+-- saturate their partition and will never be settled; and partitions that rest without an entry. COST O(workers) if
+-- partitions are saturated
 local function look_for_partitions()
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
   if waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end

@@ -1,10 +1,12 @@
--- declined: entries that some worker's code cannot serve. They wait apart from the backlog, each with a number. Every
--- worker is offered each of them once: the worker's record keeps the last number that it was offered (lease.lua).
+-- declined: entries that some worker's code cannot serve. They wait apart from the backlog, each with a number. Redis
+-- offers each of them once to every other worker: the field `offered` of a worker's record has the last number that the
+-- worker was offered (lease.lua).
 -- A record of `decliners` is kept until its entry is done, failed or buried. The record of a dead letter that no worker
 -- could serve is kept until the next run. If a worker gives the entry back, the workers in the record do not get it.
 -- @include entry
 local declined = {}
--- Returns an identity that a worker keeps when it rejoins: the event of its joining (member.lua); without one, its id.
+-- Returns an identity that a worker keeps when it rejoins: the number of the event of its joining (member.lua), or its
+-- id if that number is lost.
 function declined.lasting_id(worker_id)
   local joined = redis.call('HGET', worker_key(worker_id), 'joined')
   return joined and joined ~= '0' and joined or worker_id
@@ -37,7 +39,7 @@ end
 function declined.forget(ids)
   if is_there('decliners') and ids[1] then redis.call('HDEL', key.decliners, unpack(ids)) end
 end
--- Lets an entry wait with the largest number, so that every worker that has not declined it is offered it.
+-- Gives an entry the largest number, so that Redis offers it again to every worker that has not declined it.
 function declined.wait(id, lease)
   state.sequence = state.sequence + 1
   lease.attempts = lease.attempts + (lease.quarantined and 128 or 0)

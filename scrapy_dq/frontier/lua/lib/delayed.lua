@@ -1,6 +1,6 @@
--- delayed: entries that are not due yet; when due, each gets the place of an entry that is put at that moment.
--- Moves due entries into the backlog: at most *limit* entries, and about *max_bytes*.
+-- delayed: entries that are not due yet. A due entry gets the place of an entry that is put at that moment.
 -- @include partition put
+-- Moves due entries into the backlog, about *limit* entries and *max_bytes* at most.
 local function promote(limit, max_bytes)
   if not is_there('delayed') then return end
   repeat
@@ -16,7 +16,7 @@ local function promote(limit, max_bytes)
     limit = limit - #due
   until #due < 20 or limit <= 0 or max_bytes <= 0
 end
--- Applies the passage of time: entries become due, partitions may be served again, past times are deleted.
+-- Applies the passage of time: moves due entries, wakes partitions that may be served again, and deletes past times.
 local function tidy(ahead, max_bytes)
   promote(500, max_bytes)
   if polite then
@@ -26,7 +26,7 @@ local function tidy(ahead, max_bytes)
   end
   classify_touched(ahead)
 end
--- Returns the milliseconds until an entry is due or a partition's wait ends; -1 if there is neither.
+-- Returns the milliseconds until the next entry is due or a partition's wait ends; -1 if nothing waits for a time.
 local function next_due_ms()
   local first = math.huge
   local function look_at(set)

@@ -2,7 +2,7 @@
 -- Arguments: schema, order, seen_kind, fingerprinter, spider, partition_by (each must be equal in all workers; empty:
 -- accept the stored value), spider_args, run_name, keep_seen (empty: keep the stored value), seen_ttl_ms (0: never
 -- expires), limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty:
--- unchanged), starts (the name of its start(): starts.lua), shards (how many the crawl has; stored if it is not 1)
+-- unchanged), starts (the name of the worker's start(): starts.lua), shards (how many the crawl has; not stored if 1)
 -- @include shared member limits
 local SAID = { 'schema', 'order', 'seen_kind', 'fingerprinter', 'spider', 'partition_by', 'spider_args', 'run_name',
   'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'shards' }
@@ -12,7 +12,8 @@ local function described(first)
   return ours
 end
 -- Returns the fields that must equal the stored ones; and if one differs: DIFFERS, field, stored, ours. In an open run
--- these are all fields; after it, only the fields that determine the meaning and the place of kept keys.
+-- these are the first six arguments and `shards`. After a run (*over*), they are only the fields that determine the
+-- meaning and the place of kept keys.
 local function agreement(ours, over)
   local fields = { 'shards', 'schema', 'fingerprinter', 'spider', 'order', 'partition_by', 'seen_kind' }
   if over then
@@ -21,7 +22,8 @@ local function agreement(ours, over)
   end
   for _, field in ipairs(fields) do
     local stored = stored_field(field)
-    -- If a program (without a fingerprinter) began the crawl without an order, the oldest entry is served first.
+    -- If no order is stored, a program began the crawl, and its oldest entry is served first. Another program (without
+    -- a fingerprinter) must accept that. A worker with a spider sets its own order.
     if stored == '' and state.epoch then
       stored = field == 'order' and ours.fingerprinter == '' and 'fifo' or field == 'shards' and '1' or ''
     end
@@ -42,7 +44,7 @@ local function describe(ours)
   if ours.limits ~= '' then set_limits(ours.limits) end
   if ours.shards ~= '1' then redis.call('HSET', key.meta, 'shards', ours.shards) end
   local seen_ttl_ms = tonumber(ours.seen_ttl_ms)
-  -- One command, and the last one: until then there is no crawl, or the previous run is still stored.
+  -- One command, as the last step: before it, there is no crawl, or the previous run is still stored.
   redis.call('HSET', key.meta, 'epoch', state.epoch, 'run', state.run, 'phase', state.phase, 'run_name', ours.run_name,
     'schema', ours.schema, 'order', ours.order, 'seen_kind', ours.seen_kind, 'fingerprinter', ours.fingerprinter,
     'spider', ours.spider, 'partition_by', ours.partition_by, 'spider_args', ours.spider_args,

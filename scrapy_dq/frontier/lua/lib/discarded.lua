@@ -1,5 +1,5 @@
--- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis. So they
--- are recorded here. Exchanges, and the client that dropped them (sweep.lua), unlink them in small steps.
+-- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis. So this
+-- key records the buckets. Exchanges, and the client that dropped them (sweep.lua), unlink them in small steps.
 -- @include state
 -- Unlinks about *most* buckets, and returns whether some are left.
 local function sweep_some(most)

@@ -14,7 +14,7 @@
 --                                     +128 quarantine; DEFERRED before the partition: see endings.lua
 -- @include orders politeness
 local rank_texts
-local holds_suspect -- id of the lease from quarantine that this worker holds; false: none
+local holds_suspect -- id of the suspect that this worker holds; true: it may get none (exchange.lua); else it has none
 each_call(function() rank_texts, holds_suspect = {}, nil end)
 local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
@@ -49,7 +49,7 @@ local function read_delayed(member)
 end
 local function partition_of(record) return string.sub(record, 10, string.find(record, '\0', 10, true) - 1) end
 -- Returns one lease of a worker; false if the worker does not hold it. A move first stores the entry in its next place,
--- and then ends the lease: a script that is stopped in between has lost nothing.
+-- and then ends the lease, so that a script that is stopped in between has lost nothing.
 local function read_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
   if not record then return false end
@@ -72,7 +72,7 @@ local function come_back(set, id, lease, score)
   local added = redis.call('ZADD', key[set], score or 0,
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
   now_there(set)
-  if lease.partition == CLAIMED then state.claimed = 1 end -- after a retry, in a run that has claimed nothing
+  if lease.partition == CLAIMED then state.claimed = 1 end -- a retry in a run that has claimed nothing so far
   state.waiting = state.waiting + added
   touched[lease.partition] = true
 end

@@ -2,13 +2,15 @@
 -- @include bands messages
 -- grants: a script stores its leases in in-flight in a few writes, and only then removes them from their former places.
 local CHUNK = 32 -- leases per write, and entries per read: it bounds how far a read exceeds max_bytes
--- ids, and by position: records (in in-flight), and waits (ms from now until the lease may be sent; nil: no wait).
--- Granted but not removed yet: elements, a number for each list (from its head; negative: from its end); and members.
+-- ids, and by position: records (as in in-flight), and waits (ms from now until the lease may be sent; nil: no wait).
+-- Granted, but not removed from their former places yet: elements (by list, how many from its head, or, if negative,
+-- from its end), and members.
 local grants
 each_call(function()
   grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} }
 end)
--- Corrects the counts: an entry that was forgotten (forget.lua) and put again by a replay log is settled once.
+-- Corrects the counts for an entry that is in two places, because its fingerprint was forgotten (forget.lua) and a
+-- replay log has put it again: its leases have the same id, and are settled once.
 local function uncount_repeated(in_flight)
   local held, written = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1)), {}
   for i = grants.written + 1, #grants.ids do
@@ -20,7 +22,8 @@ local function uncount_repeated(in_flight)
     written[id] = true
   end
 end
--- Writes leases and counts: between two writes no count is higher than the keys. *fed*: they never waited (claim.lua).
+-- Writes the granted leases and the counts, in an order in which no count ever exceeds the keys. *fed*: the entries
+-- never waited (claim.lua).
 local function write_grants(fed)
   if #grants.ids == grants.written then return end
   local in_flight, ids, records, fields, n = in_flight_key(grants.worker_id), grants.ids, grants.records, {}, 0
@@ -63,7 +66,8 @@ local function granted()
   return grants.records, waits
 end
 -- answer: the worker's record keeps the answer to its last exchange, so that a repeat gets the same answer.
--- Returns 'i' and the granted ids; or, if a lease has a time for sending, 't' and id(12) and time(8) of each lease.
+-- Returns 'i' and the granted ids; or, if a lease has a time for sending, 't', and id(12) and time(8) of each lease;
+-- or an empty string if there are no leases.
 local function remember_grants()
   if #grants.ids == 0 then return '' end
   if not grants.timed then return 'i' .. table.concat(grants.ids) end

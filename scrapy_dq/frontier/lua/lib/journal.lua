@@ -9,8 +9,8 @@ local function last_event()
   local read, event = pcall(cmsgpack.unpack, type(packed) == 'string' and packed or '')
   return read and type(event) == 'table' and event or {}
 end
--- An event that repeats the last one replaces it, and their counts are added: a retry comes in many parts, and if a
--- program puts one request per minute, its run is finished once per minute.
+-- An event that repeats the last one replaces it, and their counts are added. Otherwise a retry, which comes in many
+-- parts, or a program that puts one request per minute and so finishes its run every minute, would fill the journal.
 local function note_event(kind, who, count, about)
   who, about = string.sub(who, 1, MOST_WORDS), string.sub(about or '', 1, MOST_WORDS)
   local at, last = wall_ms(), last_event()

@@ -1,12 +1,12 @@
--- limits: sets the limits of partitions, from settings or by hand. Waiting partitions may then be served again.
+-- limits: sets the limits of partitions, from settings or for a user. Waiting partitions may then be served again.
 -- @include entry
 local function free(waiting)
   if redis.call('EXISTS', waiting) == 0 then return end
-  -- Each partition is checked at its turn: lease.lua puts it back if it still has to wait.
+  -- lease.lua checks each partition at its turn, and puts it back if the partition still has to wait.
   redis.call('ZUNIONSTORE', key.rotation, 2, key.rotation, waiting, 'weights', 1, 0, 'AGGREGATE', 'MAX')
   redis.call('UNLINK', waiting)
 end
--- Sets a partition's own limits; false or nil: the crawl's default.
+-- Sets the limits of one partition; false or nil: the crawl's default.
 local function set_own_limits(partition, delay_ms, concurrency, budget)
   if delay_ms or concurrency or budget then
     local text = (delay_ms or '') .. ':' .. (concurrency or '')
@@ -19,7 +19,7 @@ end
 local function begin_to_limit()
   if state.limited then return end
   state.limited = true
-  redis.call('UNLINK', key.busy) -- may be left by a script that was stopped here
+  redis.call('UNLINK', key.busy) -- a script that was stopped here may have left it
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(lease_records_of(worker_id)) do
       count_busy(partition_of(record), 1)
@@ -28,7 +28,7 @@ local function begin_to_limit()
   save_partitions()
   save_limiting()
 end
--- Sets all limits at once, from the settings; replaces all previous limits.
+-- Replaces all limits with the limits of a worker's settings.
 local function set_limits(packed)
   local delay_ms, concurrency, own, budget, budget_period, own_budgets = unpack(cmsgpack.unpack(packed))
   if state.budget_period == 2 then free(key.resting) end -- some may rest until midnight
@@ -45,5 +45,5 @@ local function set_limits(packed)
     set_own_limits(own[i], own[i + 1], own[i + 2], own_budgets and own_budgets[own[i]])
   end
   free(key.saturated)
-  redis.call('HSET', key.meta, 'limits_set', packed) -- last: from then on they count as set
+  redis.call('HSET', key.meta, 'limits_set', packed) -- last, because from then on the limits count as set
 end

@@ -1,7 +1,7 @@
 -- member: registers and removes workers; clears the keys of a run.
 -- A rejoining worker keeps from its *old* record: since (when it joined; ms, Redis's clock), done, offered (lease.lua;
 -- a program is offered nothing), and joined (the event of its joining; 0: lost). *ours*: see described.lua.
--- *came_from*: its last exchange under its old id.
+-- *came_from*: the number of its last exchange under its old id.
 -- Every exchange repeats *registered*. Otherwise, after a worker has left, a late copy of its join or rejoin could
 -- register it again, and a late copy of its first exchange would be applied again.
 -- @include kinds entry starts
@@ -41,20 +41,21 @@ local function clear_run(keep_seen, keep_admitted)
   if not keep_admitted and state.budget_period ~= 2 then redis.call('UNLINK', key.spent) end
   if not keep_admitted then redis.call('UNLINK', key.seeds, key.admitted, key.absent, key.decliners) end
   state.waiting, state.in_flight, state.delayed, state.members, state.turn, state.claimed = 0, 0, 0, 0, 0, 0
-  state.seen = 0 -- this is no damage: from now on the present size is the right one
+  state.seen = 0 -- so that a smaller seen set does not count as damage
   if not keep_seen then
     drop_seen()
     redis.call('UNLINK', key.adopted)
-    state.clock, state.offset = 0, 0 -- a kept `seen` has times of this clock
+    state.clock, state.offset = 0, 0 -- only a kept `seen` has times of this clock
   end
 end
--- Whether `seen` is kept: as the worker chooses, else as a worker chose last, else yes.
+-- Whether `seen` is kept. *said*: the worker's choice; empty: as stored, or yes if nothing is stored.
 local function keeps_seen(said)
   if said == '' then said = redis.call('HGET', key.meta, 'keep_seen') or '1' end
   return said == '1'
 end
 -- Clears a finished run when its last worker has left. Until the next run starts, a retry or a returning worker needs
--- the tokens of puts, or it would crawl everything again. If one shard keeps something, all keep them (*kept*).
+-- the tokens of puts: otherwise it would crawl everything again. *kept*: another shard has failed requests or dead
+-- letters, so this shard also keeps its tokens.
 local function end_run(keep_seen, kept)
   kept = kept or redis.call('EXISTS', key.failed, key.dead, key.absent) > 0
   redis.call('HSET', key.meta, 'seen_for', kept and not keep_seen and 'retry' or '', 'cleared', kept and 0 or 1)
@@ -62,8 +63,9 @@ local function end_run(keep_seen, kept)
 end
 -- Whether a run that starts now keeps the seen set of the finished one.
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
--- Whether the joining worker belongs to the finished run. Returns -1 if the run has its name; how many ms ago the run
--- ended, if a supervisor has restarted a worker that just ended, normally or by a kill; else false.
+-- Whether the joining worker belongs to the finished run. Returns -1 if the run has the worker's run name; how many ms
+-- ago the run ended, if a supervisor seems to have restarted a worker that ended with the run, normally or by a kill;
+-- else false.
 local function over_for(ours, restart_ms)
   local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
   if state.gone > 0 then return false end
@@ -72,7 +74,8 @@ local function over_for(ours, restart_ms)
   return ago_ms >= 0 and ago_ms < restart_ms and was[4] and ours.spider == was[2]
     and (ours.spider_args == was[3] or stored_starts()[ours.starts] == 'done') and ago_ms
 end
--- Prepares the next run; `ended` stays. Until the caller writes run and phase, in one command, the last run is over.
+-- Prepares the next run; the field `ended` stays. The previous run counts as finished until the caller writes run and
+-- phase, in one command.
 local function next_run(keep_seen)
   clear_run(keep_seen and seen_stays())
   redis.call('HDEL', key.meta, 'seen_for', 'shared', 'starts', 'gone', 'gone_elsewhere', 'hold', 'crawled',

@@ -1,4 +1,5 @@
--- orders: the rank of an entry, lower first, and the order within a rank, by the crawl's order (`meta`).
+-- orders: the rank of an entry, and the order within a rank; both depend on the crawl's order (`meta`). Lower ranks are
+-- served first.
 -- In an order by priority, start requests come after the others of their priority: the oldest (start 1) or the newest
 -- (2) first. Scrapy's queues have these orders: LIFO, which is the default of its scheduler, and FIFO.
 -- @include state

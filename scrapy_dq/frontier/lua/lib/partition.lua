@@ -1,8 +1,8 @@
 -- partition: a partition with waiting entries is in one of four ZSETs; an empty partition is in none.
 --   rotation   may be served; score: its turn, least recently served first
---   suspects   the same, but only entries in quarantine wait: a worker that already holds a suspect skips it
+--   suspects   the same, but only entries in quarantine wait: a worker that already holds a suspect skips the partition
 --   resting    must wait until the time in its score (ms)
---   saturated  must wait until one of its leases is settled or sent
+--   saturated  must wait until one of its leases is settled or sent, or until the next run if its budget is spent
 -- @include bands
 local PLACES = { 'rotation', 'suspects', 'resting', 'saturated' }
 local function put_into(partition, where, score)

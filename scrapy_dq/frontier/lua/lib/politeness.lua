@@ -1,12 +1,13 @@
 -- politeness: the limits of partitions: delay, concurrency, blocks and budgets.
 -- @include key_sizes
--- politeness: delay and concurrency of each partition, over all workers. Times: ms of the crawl's clock (now_ms).
+-- politeness: delay and concurrency of each partition, over all workers. Times: ms of the crawl's clock (now_ms). A
+-- stint is a group of leases that one worker gets of a partition with a delay, each with its own time for sending.
 --   limits    HASH  partition -> "<delay ms>:<concurrency>[:<budget>]", each empty if the crawl's default holds
 --   busy      HASH  partition -> how many of its entries are in flight
---   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no other worker leases
+--   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no worker leases from the partition
 --   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
---   blocked   ZSET  partition, score: the end of a block that its site or a user has asked for
-local DEFERRED = '\2' -- begins the partition in the record of a lease whose end is deferred: only a budget counts it
+--   blocked   ZSET  partition, score: the end of a block that the site or a user has asked for
+local DEFERRED = '\2' -- begins the partition of a lease whose end is deferred, which counts only against a budget
 local function parse_limits(text)
   local delay, concurrency, budget = string.match(text or '', '^(%d*):(%d*):?(%d*)$')
   return tonumber(delay), tonumber(concurrency), tonumber(budget)
@@ -37,14 +38,14 @@ local function set_earliest(partition, at)
   polite = true
   redis.call('ZADD', key.earliest, math.max(at, blocked), partition)
 end
--- Ends a stint: its worker has sent the last lease *age* ms ago. *age* false: the worker did not send it, and the next
--- request may take its turn at once.
+-- Ends a stint, because its worker has sent the last lease *age* ms ago. *age* false: the worker will never send this
+-- lease, so the next request of the partition may be sent immediately.
 local function end_stint(partition, id, age)
   if redis.call('HGET', key.unsent, partition) ~= id then return end
   set_earliest(partition, age and now_ms() - age + limits_of(partition) or now_ms())
   redis.call('HDEL', key.unsent, partition)
 end
--- A lease has ended, for any reason: it no longer counts, and if it was not sent, it counts as sent now.
+-- Processes the end of a lease, for any reason: the lease no longer counts. If it was not sent, it counts as sent now.
 local function lease_ended(partition, id)
   if not state.limited then return end
   count_busy(partition, -1)
@@ -73,7 +74,7 @@ local function forget_past(set)
 end
 -- budgets: how many requests of a partition may be done in a run, or on a day (UTC). Further requests wait.
 --   spent     HASH  partition -> "<run or day> <requests that were sent, and are done or failed>"
--- A partition has spent its budget on requests that are done or failed, in this run or on this day.
+-- A partition spends its budget on requests that are done or failed in this run, or on this day. Leases only use it.
 local spent_change -- by partition; written once, by save_partitions()
 each_call(function() spent_change = {} end)
 local function period() return state.budget_period == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
@@ -81,7 +82,7 @@ local function spent_by(partition)
   local of, count = string.match(redis.call('HGET', key.spent, partition) or '', '^(%d+) (%d+)$')
   return (tonumber(of) == period() and tonumber(count) or 0) + (spent_change[partition] or 0)
 end
--- Counts a request that is done or failed; *never_sent*: no site got it.
+-- Counts a request that is done or failed; *never_sent*: no site got the request.
 local function count_spent(partition, never_sent)
   if never_sent then
     state.never_sent = state.never_sent + 1
@@ -117,7 +118,7 @@ local function save_partitions()
     local day = string.format('%d', period())
     local was = redis.call('HGET', key.meta, 'spent_on')
     if was ~= day then redis.call('HSET', key.meta, 'spent_on', day) end
-    if was and was ~= day then redis.call('UNLINK', key.spent) end -- all of it is from earlier days
+    if was and was ~= day then redis.call('UNLINK', key.spent) end -- all its counts are from earlier days
   end
   for partition in pairs(spent_change) do
     redis.call('HSET', key.spent, partition, string.format('%d %d', period(), spent_by(partition)))

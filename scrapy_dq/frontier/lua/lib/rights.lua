@@ -19,7 +19,7 @@ local function refused_commands(kind)
     end
     return true
   end
-  -- The key does not exist: commands that write fail with another error, or change nothing.
+  -- The scratch key does not exist, so commands that write fail with another error, or change nothing.
   try('TIME')
   for _, command in ipairs({ 'EXISTS', 'HGETALL', 'HKEYS', 'HLEN', 'HVALS', 'LLEN', 'LPOP', 'SCARD', 'SMEMBERS',
     'SRANDMEMBER', 'TYPE', 'ZCARD' }) do try(command, scratch) end

@@ -1,7 +1,7 @@
--- samples: the history of a crawl as curves: `samples`, about one every 10 s, and `minutes`, every sixth of them. As
+-- samples: the history of a crawl as curves: `samples`, about one every 10 s, and `minutes`, every sixth sample. As
 -- with the journal, nothing depends on them, and no script fails if they cannot be written.
--- Each element: a byte 1, and 16 numbers. A byte has 7 bits of a number, the lowest first; all bytes of a number but
--- the last have 128 added (msgpack would take a third more). The numbers: run, second (since 1970, Redis's clock),
+-- Each element: a byte 1, and 16 numbers. A byte has 7 bits of a number, the lowest first; 128 is added to all bytes of
+-- a number except the last (msgpack would take a third more). The numbers: run, second (since 1970, Redis's clock),
 -- hundredths, done, failed, dead, waiting, delayed, in_flight, workers, seen, memory (KiB of this Redis; 0: unknown),
 -- and the sums of all workers since the run began: exchanges, their ms, errors, ms without Redis.
 -- `meta.sampled`: the time of the last sample (ms), the number of samples, these sums, the last noted outage (ms).
@@ -34,8 +34,8 @@ local function add_sample(name, packed)
   redis.pcall('RPUSH', key[name], packed)
   redis.pcall('LTRIM', key[name], -MOST[name], -1)
 end
--- Takes a sample if the last one is old enough, and changes *found* (as `sampled` returns it). *last*: takes it in any
--- case, because the last worker leaves and the curves end.
+-- Takes a sample if the last one is old enough, and changes *found* (as `sampled` returns it). *last*: always takes a
+-- sample, because the last worker leaves and the curves end.
 local function sample(found, last)
   local at = wall_ms()
   local age = at - found[1] -- below 0: Redis's clock was set back

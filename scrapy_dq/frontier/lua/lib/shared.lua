@@ -1,5 +1,6 @@
 -- shared: whether workers with a start() on several hosts share this run. Programs, commands and rejoining workers do
--- not count as further workers. `meta.shared` holds two such workers, one per line: id, and its heartbeat at that time.
+-- not count as further workers. `meta.shared` holds two such workers, one per line: the id of the worker, and its
+-- heartbeat at the time of writing.
 -- @include state
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function stored_shards() return redis.call('HGET', key.meta, 'shards') or '1' end
@@ -20,8 +21,8 @@ local function note_shared()
     end
   end
 end
--- A worker was declared dead. If its heartbeat has not changed since it was noted, the worker was dead before the other
--- one joined. A supervisor may have started the other one to replace it.
+-- A worker was declared dead. If its heartbeat is the same as in `meta.shared`, the worker was dead before the other
+-- worker joined. A supervisor may have started the other worker to replace it, so the run no longer counts as shared.
 local function unshare(id)
   local pair = '\n' .. stored_field('shared') .. '\n'
   if not string.find(pair, '\n' .. with_beat(id) .. '\n', 1, true) then return end

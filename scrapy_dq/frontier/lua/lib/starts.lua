@@ -1,8 +1,8 @@
 -- starts: which start() methods of this run are complete, and which were interrupted before all their requests were
--- stored. A run cannot finish while one is interrupted and no equal one is complete. `meta.starts` maps each name to
--- 'done' or { event (state.lua), worker_id, again (it has to run again), others (also in other workers) }.
--- A name contains the spider's arguments. A '*' in front: workers do not share it (DQ_SEED_ONCE = False). An empty
--- name: no start() (a program, a command). '?': a worker whose record is gone.
+-- stored. A run cannot finish while a start() is interrupted and no equal start() is complete. `meta.starts` maps each
+-- name to 'done' or { event (state.lua), worker_id, again (it has to run again), others (also in other workers) }.
+-- A name contains the spider's arguments. A '*' in front: start() methods with this name are not equal, for example
+-- with DQ_SEED_ONCE = False. An empty name: no start() (a program, a command). '?': a worker whose record is gone.
 -- @include state
 local UNKNOWN, AGAIN = '?', '4' -- a seeding level: the stored start requests are gone, so start() has to run again
 local function stored_starts()
@@ -14,8 +14,8 @@ local function save_starts(starts)
   redis.call('HSET', key.meta, 'starts', cmsgpack.pack(starts))
 end
 local function is_own(name) return string.sub(name, 1, 1) == '*' end
--- If a worker's seeding level falls, all requests of its start() are stored. This completes any interrupted start() of
--- the same name.
+-- If a worker lowers its seeding level, all requests of its start() are stored. This completes any interrupted start()
+-- of the same name.
 local function start_done(worker_id, level, was_level)
   if level == was_level or (level ~= '0' and level ~= '3') then return end
   local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'joined')
@@ -25,7 +25,7 @@ local function start_done(worker_id, level, was_level)
   local was, unknown = starts[name], starts[UNKNOWN]
   if type(unknown) == 'table' and joined > unknown[1] then starts[UNKNOWN] = nil
   elseif was == 'done' then return end
-  -- A start() that is not shared, or has to run again, is completed only by one that has started later.
+  -- If an interrupted start() is not shared, or has to run again, only a start() that began later completes it.
   local later = type(was) == 'table' and (is_own(name) or was[3])
   if not later or joined > was[1] then starts[name] = 'done' end
   save_starts(starts)
@@ -38,7 +38,7 @@ local function note_broken(name, worker_id, again)
   save_starts(starts)
   return name
 end
--- A worker is dead, or leaves. Returns the name of its start() if it is incomplete now, else ''.
+-- Records that a worker is dead, or leaves. Returns the name of its start() if this is incomplete now, else ''.
 local function start_broken(worker_id)
   local worker = fields_of(worker_id, 'starts', 'seeding')
   local name, seeding = worker[1] or '', worker[2]

@@ -1,6 +1,6 @@
 -- state: counts, phase and clock of the run; read once, and written once by save_state().
 -- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
--- removes one. A run is *finished* when the keys are empty and the counts agree (finish.lua).
+-- removes a member. A run is *finished* when the keys are empty and the counts agree (finish.lua).
 -- @include keys
 local state, now
 local there -- the size of each key when this script started (key_sizes.lua); nil: not read
@@ -11,7 +11,7 @@ local function is_there(name) return not there or (there[name] or 0) > 0 end
 local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
 local count_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit applies to it
--- A field of a hash costs as much as a call: all values that change with every exchange are in one field.
+-- A field of a hash costs as much as a call, so all values that change with every exchange are in one field.
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
@@ -34,7 +34,7 @@ local function load_state()
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
     told = s[7], -- the counters of commands.lua; false: none yet
-    order = s[13] or 'fifo', -- 'fifo': a program has begun the crawl, and no worker that knows its order has joined
+    order = s[13] or 'fifo', -- a program has begun a crawl without an order, and no worker with an order has joined
     hold = s[8] or '', -- paused, draining, or empty; entries are leased only if it is empty
   }
 end
@@ -47,7 +47,7 @@ local function save_state()
   if state.phase == state.stored_phase then return redis.call('HSET', key.meta, 'counts', counts) end
   redis.call('HSET', key.meta, 'counts', counts, 'phase', state.phase)
 end
-local function open_run() -- at once, before anything is stored in it
+local function open_run() -- writes the phase before anything is stored in the run
   if state.stored_phase == 'finished' then
     redis.call('HSET', key.meta, 'phase', 'open')
     redis.call('HDEL', key.meta, 'seen_for') -- the kept seen set is in use again
@@ -59,8 +59,8 @@ local function save_limiting()
   local limiting = state.delay_ms .. ' ' .. state.concurrency .. ' ' .. state.budget .. ' ' .. state.budget_period
   redis.call('HSET', key.meta, 'limiting', (string.gsub(limiting, ' 0 1$', ''))) -- as earlier versions write it
 end
--- Every call carries (epoch, run): a worker that was frozen while its run ended must change nothing. If it is still a
--- member, its run has a new number since (rejoin.lua).
+-- Every call carries (epoch, run), because a worker that was frozen while its run ended must change nothing. If that
+-- worker is still a member, a rejoin of another worker has given their run a new number (rejoin.lua).
 local function is_member(id) return redis.call('SISMEMBER', key.members, id) == 1 end
 local function stale(epoch, run, member)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
@@ -79,8 +79,9 @@ local function wall_ms() return math.floor(wall_us() / 1000) end
 local function next_event() -- a later event has a larger number, even if Redis's clock was set back
   return redis.call('HINCRBY', key.meta, 'events', 1)
 end
--- The crawl's own clock follows Redis's clock. If Redis's clock is set back (corrected, or after a failover), this one
--- continues from its last time. Otherwise every waiting partition would wait longer by the size of the step.
+-- The crawl's own clock follows Redis's clock. If Redis's clock is set back (corrected, or after a failover), the
+-- crawl's clock continues from its last time. Otherwise every waiting partition would wait longer by the size of the
+-- step.
 local function now_ms()
   if not now then
     local wall = wall_ms()

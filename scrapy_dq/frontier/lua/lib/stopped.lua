@@ -1,11 +1,11 @@
--- stopped: runs after an error in a script that changes counts: a bug of ours, foreign data, or a command that this
--- user may no longer call. Scripts have no roll-back: all writes stay. So each move stores an entry in its next place
--- before it removes it from the last one, and this file stores the counts and the mark `meta.torn`. While the mark is
--- there, each exchange asks for an audit, and the run cannot finish (audit.lua).
+-- stopped: runs after an error in a script that changes counts. The cause is a bug of ours, foreign data, or a command
+-- that this user may no longer call. Scripts have no roll-back: all writes stay. So each move stores an entry in its
+-- next place before it removes the entry from the last one, and this file stores the counts and the mark `meta.torn`.
+-- While the mark exists, each exchange asks for an audit, and the run cannot finish (audit.lua).
 -- @include kinds politeness
 stopped = function(reply)
   local was = there and there.seen and redis.pcall('HMGET', key.meta, 'epoch', 'run') -- nothing is written before that
-  -- Otherwise there is no crawl, or its next run was about to begin. It is stored last, and a repeat begins it again.
+  -- Otherwise there is no crawl, or its next run was about to begin. A run is stored last, so a repeat begins it again.
   if was and state.epoch and was[1] == state.epoch and tonumber(was[2]) == state.run then
     if adding and adding_to == 1 then pcall(remove_seen, adding)
     elseif adding then redis.pcall('SREM', adding_to == 2 and key.seeds or key.admitted, adding) end

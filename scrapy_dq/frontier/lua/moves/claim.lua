@@ -1,15 +1,16 @@
 -- claim: takes start payloads from start keys into flight. A start key may be a stream.
 -- @include grants
--- streams: reads start payloads from a stream by a consumer group. A message is pending in the stream until
--- messages.lua acknowledges it. If another consumer of the group dies, or the crawl forgets the message (it is cleared,
--- or its Redis is rolled back), a worker reads the message again.
+-- streams: reads start payloads from a stream through a consumer group. A message is pending in the stream until
+-- messages.lua acknowledges it. A worker reads a message again if another consumer of the group has died, or if the
+-- crawl has forgotten the message, because the crawl was cleared or its Redis was rolled back.
 local read_stream
 do
-  -- A message that was idle for IDLE_MS may be taken from its consumer. One exchange looks at LOOKS pending messages at
-  -- most. When it has looked at all, the next look begins PAUSE_MS later.
+  -- A message that was idle for IDLE_MS may be taken from its consumer. One exchange looks at up to LOOKS pending
+  -- messages of a stream. After the last pending message, the next look begins PAUSE_MS later.
   local IDLE_MS, PAUSE_MS, LOOKS = 60000, 10000, 8
-  -- Returns the data of a message for the spider: the value of its only field, or all fields as a JSON object. `meta`
-  -- is JSON already and stays as it is: decoded and encoded, its numbers would have 14 digits, and [] would become {}.
+  -- Returns the data of a message for the spider: the value of its only field, or all fields as a JSON object. The
+  -- field `meta` contains JSON, and is inserted unchanged: if Lua decoded and encoded it, its numbers would keep only
+  -- 14 digits, and [] would become {}.
   local function data_of(fields)
     if #fields == 2 then return fields[2] end
     local all, head = {}, '{'
@@ -19,9 +20,9 @@ do
     end
     return head .. string.sub(cjson.encode(all), 2)
   end
-  -- Returns pending messages that were idle. Messages in progress are among them, because they stay pending until their
-  -- work is done; payloads_of() skips these. `meta` has the time of the last look, and the id at which the next look
-  -- begins (none: at the first message).
+  -- Returns pending messages that were idle. These include messages in progress, which stay pending until their work is
+  -- done; payloads_of() skips them. `meta` stores the time of the last look, and the id at which the next look begins
+  -- (empty: at the first message).
   local function idle_messages(name)
     local note, now = 'stream ' .. name, wall_ms()
     local looked, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
@@ -44,8 +45,8 @@ do
     end
     return payloads
   end
-  -- Returns payloads, each marked with its message: of some abandoned messages, or of the next message; or an error.
-  -- *looks*: whether to look for abandoned messages, once per exchange.
+  -- Returns the payloads of some abandoned messages, or else of the next message, each marked with its message; or an
+  -- error. *looks*: whether to look for abandoned messages, as each exchange does once for each stream.
   read_stream = function(name, mark, looks)
     local abandoned = looks and payloads_of(idle_messages(name), name, mark) or {}
     if abandoned[1] then return abandoned end
@@ -64,7 +65,7 @@ do
 end
 -- claim: start payloads (start_keys in order) -> in-flight; finished -> open again. Each payload becomes an entry. If
 -- the entry is released or reclaimed, it waits in a separate partition. Its worker makes requests from the payload,
--- puts them, and then acks the entry. A message stays pending in its stream.
+-- puts them, and then acks the entry. A message stays pending in its stream until all its entries are done.
 -- ARGS     want, kind (list: from its head; set; zset: highest score first; stream: oldest first), mark (first bytes of
 --          the entry's payload), id_stem (8 random bytes)
 -- RETURNS  nothing; adds to grants, like a lease
@@ -81,7 +82,7 @@ local function taken(name, kind, mark, is_first)
   if kind == 'stream' then reply = read_stream(name, mark, is_first)
   else reply = redis.pcall(READ[kind][1], name, unpack(READ[kind], 2)) end
   if type(reply) == 'table' and reply.err then
-    -- The type is read only after an error: most keys have the right type.
+    -- The type is read only after an error, because most keys have the right type.
     local actual = redis.call('TYPE', name).ok
     if actual == kind then error(reply.err, 0) end
     wrong_key = { name, actual, kind }
@@ -101,12 +102,12 @@ local function claim(want, kind, mark, id_stem)
       payloads = claimed < want and grants.bytes < grants.max_bytes and taken(name, kind, mark, not payloads) or {}
       for _, payload in ipairs(payloads) do
         state.sequence = state.sequence + 1
-        -- The id contains the sequence, because the repeat of an exchange that was stopped midway has the same stem. It
-        -- depends on the payload, because after a roll-back a late copy may claim another payload while its worker is
-        -- busy with the first.
+        -- The id contains the sequence, because the repeat of an exchange that was stopped midway has the same stem.
+        -- The id depends on the payload, because after a roll-back a late copy of an exchange may claim another payload
+        -- while the worker is busy with the first payload.
         local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
         local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
-        open_run() -- a put that was a duplicate has not opened a finished run
+        open_run() -- if the puts of this exchange are duplicates, they have not opened a finished run
         add_grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
         write_grants(true)
         claimed, state.claimed = claimed + 1, 1

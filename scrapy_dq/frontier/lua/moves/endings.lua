@@ -1,9 +1,9 @@
 -- endings: the fields of all moves of an exchange; the moves that end a lease, and settle(), which applies them.
 -- @include declined messages
--- The moves of an exchange, as frontier/model.py and wire.py write them. Only this file knows the field positions:
+-- The moves of an exchange, as frontier/moves.py and wire.py write them. Only this file knows the field positions:
 --   put      0, id, admission, token, priority, start, payload, partition [, wait_ms, not_before_ms, reason, known_as
 --            [, most]]
---   ack      1, id, never_sent (no site got its request, which counts against no budget)
+--   ack      1, id, never_sent (true: no site got the request, so that it counts against no budget)
 --   release  2, id
 --   bury     3, id, reason
 --   fail     4, id, reason, label, never_sent
@@ -11,13 +11,14 @@
 --   again    6, id, next_id, payload, priority, start, wait_ms, never_sent
 --   decline  7, id, reason, fingerprint
 local KIND = { PUT = 0, ACK = 1, RELEASE = 2, BURY = 3, FAIL = 4, DEFER = 5, AGAIN = 6, DECLINE = 7 }
--- Returns the fields of a put as the arguments of put(). To make a table of them would take a tenth of an exchange.
+-- Returns the fields of a put as the arguments of put(). A table of them would take a tenth of the time of an exchange.
 local function fields_of_put(move)
   return move[2], move[3], move[4], order_rank(move[5], move[6]), unpack(move, 7, 13)
 end
 -- Returns the puts; their positions in the exchange (from 0); and the moves that end leases, in order, as tables with
--- kind, id and fields. Acks, acks never sent, and defers are collected: one table each, with ids, until a move of
--- another kind follows. So an ack may change places with the defer of the same lease, with the same result.
+-- kind, id and fields. One table collects the ids of acks, one the ids of acks whose requests were never sent, and one
+-- the ids of defers, until a move of another kind follows. So an ack and a defer of the same lease may change places;
+-- the result is the same.
 local function read_moves(packed)
   local puts, positions, endings, many, n = {}, {}, {}, {}, 0
   for i, move in ipairs(cmsgpack.unpack(packed)) do
@@ -54,8 +55,8 @@ local function end_work(worker_id, id, lease, counted, never_sent)
   declined.forget({ id })
   count_message(lease.payload, -1)
 end
--- release: in-flight -> its exact place in the backlog, no attempt charged. If a worker has declined the entry, it goes
--- to `declined`, so that this worker does not get it again.
+-- release: in-flight -> its exact place in the backlog; no attempt is charged. An entry that some worker has declined
+-- goes to `declined` instead, so that the same worker does not get it again.
 -- ARGS     worker_id, id, lease (as read_lease() returns it)
 -- RETURNS  nothing
 -- COST     O(log returned)
@@ -65,7 +66,7 @@ local function release(worker_id, id, lease)
   else come_back(lease.quarantined and 'quarantine' or 'returned', id, lease) end
   end_lease(worker_id, id, lease)
 end
--- decline: in-flight -> declined. This worker's code cannot serve the entry; the other workers are offered it.
+-- decline: in-flight -> declined. This worker's code cannot serve the entry, so Redis offers it to the other workers.
 -- ARGS     worker_id, id, lease, reason, fingerprint (of the request; empty: none)
 -- RETURNS  nothing
 -- COST     O(log declined + workers that have declined it)
@@ -75,8 +76,8 @@ local function decline(worker_id, id, lease, reason, fingerprint)
   declined.wait(id, lease)
   end_lease(worker_id, id, lease)
 end
--- ack: in-flight -> gone. Only the worker that holds the lease may ack; ids that it does not hold (reclaimed, or acked
--- before) are ignored.
+-- ack: in-flight -> gone. Only the worker that holds the lease may ack. Ids of leases that it does not hold, because
+-- they were reclaimed or acked before, are ignored.
 -- ARGS     worker_id, ids, never_sent (see above)
 -- RETURNS  nothing
 -- COST     O(ids)
@@ -85,11 +86,11 @@ local function ack(worker_id, ids, never_sent)
   if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') or is_there('decliners') then
     for _, id in ipairs(ids) do
       local lease = read_lease(worker_id, id)
-      -- A claimed start payload is not counted: the requests made from it are.
+      -- A claimed start payload is not counted, because the requests made from it are counted.
       if lease then end_work(worker_id, id, lease, lease.partition ~= CLAIMED and 'done', never_sent) end
     end
   else
-    -- No count depends on the records, so they are not read.
+    -- The records are not read, because no count depends on them.
     local acked = redis.call('HDEL', in_flight_key(worker_id), unpack(ids))
     state.in_flight, state.done = state.in_flight - acked, state.done + acked
     if never_sent then state.never_sent = state.never_sent + acked end
@@ -120,8 +121,8 @@ local function fail(worker_id, id, lease, ending, keep)
   end_work(worker_id, id, lease, 'failed', ending.never_sent)
   redis.call('LTRIM', key.failed, 0, keep - 1)
 end
--- again: in-flight -> delayed, under the next id: the work is done, and the page waits for its next visit. One step
--- does both: after any kill or roll-back, the crawl has exactly one entry of the page.
+-- again: in-flight -> delayed, under the next id. The work is done, and the page waits for its next visit. One step
+-- ends the lease and stores the visit, so that after any kill or roll-back the crawl has exactly one entry of the page.
 -- ARGS     worker_id, id, lease, ending (as read_moves() returns it: next_id, payload, rank, wait_ms, never_sent)
 -- RETURNS  nothing
 -- COST     O(log delayed)
@@ -133,16 +134,17 @@ local function again(worker_id, id, lease, ending)
   end_work(worker_id, id, lease, 'done', ending.never_sent)
   state.sequence = state.sequence + 1 -- like every new entry: see Census.version
 end
--- defer: in-flight -> in-flight, done: the end of the lease waits for its puts in other shards (deferred_ends.py). The
--- lease counts against no limit except the budget. If its worker dies, the entry is not a suspect.
+-- defer: in-flight -> in-flight, with its work done. The end of the lease waits until its puts in other shards are
+-- retired (deferred_ends.py). The lease counts only against budgets and max_pages. If its worker dies, the entry does
+-- not become a suspect.
 -- ARGS     worker_id, ids (at most 1,000)
 -- RETURNS  nothing
 -- COST     O(ids)
--- CRASH    before: the entries stay in flight as they are; after: they are reclaimed, and no attempt is charged
+-- CRASH    before: the entries stay in flight unchanged; after: they are reclaimed, and no attempt is charged
 local function defer(worker_id, ids)
   local changed = {}
   for i, record in ipairs(redis.call('HMGET', in_flight_key(worker_id), unpack(ids))) do
-    -- Otherwise the lease was reclaimed, or was deferred before.
+    -- Without a record, the lease was reclaimed; with DEFERRED, it was deferred before.
     if record and string.sub(record, 10, 10) ~= DEFERRED then
       local flags = string.byte(record, 9)
       if flags >= 128 or holds_suspect == ids[i] then
@@ -160,7 +162,7 @@ local function defer(worker_id, ids)
   end
   if changed[1] then redis.call('HSET', in_flight_key(worker_id), unpack(changed)) end
 end
--- settle: apply the moves of an exchange that end leases, in order. If two moves end one lease, the first counts.
+-- settle: applies the moves of an exchange that end leases, in order. If two moves end one lease, the first counts.
 -- ARGS     worker_id, endings (as read_moves() returns them), keep_failed
 -- RETURNS  nothing
 -- COST     O(moves)

@@ -1,11 +1,6 @@
 -- finish: ends a run when nothing is left, and buries the entries that no worker can serve.
 -- @include declined messages starts damage journal
--- abandon: declined -> dead letter, when only declined entries wait and every present worker has declined them.
--- ARGS     workers that are members
--- RETURNS  true if no declined entry is left | false: a worker may still serve some, or one call cannot bury all
--- COST     O(500 * log declined + workers)
--- CRASH    before: the next exchange of any worker does it; after: nothing to do
--- Whether nothing is declined, or there are workers with a spider and each was offered every declined entry.
+-- Whether no entry is declined, or there are workers with a spider and each of them was offered every declined entry.
 local function all_have_declined(members)
   local last = is_there('declined') and redis.call('ZREVRANGE', key.declined, 0, 0, 'WITHSCORES')[2]
   local asked = not last
@@ -16,6 +11,11 @@ local function all_have_declined(members)
   end
   return asked and true or false
 end
+-- abandon: declined -> dead letter, when only declined entries wait and every present worker has declined them.
+-- ARGS     members (ids of the registered workers)
+-- RETURNS  true if no declined entry is left | false: a worker may still serve some, or one call cannot bury all
+-- COST     O(500 * log declined + workers)
+-- CRASH    before: the next exchange of any worker buries them; after: nothing to do
 local function abandon(members)
   if not all_have_declined(members) then return false end
   for _, waiting in ipairs(redis.call('ZRANGE', key.declined, 0, 499)) do
@@ -34,17 +34,18 @@ local function abandon(members)
   return redis.call('EXISTS', key.declined) == 0
 end
 -- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is incomplete. The keys stay.
--- ARGS     finish_at (in a crawl of several shards: the version of home with which the run may finish, or -1; -2: this
---          is not home, and only home finishes a run; nil: there is one shard), elsewhere (other shards are not empty)
--- RETURNS  workers that are seeding (level 1) and incomplete start() methods (starts.lua), or 0 for both while anything
---          but delayed entries waits; only_over_budget (1: all waiting entries, if any, are over the budgets of the
---          run, nothing is in flight or delayed, no worker can add anything, and the crawl is not on hold)
--- COST     O(1) while something waits that is not over its budget, otherwise O(workers)
--- CRASH    before: the next exchange of any worker does it; after: each worker learns it from its next exchange
+-- ARGS     finish_at (nil: there is one shard, and the run may finish; -1: it may not; -2: it may not, because this is
+--          not home; otherwise it may if home's version is this number), elsewhere (other shards are not empty)
+-- RETURNS  how many workers are seeding (level 1; 0 while the backlog has entries), how many start() methods are
+--          incomplete (starts.lua; 0 while anything else keeps the run open), only_over_budget (1: all waiting entries,
+--          if any, are over the budgets of the run or declined by all workers, nothing is in flight or delayed, no
+--          worker can add anything, and the crawl is not on hold)
+-- COST     O(1) while the backlog has entries that are not over their budgets, otherwise O(workers)
+-- CRASH    before: the next exchange of any worker finishes the run; after: the next exchange of each worker reports it
 local function finish_if_done(finish_at, elsewhere)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
   local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
-  -- Whether all waiting entries are over budgets of the run. Daily budgets do not count: tomorrow they are new.
+  -- Whether all waiting entries are over budgets of the run. Daily budgets do not count, because each day renews them.
   local over = waits and waiting > 0 and state.in_flight == 0 and state.budget_period == 1 and state.damage == ''
     and redis.call('EXISTS', key.rotation, key.suspects, key.resting) == 0 and saturated_by_budgets()
   if waits and waiting > 0 and not over then return 0, 0, 0 end
@@ -60,14 +61,14 @@ local function finish_if_done(finish_at, elsewhere)
   local quiet = not (adding or held or delayed) and state.hold == '' and all_have_declined(members) and 1 or 0
   if over then return 0, 0, quiet end
   if waits then
-    -- The keys have entries, and the count is 0: no worker would lease them, and the run would never end.
+    -- The keys have entries although the count is 0. No worker would lease these entries, and the run would never end.
     if not held then damaged('entries') end
     return 0, 0, 0
   end
-  -- Entries are missing that no worker has settled. Finishing would hide it, and a listening worker would wait forever.
+  -- Counted entries are missing. To finish the run would hide the loss, and a listening worker would wait forever.
   if not held and (waiting > 0 or state.in_flight > 0) then damaged('entries') end
   if is_there('declined') and redis.call('EXISTS', key.declined) == 1 then
-    -- Also while a worker listens, or after its start() has failed: it would wait for nothing but these entries.
+    -- Bury them also while a worker listens, or after its start() has failed: it would wait only for these entries.
     local quiet_here = seeding == 0 and not (held or delayed or elsewhere) and state.hold == ''
     if not (quiet_here and abandon(members)) then return seeding, 0, quiet end
   end
@@ -82,8 +83,8 @@ local function finish_if_done(finish_at, elsewhere)
   end
   return seeding, incomplete, quiet
 end
--- In a crawl of several shards, home is opened by a put, or by a seeding level that is raised for puts in other shards.
--- The other shards are open while home is: they are finished only in order to be cleared.
+-- In a crawl of several shards, a put opens home, and so does a seeding level that a worker raises for puts in other
+-- shards. Any exchange opens another shard: leave.lua marks such a shard as finished only to clear it.
 local ELSEWHERE = -2
 local function raises(finish_at, seeding)
   return finish_at == ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'
@@ -91,7 +92,7 @@ end
 local function raise_level(finish_at, seeding, was)
   if not raises(finish_at, seeding) then return end
   open_run()
-  if was ~= seeding then state.sequence = state.sequence + 1 end -- no worker may finish the run with an older answer
+  if was ~= seeding then state.sequence = state.sequence + 1 end -- an older answer must not allow to finish the run
 end
 -- Stores the seq of an exchange that found the run finished, so that a late copy does not count as the next exchange.
 local function remember_nothing(worker_id, seq)

@@ -1,4 +1,4 @@
--- lease: waiting entries -> in-flight: from the backlog in turn, and entries that other workers have declined.
+-- lease: waiting entries -> in-flight, from the backlog and from the entries that other workers have declined.
 -- @include damage grants partition declined
 -- in turn: returns the partitions that are served next, in this order. Partitions without a lease in this worker come
 -- before the others.
@@ -23,13 +23,14 @@ local function in_turn(count, here)
   for _, other in ipairs(others) do free[#free + 1] = other[1] end
   return free
 end
--- serve: the first entries of one partition -> in-flight; its lists are merged with `returned` and `quarantine`.
+-- serve: the first entries of one partition -> in-flight. The entries of its lists, `returned` and `quarantine` are
+-- merged by their places.
 local serve -- its helpers are hidden: a script may have 200 locals
 do
   -- Returns the *count* elements that are served after the first *skipped* ones, in the order of the list.
   local function read_list(list, newest, skipped, count, length)
     if not newest then return redis.call('LRANGE', list, skipped, skipped + count - 1) end
-    -- For an LRANGE at the end of a list, Redis 6.2 walks there from the head: this takes milliseconds in a long list.
+    -- For an LRANGE at the end of a list, Redis 6.2 walks through the list from its head, which may take milliseconds.
     if length <= 10000 or redis.REDIS_VERSION_NUM then
       return redis.call('LRANGE', list, -skipped - count, -skipped - 1)
     end
@@ -66,7 +67,7 @@ do
       local band = redis.call('HGET', key.bands, partition)
       local rank = band and unpack_rank(band)
       local back = is_there('returned') and first_of(key.returned, partition)
-      -- A worker leases one suspect at a time: if the worker dies, no other entry is charged an attempt.
+      -- A worker leases one suspect at a time, so that its death charges an attempt to one entry only.
       local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
       local place
       if rank and (back or suspect) then
@@ -103,19 +104,19 @@ do
     return got, more
   end
 end
--- lease: backlog -> in-flight. A few entries of each partition, the least recently served partition first; partitions
--- without a lease in this worker come before the others. With a delay, each lease has a time for sending.
+-- lease: backlog -> in-flight. It takes a few entries of each partition, the least recently served partition first.
+-- Partitions without a lease in this worker come before the others. With a delay, each lease has a time for sending.
 -- ARGS     want, ahead (ms), most (of one partition that is not in here), here (partition -> [held, room] in this
 --          worker)
 -- RETURNS  nothing; adds to grants a record and a time of each lease (no time: no delay, and no report of its sending)
 -- COST     O(want * log partitions); O(500 * log partitions) more if lists are gone
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
-local served -- turn, partition, ... of the partitions that stay in the rotation; written after each round
+local served -- turn, partition, ... of the partitions that stay in the rotation; each round writes them at its end
 local fruitless
 each_call(function() served, fruitless = {}, 0 end)
 -- `fruitless`: how many partitions in the rotation had nothing to lease, because their lists were evicted or deleted,
--- or because they are saturated. Other partitions are tried instead, up to LOOKS: otherwise an exchange could meet only
--- fruitless ones and lease nothing.
+-- or because they are saturated. The script tries up to LOOKS other partitions instead: otherwise an exchange could
+-- meet only fruitless partitions and lease nothing.
 local LOOKS = 500
 local function serve_politely(partition, count, ahead)
   if not polite and not state.limited then
@@ -139,7 +140,7 @@ local function serve_politely(partition, count, ahead)
   if start > now_ms() + ahead then count = 0 end
   if concurrency > 0 then count = math.min(count, concurrency - busy_of(partition)) end
   if budget > 0 then count = math.min(count, budget - used_by(partition)) end
-  -- A stint: as many leases as may be sent during one round trip.
+  -- With a delay, the worker gets a stint: as many leases as it may send within *ahead* ms.
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
   local from = #grants.ids
   local got = serve(partition, count)
@@ -151,10 +152,10 @@ local function serve_politely(partition, count, ahead)
       set_earliest(partition, start + got * delay)
     end
   end
-  classify(partition, ahead, true) -- also if it had no entry to lease: its turn is over
+  classify(partition, ahead, true) -- the partition's turn is over, even if it had no entry to lease
   return got
 end
--- Returns how many are still wanted.
+-- Leases from the partitions in *waiting*, and returns how many leases are still wanted.
 local function lease_from(waiting, want, room, ahead)
   local gained = 1
   while gained > 0 and want > 0 and grants.bytes < grants.max_bytes do
@@ -184,7 +185,7 @@ local function lease(want, ahead, most, here)
     looked = looked + fruitless
   until want <= 0 or fruitless == 0 or looked >= LOOKS or grants.bytes >= grants.max_bytes
 end
--- offer: declined -> in-flight. Each worker is offered each entry that other workers have declined, once.
+-- offer: declined -> in-flight. Each declined entry is offered once to each worker that has not declined it.
 -- ARGS     worker_id, want, ahead, most, here (as in lease)
 -- RETURNS  how many were granted; adds them to grants, as lease does
 -- COST     O(want * log declined); O(500) more for entries that this worker itself has declined
@@ -200,14 +201,15 @@ local function offer(worker_id, want, ahead, most, here)
     local partition, member = split(waiting[i], 1)
     local id, suspect = string.sub(member, 17, 28), string.byte(member, 29) >= 128
     if is_spent(partition) then
-      -- The entry waits with the others of its partition: no worker gets any of them in this run, or on this day.
+      -- The partition's budget is spent. The entry waits with the partition's other entries for the next run or day.
       come_back(suspect and 'quarantine' or 'returned', id, { partition = partition,
         place = string.sub(member, 1, 16), attempts = string.byte(member, 29) % 128, payload = string.sub(member, 30) })
       redis.call('ZREM', key.declined, waiting[i])
       state.waiting = state.waiting - 1
       classify(partition, ahead)
     elseif not declined.by(worker_id, id) then
-      -- Like lease(), but without a turn in the rotation. An entry that cannot be leased now stays the next one.
+      -- Like lease(), but without a turn in the rotation. If this entry cannot be leased now, the next exchange begins
+      -- with it.
       local start, room = math.max(now_ms(), earliest_of(partition)), here[partition] and here[partition][2] or most
       if start > now_ms() + ahead or room <= (granted_here[partition] or 0) or is_saturated(partition)
         or suspect and holds_suspect or got >= want or grants.bytes >= grants.max_bytes then break end

@@ -1,21 +1,22 @@
 -- notes: applies the reports that a worker sends beside the moves of an exchange.
 -- @include politeness journal
--- sent: the last lease of a stint was sent; the partition's delay starts at that time.
--- ARGS     worker_id, partition, id, age (ms since it was sent, by the worker's clock; false: it will never be sent)
+-- sent: the request of a lease was sent. If the lease is the last one of a stint (politeness.lua), the partition's
+-- delay starts at the time of sending, and workers may lease from the partition again.
+-- ARGS     worker_id, partition, id, age (ms since the sending, by the worker's clock; false: it will never be sent)
 -- RETURNS  nothing
 -- COST     O(log partitions)
--- CRASH    before: the partition waits for its lease to be settled or reclaimed; after: nothing to do
+-- CRASH    before: the partition waits until the lease is settled or reclaimed; after: nothing to do
 local function sent(worker_id, partition, id, age)
-  -- Another worker may have reclaimed the lease, and its new worker may not have sent it yet.
+  -- If the lease was reclaimed, another worker may hold it now, and may not have sent its request yet.
   if redis.call('HEXISTS', in_flight_key(worker_id), id) == 0 then return end
   end_stint(partition, id, age)
   touched[partition] = true
 end
--- block: all workers leave a partition alone for a time; a block that ends before the current one changes nothing.
+-- block: all workers leave a partition alone for a time. If the current block ends later, nothing changes.
 -- ARGS     partition, wait_ms
 -- RETURNS  nothing
 -- COST     O(log partitions)
--- CRASH    before: the site will ask for it again; after: nothing to do
+-- CRASH    before: the worker sends the note again, or, if it is dead, the site asks again; after: nothing to do
 local function block(partition, wait_ms)
   local until_ms = now_ms() + wait_ms
   if until_ms <= blocked_until(partition) then return end
@@ -23,14 +24,8 @@ local function block(partition, wait_ms)
   redis.call('ZADD', key.blocked, until_ms, partition)
   touched[partition] = true
 end
--- notes: reports beside the moves of an exchange: a request was sent, a site asks for a pause, or requests are gone for
--- good from a shard, so that the run is not complete.
--- ARGS     worker_id, notes: [1, partition, id, age_ms] sent (age_ms false: never), [2, partition, wait_ms] block,
---          [3, shard, count] gone
--- RETURNS  nothing
--- COST     O(notes * log partitions)
--- CRASH    before: the worker sends them again; after: nothing to do
--- `meta.gone_elsewhere` has "<shard>:<count> " of each reported shard: many workers report the same loss.
+-- gone: home adds the losses of a shard to its own. Many workers report the same losses, so `meta.gone_elsewhere`
+-- stores "<shard>:<count> " for each reported shard, and home adds only the increase.
 local function gone(shard, count)
   local known, others = 0, ''
   for of, was in string.gmatch(redis.call('HGET', key.meta, 'gone_elsewhere') or '', '(%d+):(%d+) ') do
@@ -41,6 +36,13 @@ local function gone(shard, count)
   redis.call('HSET', key.meta, 'gone', state.gone, 'gone_elsewhere', string.format('%s%d:%.0f ', others, shard, count))
   note_event('damaged', '', count - known)
 end
+-- notes: applies the notes of an exchange: a request was sent, a site asks for a pause, or a shard has lost requests,
+-- so that the run is not complete.
+-- ARGS     worker_id, notes: [1, partition, id, age_ms] sent (age_ms false: never), [2, partition, wait_ms] block,
+--          [3, shard, count] gone
+-- RETURNS  nothing
+-- COST     O(notes * log partitions)
+-- CRASH    before: the worker sends the notes again; after: nothing to do
 local function apply_notes(worker_id, notes)
   for _, note in ipairs(notes) do
     if note[1] == 1 then sent(worker_id, note[2], note[3], note[4])

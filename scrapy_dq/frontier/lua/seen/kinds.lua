@@ -19,7 +19,7 @@ each_call(function() adding, adding_to, opened = nil end)
 local function stored_kind()
   local stored = state.epoch and (state.seen_kind or '')
   if stored and stored ~= '' then return stored end
-  local actual = not stored and redis.call('TYPE', key.seen).ok -- without meta, the type tells the kind
+  local actual = not stored and redis.call('TYPE', key.seen).ok -- without meta, the type of the key shows the kind
   return actual == 'zset' and 'expiring' or actual == 'hash' and 'compact' or 'exact'
 end
 local function seen()
@@ -28,7 +28,7 @@ local function seen()
 end
 count_seen = function()
   there.seen = redis.call(SIZE[stored_kind()], key.seen)
-  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- no script has removed the tokens
+  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- the tokens were deleted or evicted, not removed
 end
 seen_count = function()
   if not state.epoch then return 0 end

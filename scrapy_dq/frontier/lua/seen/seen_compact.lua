@@ -1,14 +1,15 @@
--- seen kind compact: part of each fingerprint's SHA-1, in many small SETs; how these buckets grow.
+-- seen kind compact: stores part of each fingerprint's SHA-1 in many small SETs, the buckets; how their number grows.
 -- @include kinds
--- A bucket is a small SET of integers, which Redis packs into 8 bytes each (an intset). It keeps 73.76 bits of a
--- fingerprint's SHA-1: 10 of them select one of 1,024 first buckets and are not stored; the rest is one integer of 64
--- bits: a sign, a digit from 1 to 8, and two groups of nine digits. Here it is always text, because a Lua number has 53
--- bits. A member that Redis would format differently (with a leading zero, or beyond 2^63) would turn the intset into a
--- hash table.
--- Linear hashing: the number of buckets grows by one at a time. A round splits each bucket in turn by the next bit of
--- the last nine digits; in a round, FIRST * rounds <= buckets < 2 * FIRST * rounds.
--- key.seen is the directory of the buckets, a HASH: generation (part of their names), buckets, count. For the
--- interface of a kind see kinds.lua.
+-- A bucket is a small SET of integers, which Redis packs into 8 bytes each (an intset). For each fingerprint, this kind
+-- keeps 73.76 bits of the SHA-1. 10 of these bits select one of 1,024 first buckets and are not stored. The other bits
+-- are stored as an integer of 64 bits: a sign, a digit from 1 to 8, and two groups of nine digits. The script handles
+-- this integer as text, because a Lua number has only 53 bits. A member that Redis would format differently (with a
+-- leading zero, or beyond 2^63) would turn the intset into a hash table.
+-- Linear hashing: the number of buckets grows by one at a time. During a round, each bucket is split once, one bucket
+-- after another, by the next bit of the number in the last nine digits. A round begins with FIRST * rounds buckets, and
+-- ends with twice as many; `rounds` is a power of two.
+-- key.seen is the directory of the buckets, a HASH: generation (part of the buckets' names), buckets (how many), count
+-- (of tokens). For the interface of a kind see kinds.lua.
 function KINDS.compact()
   local FIRST = 1024
   local function rounds_of(buckets)
@@ -54,15 +55,16 @@ function KINDS.compact()
     redis.call('HSET', key.seen, 'generation', generation, 'buckets', buckets, 'count', count)
   end
   local function begin()
-    -- A name that no buckets ever had: the buckets of a lost directory must not count as new ones.
+    -- Buckets of this generation must never have existed: the buckets of a lost directory must not count as new ones.
     generation, count, buckets = string.format('%.0f', wall_us()), 0, FIRST
     rounds = rounds_of(buckets)
-    save() -- at once: buckets without a directory could never be found again
+    save() -- before any bucket, because buckets without a directory could never be found again
   end
   local function split()
     local whole, last = bucket_key(generation, buckets - FIRST * rounds), bucket_key(generation, buckets)
     local moving = to_the_last(redis.call('SMEMBERS', whole), buckets, rounds)
-    -- Add first, then remove: if the script is stopped, each member is where a search looks for it, at worst in both.
+    -- Add first, then remove: if the script is stopped in between, each member is where a search looks for it, perhaps
+    -- in both buckets.
     if moving[1] then redis.call('SADD', last, unpack(moving)) end
     buckets = buckets + 1
     rounds = rounds_of(buckets)
@@ -110,7 +112,7 @@ function KINDS.compact()
       redis.call('HSET', key.discarded, generation, buckets)
       now_there('discarded')
     end
-    generation = nil -- read it again after key.seen is gone
+    generation = nil -- look() reads the directory again, after key.seen is gone
   end
   return kind
 end

@@ -1,5 +1,5 @@
--- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. Fingerprints admitted before
--- seen_since, which is constant during a run, count as new. For the interface of a kind see kinds.lua.
+-- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. Fingerprints that were admitted
+-- before seen_since, which is constant during a run, count as new. For the interface of a kind see kinds.lua.
 -- @include kinds
 function KINDS.expiring()
   local since -- read when needed

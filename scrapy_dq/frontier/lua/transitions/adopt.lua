@@ -1,4 +1,4 @@
--- adopt: another scheduler's fingerprints -> adopted, in its format; or -> seen, if this crawl makes the same ones.
+-- adopt: another scheduler's fingerprints -> adopted, unchanged; or -> seen, if this crawl makes the same fingerprints.
 -- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), scrapys (1: this crawl makes the same
 --          fingerprints), fingerprints (msgpack array; at most 1,000)
 -- RETURNS  OK, how many were new, intact (0: Redis was rolled back and has lost the previous call) | LOST | RESYNC

@@ -1,8 +1,9 @@
--- audit: rebuild the derived keys (bands, rotation, beats, counts) from their sources: lists, sorted sets and
--- in-flight hashes. Entries that are counted but not found were deleted or evicted; they are recorded as gone.
--- ARGS     epoch, run, lists (msgpack array: rank, partition, ... of the keys that were found), worker_ids (the same),
---          last (1: the last part, so compare the counts; 0: more parts follow), repair (0: only report)
--- RETURNS  OK, lists without a band, entries in the lists that still have no band, partitions that were in no set,
+-- audit: rebuilds the derived keys (bands, rotation, beats, counts) from their sources: lists, sorted sets and
+-- in-flight hashes. Entries that are counted but not found were deleted or evicted; the audit records them as gone.
+-- ARGS     epoch, run, lists (msgpack array: rank, partition, ... of the lists that a scan has found), worker_ids
+--          (msgpack array, from the workers' keys that it has found), last (1: the last part, so compare the counts; 0:
+--          more parts follow), repair (0: only report)
+-- RETURNS  OK, lists without a band, entries in lists that remain without a band, partitions that were in no set,
 --          workers that were not members, gone (requests; 0: not compared yet), seen_gone (1: the seen set is gone)
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
@@ -12,7 +13,7 @@ local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARG
 -- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
 -- limits O(in flight).
 -- Counts the entries in lists, `returned`, `quarantine` and `declined`; adds the partitions of the first three to
--- *found*. It also removes bands without a list: they would keep a run open.
+-- *found*. With *repair*, it also removes bands without a list, which would keep a run open.
 local function recount_waiting(found)
   local waiting = 0
   local function is_empty(partition, band)
@@ -24,7 +25,7 @@ local function recount_waiting(found)
   for i = 1, #best, 2 do best_of[best[i]] = best[i + 1] end
   for _, member in ipairs(redis.call('ZRANGE', key.more_bands, 0, -1)) do
     local partition, band = split(member, 1)
-    -- This is also the best band: a script was stopped while it made this band the best one.
+    -- If this band is also the best one, a script was stopped while it made this band the best one.
     if band == best_of[partition] or is_empty(partition, band) then
       if repair then redis.call('ZREM', key.more_bands, member) end
     elseif not best_of[partition] then
@@ -98,7 +99,7 @@ for _, id in ipairs(worker_ids) do
     and redis.call('EXISTS', worker_key(id), in_flight_key(id)) > 0 then
     lost_members = lost_members + 1
     if repair then
-      -- Without its record it cannot exchange any more: fence it, so that a worker reclaims its leases.
+      -- Without its record the worker cannot exchange any more. Fence it, so that another worker reclaims its leases.
       if redis.call('HEXISTS', worker_key(id), 'last_seq') == 0 then
         note_broken(UNKNOWN, id)
         redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 0, 'fenced', 1, 'identity', '{}')
@@ -114,9 +115,9 @@ if last then
   state.delayed, state.members = redis.call('ZCARD', key.delayed), redis.call('SCARD', key.members)
   for partition in pairs(found) do look_at(partition) end
   if repair then
-    free(key.saturated) -- each is checked at its turn
+    free(key.saturated) -- lease.lua checks each partition at its turn
     for _, partition in ipairs(redis.call('ZRANGE', key.resting, 0, -1)) do
-      touched[partition] = touched[partition] or not found[partition] or nil -- no entry of it waits
+      touched[partition] = touched[partition] or not found[partition] or nil -- none of its entries waits
     end
   end
   gone = math.max(0, counted - state.waiting - state.in_flight - state.delayed)

@@ -1,8 +1,9 @@
--- drain: the leases of a fenced worker -> quarantine, or declined (declined.lua), in bounded steps; when none is left,
--- the member is removed.
--- A worker that is only cut off may come back, so its leases go back to their places. One becomes a suspect if it was
--- also taken from another cut-off worker that has not come back. `accused` has the last cut-off worker of each entry,
--- as far as is known. Only leases from quarantine are charged an attempt; at max_attempts, an entry is buried.
+-- drain: the leases of a fenced worker -> quarantine, returned or declined (declined.lua), in bounded steps. When no
+-- lease is left, the member is removed.
+-- The leases of a dead worker become suspects. A worker that is only cut off may come back, so its leases go back to
+-- their places. Such a lease becomes a suspect only if it was also taken from another cut-off worker that has not come
+-- back. `accused` has the last cut-off worker of each entry, as far as it is known. Only leases from quarantine are
+-- charged an attempt. At max_attempts, an entry is buried.
 -- ARGS     worker_id, epoch, run, limit, max_attempts
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
 -- COST     O(limit * log quarantine)
@@ -16,7 +17,7 @@ local fenced = redis.call('HGET', worker_key(worker_id), 'fenced')
 if not fenced then return { 'ABSENT' } end
 if fenced ~= '1' then return { 'NOT_FENCED' } end
 load_sizes()
-local MOST_ACCUSED = 10000 -- for a crawl that never ends: beyond this, all are forgotten
+local MOST_ACCUSED = 10000 -- beyond this number, all are forgotten, because the crawl may never end
 local cut_off, moved, buried = redis.call('HEXISTS', key.absent, worker_id) == 1, 0, 0
 write_first()
 if redis.call('HLEN', key.accused) > MOST_ACCUSED then redis.call('UNLINK', key.accused) end

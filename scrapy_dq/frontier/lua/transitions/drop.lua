@@ -1,7 +1,9 @@
--- drop: waiting entries of one partition -> gone, in bounded steps. They stay seen. Leases, failed requests and dead
--- letters do not change. A message of a stream no longer waits for the dropped entries.
--- ARGS     partition, most, apart (`delayed` or `declined`), members (msgpack array: members of that key in this
---          partition), by (who drops them, for the journal)
+-- drop: waiting entries of one partition -> gone, in bounded steps. Their fingerprints stay in `seen`. Leases, failed
+-- requests and dead letters do not change. If entries come from a message of a stream, the message no longer waits for
+-- them.
+-- ARGS     partition, most (entries outside `delayed` and `declined` to drop), apart (`delayed` or `declined`), members
+--          (msgpack array: members of the key *apart*, all of this partition, to drop), by (the user or program that
+--          drops entries, for the journal)
 -- RETURNS  OK, how many were dropped, left (1: more entries wait outside `delayed` and `declined`) | ABSENT | MOVING,
 --          from>to | WRONG_TYPE, key, actual, expected
 -- COST     O(most + members)

@@ -1,14 +1,15 @@
--- exchange: apply a prefix of a worker's outbox, in order, and lease entries, in one atomic step.
+-- exchange: applies a prefix of a worker's outbox, in order, and leases entries, in one atomic step.
 -- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
---          payloads, 4 start() has to run again), held, max_bytes, keep_failed, terms (msgpack: ahead_ms, most of one
---          partition, here {partition: [held, room]}, notes (notes.lua); claim: false, or [kind, mark, id_stem];
---          forget: ids to drop from `admitted`, joined; finish_at, elsewhere: see finish.lua; no_suspects: lease no
---          suspect; max_pages: most requests of the run that are in flight, or sent and done or failed), moves
---          (endings.lua), registered (of the join; 0: any)
--- RETURNS  OK | FINISHED, applied, positions (from 0) of puts that were already seen (4) or too many (~4), census,
---          leases (a record of each), waits (ms of each, or nothing; or an empty list), next_due_ms, blocked
---          (partitions of `here`), wrong key (key, actual, expected; or nothing), commands (steer.lua), damage (keys
---          that contradict the counts; empty: none), ids of leases that another worker has declined (joined) | LOST
+--          payloads, 4 start() has to run again), held (how many leases the worker believes it has), max_bytes,
+--          keep_failed, terms (msgpack: ahead_ms; most: leases of a partition that is not in `here`; here {partition:
+--          [held, room]}; notes (notes.lua); claim: false, or [kind, mark, id_stem]; forget: ids to drop from
+--          `admitted`, joined; finish_at, elsewhere: see finish.lua; no_suspects: grant no suspect; max_pages: limit of
+--          the run's requests that are in flight, or were sent and are done or failed), moves (endings.lua), registered
+--          (the answer to join or rejoin; 0: any)
+-- RETURNS  OK | FINISHED, applied, positions (from 0, joined) of puts that were duplicates (4) or refused as too many
+--          (~4), census, leases (a record of each), waits (ms of each, or nothing; or an empty list), next_due_ms,
+--          blocked (partitions of `here`), wrong key (key, actual, expected; or nothing), commands (steer.lua), damage
+--          (keys that contradict the counts; empty: none), ids of leases that any worker has declined (joined) | LOST
 --          | RESYNC | FINISHED
 -- COST     O(moves + want) * log partitions, at most 1,000 each; about 6 ms on an ordinary core, 10 if seen is compact
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes get the same answer;
@@ -27,8 +28,8 @@ local me = fields_of(worker_id, 'last_seq', 'fenced', 'quarantined', 'dropped', 
 if registered ~= '0' and me[8] and me[8] ~= registered then return { 'RESYNC' } end -- see member.lua
 local last_seq = tonumber(me[1])
 if last_seq == seq then
-  -- A repeat after a lost reply: a worker sends no other bytes under this number.
-  repeat_grants(worker_id, me[5] or '') -- still in flight: no other worker could settle them
+  -- This is a repeat after a lost reply, because a worker sends no other bytes under this number.
+  repeat_grants(worker_id, me[5] or '') -- the leases are still in flight: no other worker can settle them
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
   return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {},
@@ -73,7 +74,7 @@ if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects
   -- If the backlog is smaller than the buffers of all workers, each worker takes only its share.
   local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
   want = math.min(want, share)
-  -- First one entry that another worker has declined; more of them only if the backlog leaves room.
+  -- First grant one entry that another worker has declined, and then further ones only if the backlog leaves room.
   local got = offer(worker_id, 1, ahead, most, here)
   if want > got then lease(want - got, ahead, most, here) end
   offer(worker_id, want - #grants.ids, ahead, most, here)
@@ -82,7 +83,7 @@ end
 if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
-start_done(worker_id, seeding, me[7]) -- before `remember`, so that a repeat does it as well
+start_done(worker_id, seeding, me[7]) -- before `remember`: if the script stops in between, a repeat does this again
 remember(worker_id, me, seq, seeding, dropped, settled)
 local last = { finish_if_done(finish_at, elsewhere) } -- the last counts of the census
 save_partitions()

@@ -1,4 +1,4 @@
--- fence: live -> fenced. Exchanges of a fenced worker are answered with RESYNC; its seeding level becomes 0.
+-- fence: live -> fenced. Redis answers the exchanges of a fenced worker with RESYNC, and sets its seeding level to 0.
 -- ARGS     worker_id, epoch, run, gone (1: its process has ended; 0: it may come back), by (the fencing worker, if its
 --          own start() has not begun; else empty)
 -- RETURNS  OK, the name of its start() if the fence interrupts it (starts.lua) | ABSENT (no such member) | LOST
@@ -12,13 +12,16 @@ local answer = stale(epoch, run)
 if answer then return { answer } end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then return { 'ABSENT' } end
 local broken = start_broken(worker_id)
--- A supervisor may have started the fencing worker to replace the dead one: it counts as joined after the interruption.
+-- A supervisor may have started the fencing worker to replace the dead worker. So the fencing worker counts as joined
+-- after the interruption.
 if broken ~= '' and is_member(ARGV[5]) then redis.call('HSET', worker_key(ARGV[5]), 'joined', next_event()) end
--- For the worker's return, `absent` has its last stored exchange (rejoin.lua), and keeps the tokens of puts (end_run).
+-- If the worker may return, `absent` stores the number of its last exchange for the rejoin (rejoin.lua). While `absent`
+-- exists, the tokens of puts are kept (end_run).
 if gone == '0' then
   local worker = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'came_from')
   redis.call('HSET', key.absent, worker_id, worker[1] or 2 ^ 52)
-  -- If it has made no exchange, the reply to its rejoin may be lost: its repeat asks for the previous id's exchange.
+  -- If the worker has made no exchange under this id, the reply to its rejoin may be lost. The repeat of that rejoin
+  -- needs the last exchange under the previous id.
   if worker[1] == '0' and worker[2] then redis.call('HSET', key.absent, 'before ' .. worker_id, worker[2]) end
 end
 local fenced = fields_of(worker_id, 'fenced')[1]

@@ -1,5 +1,5 @@
--- flush: delete all keys of the crawl, unless a worker is live. It works with any stored data of any type: it is the
--- way out if nothing else works. purge.lua deletes the keys that a flush cannot find.
+-- flush: deletes all keys of the crawl, unless a worker is live. It works with stored data of any type, because it is
+-- the last resort if nothing else works. purge.lua deletes the keys that a flush cannot find.
 -- ARGS     dead_ids (msgpack array of ids of dead workers), force (1: even if workers are live), epoch (of the crawl;
 --          empty: none can be read)
 -- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept), shards (how many the crawl had)

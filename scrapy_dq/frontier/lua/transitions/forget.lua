@@ -1,6 +1,6 @@
--- forget: remove fingerprints from the seen set, so that their requests are new again.
--- ARGS     fingerprints (msgpack array), known_as (msgpack array: each in the format of another scheduler), by (who
---          forgets them, for the journal)
+-- forget: removes fingerprints from the seen set, so that their requests are new again.
+-- ARGS     fingerprints (msgpack array), known_as (msgpack array: fingerprints of the same requests in another
+--          scheduler), by (the user or program that forgets them, for the journal)
 -- RETURNS  OK, positions (from 0) of fingerprints that were seen | ABSENT | WRONG_TYPE, key, actual, expected
 --          | MOVING, from>to
 -- COST     O(fingerprints)

@@ -1,4 +1,4 @@
--- freeze: prepare a shard of a crawl without members for a move: `meta.shards` becomes "<shards>>0". From then on no
+-- freeze: prepares a shard of a crawl without members for a move: `meta.shards` becomes "<shards>>0". From then on no
 -- worker can join or rejoin, and only a deletion can change the crawl.
 -- ARGS     epoch, shards, plan (where the crawl goes, for home; empty: unchanged), messages (msgpack array: fields of
 --          `messages` to acknowledge, because their entries are stored in the new place)

@@ -16,8 +16,8 @@
 -- COST     O(workers); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
 -- @include base journal described rights stopped
--- unserved: pages that no worker of the last run could serve become new again in a run that keeps the seen set: now
--- there may be code for them. Returns how many.
+-- unserved: pages that no worker of the last run could serve become new again in a run that keeps the seen set, because
+-- there may be code for them now. Returns how many.
 local function unmark_unserved()
   local all, count = state.unserved > 0 and redis.call('HGETALL', key.decliners) or {}, 0
   for i = 1, #all, 2 do
@@ -39,8 +39,8 @@ end
 -- Prepares a shard for a joining worker. *run*: home's run; -1: this is home. Returns LOST if the shard existed
 -- (*exists*) and is gone; LATER if a later run than home's has begun here; OTHER if the shard has another crawl than
 -- *replaces*, or was cleared at the end of home's run; else nothing. The crawl with the epoch *replaces* is deleted.
--- RACE: while a worker joins, home may be lost, and the other crawl is the new one; or the run ends, and this shard is
--- cleared. So the worker asks home again, and replaces only a crawl that it had found before that.
+-- RACE: while a worker joins, home may be lost, and the other crawl may be the new one; or the run may end, and this
+-- shard be cleared. So after OTHER, the worker asks home again, and then replaces only the crawl that it found here.
 local function follow_home(epoch, run, exists, replaces)
   if run < 0 then return end
   if state.epoch == epoch then
@@ -54,8 +54,8 @@ local function follow_home(epoch, run, exists, replaces)
   redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.spent)
   load_state()
 end
--- replace limits: a worker joins an open run, and its limits (empty: it sets none) replace the run's.
--- Returns the old ones as they were packed; empty: there is no difference.
+-- replace limits: a worker joins an open run, and its limits (empty: it sets none) replace the limits of the run.
+-- Returns the old limits, packed; empty: the limits have not changed.
 local NO_LIMITS = cmsgpack.pack({ 0, 0, {} })
 local function replace_limits(packed, worker_id)
   local were = redis.call('HGET', key.meta, 'limits_set') or NO_LIMITS
@@ -81,7 +81,7 @@ local agree, differs = agreement(ours, over)
 if differs then return differs end
 local resumed, limits_before, forgotten, joins = 0, '', 0, false
 if not state.epoch then
-  -- meta was deleted or evicted: keys without it are garbage.
+  -- If any keys exist, meta was deleted or evicted, and they are garbage.
   clear_run(false)
   redis.call('UNLINK', key.stats, key.samples, key.minutes, key.journal)
   state.epoch, state.run, state.phase = new_epoch, math.max(0, of_run), 'open'
@@ -103,11 +103,11 @@ elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   state.run = of_run < 0 and state.run or of_run
   describe(ours)
 elseif ours.spider ~= '' and stored_field('spider') == '' then
-  resumed = 1 -- started by a program that pushes requests: the first worker with a spider describes the run
+  resumed = 1 -- a program that pushes requests has begun the run; the first worker with a spider describes it
   describe(ours)
 else
   resumed = 1
-  if of_run >= 0 then open_run() end -- the last worker left it; the run goes on at home
+  if of_run >= 0 then open_run() end -- the last worker has left this shard, but the run continues at home
   for _, field in ipairs(agree) do
     if stored_field(field) == '' and field ~= 'shards' then redis.call('HSET', key.meta, field, ours[field]) end
   end
@@ -122,7 +122,7 @@ if redis.call('SISMEMBER', key.members, worker_id) == 0 then
   note_shared()
   joins = ours.starts ~= ''
 else
-  redis.call('HINCRBY', key.beats, worker_id, 1) -- it lives: its heartbeat begins only after the answer
+  redis.call('HINCRBY', key.beats, worker_id, 1) -- the worker is alive, but sends heartbeats only after the answer
 end
 local crawled = stored_field('crawled')
 if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end

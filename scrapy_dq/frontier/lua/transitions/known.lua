@@ -1,5 +1,5 @@
 -- known: whether a put with this fingerprint would be a duplicate. Changes nothing.
--- ARGS     fingerprint, known_as (its fingerprint in another scheduler, whose crawl may have been adopted)
+-- ARGS     fingerprint, known_as (the request's fingerprint in another scheduler, whose crawl may have been adopted)
 -- RETURNS  1 | 0
 -- COST     O(log seen)
 -- CRASH    nothing to do

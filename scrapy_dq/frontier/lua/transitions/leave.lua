@@ -1,5 +1,6 @@
--- leave: a worker's leases -> their places, no attempt charged; the member is removed.
--- The last worker to leave a finished run unlinks its keys, except meta (the tombstone) and the data for a retry.
+-- leave: a worker's leases -> their places; no attempt is charged, and the member is removed.
+-- The last worker to leave a finished run unlinks the run's keys, except meta (the tombstone), a `seen` that is kept,
+-- and the data for a retry.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: the run
 --          is not over, or this is home), kept (1: another shard has failed requests or dead letters), began (0: its
 --          start() has not begun, because it could not join another shard), why (it closes, for the journal)
@@ -28,8 +29,9 @@ if starts ~= '' and last == 1 then
   sample(found, true)
   save_sampled(found)
 end
--- A shard that was rolled back after the end has leased finished work again: the rest of it is not needed. A retry has
--- brought nothing since: it would have changed the version.
+-- If the run is over at home (*version*), this shard may have been rolled back after the end, and have leased finished
+-- work again. The rest of that work is not needed. No retry has added entries since, because it would have changed the
+-- version.
 local version = tonumber(ARGV[5])
 local over = version >= state.sequence
 if last == 1 and (over or state.phase == 'finished' and #ids == 0) then

@@ -1,7 +1,8 @@
--- limit: change or show the limits of one partition while the crawl runs; all workers obey at once.
--- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 none), block_ms
---          (-1 unchanged, 0 none), by (who changes them, for the journal), budget (as delay_ms)
--- RETURNS  OK, delay_ms, concurrency, block_ms, budget (the new values), spent | ABSENT
+-- limit: changes or returns the limits of one partition while the crawl runs. Workers obey with their next exchange.
+-- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 no limit), block_ms
+--          (-1 unchanged, 0 no block), by (the user or program that changes them, for the journal), budget (as
+--          delay_ms)
+-- RETURNS  OK, delay_ms, concurrency, block_ms, budget (the new values), spent | ABSENT | MOVING, from>to
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
 -- CRASH    before: nothing; after: nothing to do

@@ -1,6 +1,6 @@
--- load: store data of `scrapy dq import`, or of a move, in a shard of a new crawl. Until its load ends, `meta.shards`
+-- load: stores data of `scrapy dq import`, or of a move, in a shard of a new crawl. Until the load ends, `meta.shards`
 -- is "0><shards>", so that no worker can join. Each shard has its own begin and end; home ends last.
--- ARGS     epoch (of the new crawl, and of this attempt to load it: each has its own), shards (how many it will have),
+-- ARGS     epoch (of the new crawl; each attempt to load it has its own), shards (how many the crawl will have),
 --          label (begin: delete the data of an earlier attempt; end; tidy: the end of home is on its disk, so delete
 --          the mark; or the kind of the items. Lists, in order: backlog, failed, samples, minutes, journal. Others:
 --          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, spent, earliest, blocked,
@@ -13,7 +13,7 @@
 -- RETURNS  OK, how many calls have stored something here | CHANGED (another attempt has begun, or this is a late copy)
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(items); begin: O(lists) if another attempt was begun here
--- CRASH    before, after: the next attempt begins again
+-- CRASH    before, after: the next attempt to load begins again
 -- @include base shared partition member limits messages stopped
 local PART = 1000 -- even: pairs stay together
 -- Calls a command on a key with all *items*, and returns the sum of its answers.
@@ -25,7 +25,7 @@ local function in_parts(command, name, items)
   return sum
 end
 local IN_ORDER = { failed = true, samples = true, minutes = true, journal = true } -- lists, in addition to the backlog
--- Sorted sets, and the count of their members (empty: none).
+-- Sorted sets, and the name of the count of their members (empty: they are not counted).
 local SCORED = { returned = 'waiting', quarantine = 'waiting', delayed = 'delayed', earliest = '', blocked = '' }
 local epoch, shards, label, items = ARGV[1], ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
 load_sizes()
@@ -40,7 +40,7 @@ if label == 'begin' then
   redis.call('HSET', key.meta, 'shards', '0>' .. shards, 'load:stored', 0, unpack(described))
   load_state()
   if stored_field('limits_set') ~= '' then set_limits(stored_field('limits_set')) end
-  redis.call('UNLINK', key.limits) -- the limits in force are stored later
+  redis.call('UNLINK', key.limits) -- the present limits of partitions are stored later
   state.sequence = sequence
   save_state()
   return { 'OK', 0 }

@@ -1,4 +1,4 @@
--- notices: return the kinds of events of this run that no call has returned before.
+-- notices: returns the kinds of events of this run that no call has returned before.
 -- ARGS     dead (dead letters in other shards), outage_ms (the longest outage in any of them; 0: none)
 -- RETURNS  OK, run, census, kinds (finished; dead; deaths: three workers died; outage: a minute or more) | ABSENT
 -- COST     O(events of the journal)

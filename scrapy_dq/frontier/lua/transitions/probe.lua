@@ -1,6 +1,6 @@
--- probe: return which commands of all scripts this user may not call. Leaves nothing behind.
+-- probe: returns which commands of all scripts this user may not call. Leaves nothing behind.
 -- ARGS     kind (of the crawl's start keys; empty: it has none)
--- RETURNS  OK | DENIED, the error of Redis for the first, commands, ...
+-- RETURNS  OK | DENIED, the error of Redis for the first denied command, commands, ...
 -- COST     O(commands), 50
 -- CRASH    nothing to do
 -- @include rights

@@ -4,7 +4,7 @@
 --          that is under way; 0: none), why (the reason of the outage under way)
 -- RETURNS  as in beat.lua
 -- COST     O(workers); 0.1 ms more for a sample, which all workers together take once every 10 s
--- CRASH    before: it is reported later; after, reply lost: it is reported again, and counted twice
+-- CRASH    before: the worker reports the figures later; after, reply lost: it reports them again, and they count twice
 -- @include samples beats
 local MOST_WHY = 250
 local worker_id, epoch, looks = ARGV[1], ARGV[2], ARGV[3]
@@ -12,7 +12,7 @@ local reported, ended_ms = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }, tonumber(ARGV
 local reply, is_one = beat(worker_id, epoch, looks)
 if not is_one then return reply end
 load_state()
--- The field `waits` of the worker's record: since when it waits (ms, Redis's clock), and the reason, for people.
+-- The field `waits` of the worker's record: since when the worker waits (ms, Redis's clock), and the reason, for users.
 local waited_ms, why = tonumber(ARGV[9] or 0), string.sub(ARGV[10] or '', 1, MOST_WHY)
 local before = redis.pcall('HGET', worker_key(worker_id), 'waits')
 if waited_ms > 0 then

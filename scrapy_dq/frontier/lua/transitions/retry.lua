@@ -1,8 +1,9 @@
 -- retry: failed request or dead letter -> backlog, at its place and with 0 attempts; finished -> open again.
 -- ARGS     epoch, run, failed (msgpack array: record, its position counted from the tail, the last is -1, ...), dead
---          (msgpack array of ids), by (who retries them, for the journal), open (1: even if nothing is moved here)
+--          (msgpack array of ids), by (the user or program that retries them, for the journal), open (1: open the run
+--          even if nothing is moved here)
 -- RETURNS  OK, moved from failed, moved from dead (missing records are skipped)
---          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected: nothing was changed
+--          | LOST | RESYNC | FINISHED | MOVING, from>to | WRONG_TYPE, key, actual, expected: nothing was changed
 -- COST     O(kept), and O(log returned) for each; 100 at most
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
 -- @include base partition messages journal stopped
@@ -18,13 +19,13 @@ local function read(record, from)
   local fields = cmsgpack.unpack(record)
   return fields, { place = fields[from], payload = fields[from + 1], partition = fields[from + 2], attempts = 0 }
 end
--- Returns the position of a record; nothing if it is gone. A search for each would take 0.5 ms among 10,000.
+-- Returns the position of a record; nothing if it is gone. A search would take 0.5 ms per record among 10,000 records.
 local function find(record, position)
   if redis.call('LINDEX', key.failed, position) == record then return position end
   return redis.call('LPOS', key.failed, record) -- more requests have failed since, and the list was trimmed
 end
 local function begin()
-  if state.phase == 'finished' then -- a hold lasts until the run is finished
+  if state.phase == 'finished' then -- a hold ends with the run
     redis.call('HDEL', key.meta, 'hold')
     state.hold = ''
   end

@@ -1,8 +1,8 @@
--- shards: home notes that all other shards of the crawl exist.
+-- shards: records at home that all other shards of the crawl exist.
 -- ARGS     epoch, run
 -- RETURNS  OK | LOST | RESYNC | FINISHED
 -- COST     O(1)
--- CRASH    before: the next join notes it; until then, a join creates a shard that is absent; after: nothing to do
+-- CRASH    before: the next join records it; until then, a join creates a shard that is absent; after: nothing to do
 -- @include state
 local epoch, run = ARGV[1], ARGV[2]
 load_state()

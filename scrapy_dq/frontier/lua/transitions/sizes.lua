@@ -1,4 +1,5 @@
--- sizes: how many entries wait in the lists of some partitions, and for how long, given their limits. Changes nothing.
+-- sizes: returns how many entries wait in the lists of some partitions, and for how long, given their limits. Changes
+-- nothing.
 -- ARGS     cursor ('0' at first), look (about how many partitions), top (how many of the largest, and of the slowest)
 -- RETURNS  cursor ('0': that was the last part), how many partitions have lists, how many were examined, flat
 --          (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
@@ -19,7 +20,7 @@ end
 for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
 local looked_at = #names
 if cursor == '0' then
-  -- Add some with their own limits, and the longest blocked ones: among many partitions, these include the slowest.
+  -- Add some partitions with their own limits, and the longest blocked ones. These include the slowest among many.
   local more = math.ceil(look / 2)
   local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', more)[2]
   for i = 1, #limited, 2 do look_at(limited[i], redis.call('HGET', key.bands, limited[i])) end

@@ -1,7 +1,7 @@
--- steer: send a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
+-- steer: sends a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
 -- ARGS     word (pause | drain: nothing is leased until resume; stop: all current members close; complete: interrupted
 --          start() methods count as complete, and the run is finished if no member and no entry is left; wake: only
---          makes idle workers exchange), by (who sends it, for the journal)
+--          makes idle workers exchange), by (the user or program that sends it, for the journal)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | MOVING, from>to
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
@@ -22,7 +22,7 @@ if word ~= 'wake' then note_event(word, by, 1) end
 if word == 'complete' then
   local incomplete = incomplete_starts() > 0
   redis.call('HDEL', key.meta, 'starts')
-  -- A worker that began now would run its own start() first, and could be interrupted in the same way.
+  -- Finish the run here: a worker that began now would run its own start() first, and could be interrupted again.
   if incomplete and there.members == 0 then
     look_for_damage()
     -- Home does not know whether the other shards are empty: the next worker asks them.

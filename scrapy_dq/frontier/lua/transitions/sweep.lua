@@ -1,4 +1,4 @@
--- sweep: unlink discarded buckets.
+-- sweep: unlinks discarded buckets.
 -- ARGS     most
 -- RETURNS  OK, left (1: some are left, 0: none) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 1 ms for 1,000

@@ -1,4 +1,4 @@
--- tally: add a worker's stats since its last report to the sums of all workers. No entry moves.
+-- tally: adds a worker's stats since its last report to the sums of all workers. No entry moves.
 -- ARGS     source (identifies the reporter; unchanged when its worker rejoins), epoch, run, number (increases by 1),
 --          deltas (msgpack array: kind (sum, max, min), stat, decimal number, ...)
 -- RETURNS  OK, counted (0: this number was counted before) | LOST | RESYNC | FINISHED (nothing changed)

@@ -1,4 +1,4 @@
--- upcoming: copies of the entries that a worker without leases would lease next. Changes nothing.
+-- upcoming: returns copies of the entries that a worker without leases would lease next. Changes nothing.
 -- ARGS     count, max_bytes
 -- RETURNS  flat: where (rotation | suspects | resting | saturated | delayed), wait_ms (-1: unknown), partition,
 --          id, attempts, payload, ...
@@ -6,7 +6,7 @@
 -- CRASH    nothing to do
 -- @include bands
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
-local flat, left, room = {}, count, 4 * max_bytes -- room: bytes to read; some are perhaps not reported
+local flat, left, room = {}, count, 4 * max_bytes -- room: bytes to read; some entries may be read and not reported
 -- Returns a function that returns the next entry of a partition, in the order of serving; nil: there are no more. An
 -- entry may be large: it is read once, when the caller asks for it.
 local function entries_of(partition)
