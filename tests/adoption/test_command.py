@@ -100,7 +100,7 @@ def test_wrong_usage_exits_with_status_two(project: Project) -> None:
         assert "Traceback" not in done.stderr
 
 
-def one_line(done: Ended | subprocess.CompletedProcess[str]) -> str:
+def one_line(done: Ended) -> str:
     """Return the only line that a failed command printed to standard error."""
     typed_wrongly = "-a takes" in done.stderr
     assert done.returncode == 1 + typed_wrongly, done.stdout + done.stderr
@@ -234,9 +234,7 @@ def test_the_command_group_imports_no_reactor_and_no_progress_bars() -> None:
     assert done.stdout == "[]\n"
 
 
-def adopted_after_two_kills(
-    project: Project, client: redis.Redis, requests: int, *options: str
-) -> subprocess.CompletedProcess[str]:
+def adopted_after_two_kills(project: Project, client: redis.Redis, requests: int, *options: str) -> Ended:
     """Kill the command twice midway, then run it to its end."""
     words, waiting = ("adopt", project.name, *options), 0
     for attempt in range(2):

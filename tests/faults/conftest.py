@@ -49,7 +49,7 @@ def fault_crawl(
 
     Its arguments are the Redis (by default `fault_redis`; None: embedded), `proxied` (put a proxy in
     between), `through` (another URL of that Redis), `site` (a dict for Tree) and Project's arguments. By
-    default, the pages have four hosts and take 30 ms each.
+    default, the pages have four hosts and take 60 ms each.
 
     DQ_MAX_ATTEMPTS is 100: workers that are killed at random may meet the same suspect more than three times.
     """
@@ -62,7 +62,7 @@ def fault_crawl(
         settings: dict[str, Any] | None = None,
         **options: Any,
     ) -> FaultCrawl:
-        tree = start_site(**({"pages": 600, "latency_s": 0.03, "hosts": HOSTS} | (site or {})))
+        tree = start_site(**({"pages": 300, "latency_s": 0.06, "hosts": HOSTS} | (site or {})))
         (server,) = redis or (request.getfixturevalue("fault_redis"),)
         proxy = start_proxy(server.url) if proxied else None
         project = make_project(

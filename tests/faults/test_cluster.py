@@ -8,7 +8,7 @@ from support.clusters import Cluster
 from support.given import MakeCrawl
 from support.waiting import wait_until
 
-SITE = {"pages": 2_000, "latency_s": 0.03}
+SITE = {"pages": 500, "latency_s": 0.3}
 
 
 def test_the_crawl_continues_when_the_master_of_its_slot_is_killed(

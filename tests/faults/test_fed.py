@@ -22,7 +22,7 @@ QUICK = (
     parse = TreeSpider.leaf
 """
 )
-BATCH = 500
+BATCH = 100
 
 
 def feed(client: redis.Redis, kind: str, key: str, urls: Iterable[str]) -> None:
@@ -50,7 +50,7 @@ def assert_acknowledged(client: redis.Redis, crawl: FaultCrawl, count: int) -> N
     assert (client.xlen(key), group["pending"]) == (count, 0)
 
 
-@pytest.mark.parametrize("count", [1_500, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [400, pytest.param(100_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("kind", "shards"), [("list", 1), ("SET", 1), ("ZSET", 1), ("STREAM", 1), ("list", 3), ("STREAM", 3)]
 )

@@ -99,12 +99,12 @@ def kill_all(crew: CrewProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "of_exports"), [(4, 2), pytest.param(65, 10, marks=pytest.mark.soak)], ids=["6", "75"]
+    ("kills", "of_exports"), [(3, 1), pytest.param(65, 10, marks=pytest.mark.soak)], ids=["4", "75"]
 )
 def test_random_kills_lose_no_item(scene: SetScene, figures: Figures, kills: int, of_exports: int) -> None:
     """One or all workers, the parent, all of them or the export are killed. Feeds have each item once."""
     rng = random.Random(kills)
-    here = scene(pages=100 + 30 * kills, latency_s=0.05)
+    here = scene(pages=60 + 30 * kills, latency_s=0.05)
     crew = here.crew("-w", "3")
     for _ in range(kills):
         goal = here.done() + rng.randint(1, 15)

@@ -32,7 +32,7 @@ def test_a_crawl_waits_until_it_has_its_rights_again(
         crawl = fault_crawl(
             server,
             through=server.url.replace("redis://", "redis://crawler:password@"),
-            site={"pages": 2_000, "latency_s": 0.03},
+            site={"pages": 500, "latency_s": 0.3},
             spider=GATHERED,
         )
         workers = start_together(crawl)

@@ -12,7 +12,7 @@ from support.proxy import RedisProxy
 from support.waiting import wait_until
 
 NOT_ACCEPTED = "the certificate of Redis is not accepted: renew it, or correct ssl_ca_certs"
-SITE = {"pages": 2_000, "latency_s": 0.02}
+SITE = {"pages": 500, "latency_s": 0.3}
 
 
 def test_a_crawl_survives_the_rotation_of_its_password(

@@ -16,8 +16,8 @@ from support.sentinels import Sentinels
 from support.waiting import free_port, wait_until
 from support.worker import Worker
 
-SITE = {"pages": 2_000, "latency_s": 0.03}
-SLOW_SITE = {"pages": 2_000, "latency_s": 0.2}  # connections look up the master only every five seconds
+SITE = {"pages": 500, "latency_s": 0.3}
+SLOW_SITE = {"pages": 600, "latency_s": 0.6}  # connections look up the master only every five seconds
 
 
 def test_the_crawl_continues_when_its_master_is_killed(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:

@@ -19,7 +19,7 @@ from support.waiting import wait_until
 
 SHARDS = 12
 HORIZON_S = 2
-SITE = {"pages": 1_000, "latency_s": 0.02, "hosts": [f"127.0.0.{host}" for host in range(1, 41)]}
+SITE = {"pages": 400, "latency_s": 0.2, "hosts": [f"127.0.0.{host}" for host in range(1, 41)]}
 SLOW_S = 5.0
 """With this latency, four workers fetch about 12 pages per second."""
 SPREAD = {"DQ_SHARDS": SHARDS, "DQ_ROLLBACK_HORIZON": HORIZON_S}
@@ -77,7 +77,7 @@ def test_a_crawl_continues_while_all_slots_of_the_cluster_are_moved(
     cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
     """Each master has shards of the crawl, and gives all its slots to the next master during the crawl."""
-    crawl = fault_crawl(cluster, site=SITE | {"pages": 3_000}, settings=SPREAD)
+    crawl = fault_crawl(cluster, site=SITE | {"pages": 1_000}, settings=SPREAD)
     before = [cluster.owner(meta).port for meta in metas(crawl)]
     assert len({*before}) == 3
     workers = crawl.start(2)
@@ -123,7 +123,7 @@ def test_killing_a_master_and_a_worker_at_once_loses_no_page(
     cluster: Cluster, fault_crawl: MakeCrawl, times: int
 ) -> None:
     """The master may lose the worker's puts, and the log is gone. Other shards still have the leases."""
-    crawl = fault_crawl(cluster, site=SITE | {"pages": 1_000 * times}, settings=SPREAD)
+    crawl = fault_crawl(cluster, site=SITE | {"pages": 300 * times}, settings=SPREAD)
     kill_at_once(cluster, crawl, [0.1 + 0.7 * number / times for number in range(times)])
     verdict = crawl.end(600)
     crawl.note(verdict, times=times)

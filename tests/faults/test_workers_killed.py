@@ -10,7 +10,7 @@ from support.fault_crawl import FaultCrawl
 from support.given import MakeCrawl
 from support.waiting import wait_until
 
-PAGES = 2_000
+PAGES = 1_000
 SLOW_S = 5.0
 
 
@@ -31,7 +31,7 @@ def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: fl
 def test_no_page_is_lost_however_often_workers_are_killed(kills: int, fault_crawl: MakeCrawl) -> None:
     """Each page of a tree is processed. At most the killed workers' leases are processed twice."""
     crawl = fault_crawl(
-        site={"pages": PAGES * kills // 25, "latency_s": 0.08},
+        site={"pages": PAGES * kills // 25, "latency_s": 0.15},
         # The last replacement may start after the other worker has finished the crawl.
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
     )

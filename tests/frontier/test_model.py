@@ -32,7 +32,7 @@ from support.reference import ReferenceFrontier
 from support.reference_partitions import UNIT_S
 from support.stored import Dump, crawl_keys, reference_state
 
-EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "50"))
 """Number of examples in `make test`; `make check` runs fewer."""
 settings.register_profile(
     "frontier",
@@ -45,7 +45,7 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 QUICK = settings.get_profile("frontier")
-SOAK = settings(QUICK, max_examples=20 * EXAMPLES)
+SOAK = settings(QUICK, max_examples=50 * EXAMPLES)
 STARTS = ("args", "", "args", "other args")
 """Names of the workers' start() methods; empty: the worker has none."""
 WORKERS = 4
@@ -365,7 +365,7 @@ def test_the_frontier_does_what_the_reference_does(redis_server: RedisServer) ->
 @pytest.mark.soak
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_the_frontier_does_what_the_reference_does_in_many_examples(redis_server: RedisServer) -> None:
-    """The previous test with 20 times as many examples."""
+    """The previous test with 50 times as many examples."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=SOAK)
 
 

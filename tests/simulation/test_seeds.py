@@ -36,7 +36,7 @@ def simulate(
 
 @pytest.mark.parametrize(
     "seeds",
-    [*(range(first, first + 250) for first in range(0, 2_000, 250)),
+    [*(range(first, first + 100) for first in range(0, 400, 100)),
      pytest.param(range(100_000), marks=pytest.mark.soak)],
     ids=lambda seeds: f"{seeds.start} to {seeds.stop}",
 )  # fmt: skip

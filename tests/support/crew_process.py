@@ -22,12 +22,7 @@ class CrewProcess:
     def __init__(self, project: Project, *words: str, number: int = 0) -> None:
         self._out = project.folder / f"crew-{number}.out"
         self._err = project.folder / f"crew-{number}.err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = subprocess.Popen(
-                project.command("dq", "crawl", project.name, *words),
-                cwd=project.folder, env=project.environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                start_new_session=True,
-            )  # fmt: skip
+        self._process = project.launch(["dq", "crawl", project.name, *words], self._out, self._err)
 
     @property
     def pid(self) -> int:

@@ -48,9 +48,12 @@ class ForkServer:
                 stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip
 
-    def start(self, words: Sequence[str], folder: Path, log: Path, environ: Mapping[str, str]) -> Forked:
-        """Start `scrapy *words` in *folder* in its own session, with its output in the file *log*."""
-        self._socket.sendall(json.dumps([list(words), str(folder), str(log), dict(environ)]).encode() + b"\n")
+    def start(
+        self, words: Sequence[str], folder: Path, out: Path, err: Path, environ: Mapping[str, str]
+    ) -> Forked:
+        """Start `scrapy *words` in *folder* in its own session, with its output and errors in these files."""
+        request = [list(words), str(folder), str(out), str(err), dict(environ)]
+        self._socket.sendall(json.dumps(request).encode() + b"\n")
         while (started := self._obey()) is None:
             pass
         return Forked(self, started)
@@ -86,7 +89,7 @@ class ForkServer:
 
 
 class Forked:
-    """A process of a `ForkServer`, with the part of subprocess.Popen that Worker uses."""
+    """A process of a `ForkServer`, with the part of subprocess.Popen that tests use."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
@@ -171,14 +174,16 @@ def ended_children() -> Iterator[tuple[int, int]]:
             yield pid, os.waitstatus_to_exitcode(status)
 
 
-def become(words: list[str], folder: str, log: str, environ: dict[str, str]) -> None:
+def become(words: list[str], folder: str, out: str, err: str, environ: dict[str, str]) -> None:
     """Run `python -m scrapy *words` in this process. It ends with SystemExit."""
     os.setsid()
     os.chdir(folder)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    for name, descriptor in ((out, 1), (err, 2)):
+        output = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.dup2(output, descriptor)
+        os.close(output)
+    if out == err:
+        os.dup2(1, 2)
     os.environ.clear()
     os.environ.update(environ)
     sys.dont_write_bytecode = True

@@ -6,13 +6,14 @@ import importlib.util
 import json
 import os
 import secrets
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from support.fork_server import ForkServer
+from support.fork_server import Forked, ForkServer
 from support.worker import Worker, wait_all
 
 TESTS = Path(__file__).parents[1]
@@ -75,7 +76,7 @@ class Project:
             but the argument of `set_constants`.
         spider: the source of the module with the spider class, instead of SPIDER.
         name: the name of the spider and of its crawl; random by default.
-        fork_server: starts the workers, except those with their own environment or a sitecustomize.
+        fork_server: starts the processes, except those with their own environment or a sitecustomize.
     """
 
     def __init__(
@@ -134,8 +135,7 @@ class Project:
         options += [part for key, value in (args or {}).items() for part in ("-a", f"{key}={value}")]
         command = self.command("crawl", self.name, *options)
         log = self.folder / f"worker-{len(self.workers)}.log"
-        anew = environ or (self.folder / "sitecustomize.py").exists()  # Python reads both when it starts
-        fork_server = None if anew else self._fork_server
+        fork_server = None if environ else self._forks  # Python reads its environment when it starts
         worker = Worker(command, self.folder, log, self.environ() | dict(environ or {}), fork_server)
         self.workers.append(worker)
         return worker
@@ -165,6 +165,21 @@ class Project:
         for worker in self.workers:
             if worker.running:
                 worker.kill()
+
+    def launch(self, words: Sequence[str], out: Path, err: Path) -> subprocess.Popen[bytes] | Forked:
+        """Start `scrapy *words` in its own session, with its output and errors in these two files."""
+        with out.open("wb") as output, err.open("wb") as errors:
+            if self._forks:
+                return self._forks.start(words, self.folder, out, err, self.environ())
+            return subprocess.Popen(
+                self.command(*words), cwd=self.folder, env=self.environ(), stdin=subprocess.DEVNULL,
+                stdout=output, stderr=errors, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def _forks(self) -> ForkServer | None:
+        """The fork server; None if a process may find a sitecustomize, which Python reads at its start."""
+        return None if (self.folder / "sitecustomize.py").exists() else self._fork_server
 
     def command(self, *words: str) -> list[str]:
         """Return the command line of `scrapy *words`."""

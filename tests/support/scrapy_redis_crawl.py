@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from scrapy.http import Response
@@ -13,7 +15,7 @@ from scrapy.http import Response
 from support.project import Project
 from support.tree_site import TreeSite
 from support.tree_spider import TreeSpider, page_path
-from support.waiting import wait_until
+from support.waiting import patience, wait_until
 
 SCRAPY_REDIS = {
     "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
@@ -44,25 +46,24 @@ def interrupt(project: Project, site: TreeSite, settings: Mapping[str, Any], par
     assert worker.close_reason == "shutdown", worker.text[-2000:]
 
 
-def run_dq(project: Project, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run `scrapy dq *words` in the project to its end."""
-    return subprocess.run(
-        project.command("dq", *words),
-        cwd=project.folder,
-        env=project.environ(),
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-
-
 class Ended(NamedTuple):
     """A command's output and exit status."""
 
     stdout: str
     stderr: str
     returncode: int
+
+
+def run_dq(project: Project, *words: str, timeout_s: float = 60.0) -> Ended:
+    """Run `scrapy dq *words` in the project to its end."""
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        process = project.launch(["dq", *words], out, err)
+        try:
+            status = process.wait(patience(timeout_s))
+        finally:
+            process.kill()
+        return Ended(out.read_text(), err.read_text(), status)
 
 
 _RUN_EACH = """

@@ -39,7 +39,7 @@ class Worker:
         with log.open("wb") as output:
             if fork_server:
                 words = command[command.index("scrapy") + 1 :]
-                self._process = fork_server.start(words, folder, log, environ)
+                self._process = fork_server.start(words, folder, log, log, environ)
                 return
             # A separate session: Ctrl-C in the terminal reaches only pytest, which then stops the workers.
             self._process = subprocess.Popen(
