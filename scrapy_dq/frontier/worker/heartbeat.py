@@ -55,7 +55,7 @@ class Observer:
         """Process all counters, read at *now* (monotonic seconds).
 
         Returns:
-            the ids of workers whose counter did not change since the last observation; the dead ones of these.
+            the ids of workers whose counter did not change since the last observation; the dead among these.
         """
         passed = min(now - self._last, self.longest_gap_s) if self._last is not None else 0.0
         self._last = now
