@@ -26,7 +26,7 @@ test: $(INSTALLED)
 # Before a commit: linters, types, all tests that start nothing, and some examples of the model on one Redis.
 check: $(INSTALLED)
 	MODEL_EXAMPLES=8 $(RUN) -m pytest -q -m "(unit or redis) and not soak" -n 4 --dist loadgroup \
-	tests/unit tests/test_house.py tests/frontier/test_model.py
+	tests/unit tests/test_house.py tests/test_release.py tests/frontier/test_model.py
 
 # A busy machine, for the tests beside it: `make load & make test`. The processes end by themselves.
 BUSY ?= 6

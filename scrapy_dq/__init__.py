@@ -15,4 +15,4 @@ __all__ = [
     "RevisitPolicy", "Scheduler", "SharedStats", "ShutDown", "__version__", "get_redis",
     "get_redis_from_settings",
 ]  # fmt: skip
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-# Older versions need the package `wheel` to build a wheel.
-pytest.importorskip("setuptools", minversion="70.1")
+# As [build-system] in pyproject.toml: older versions do not know the form of its licence.
+pytest.importorskip("setuptools", minversion="77.0.3")
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ["LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.cfg"]
@@ -60,6 +61,12 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == expected
     assert "scrapy_dq/py.typed" in packed
+
+
+def test_the_wheel_is_as_small_as_public_ci_requires(wheel: Path) -> None:
+    limit = re.search(r"LARGEST_WHEEL_BYTES: (\d+)", (ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    assert limit
+    assert wheel.stat().st_size <= int(limit[1])
 
 
 def test_an_installed_wheel_loads_every_script(wheel: Path, tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import configparser
 import importlib.metadata
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +12,19 @@ from packaging.requirements import Requirement
 
 from scrapy_dq.extras import pip_install
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest depends on it
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("extra", ["embedded", "web", "metrics", "zstd", "otel"])
+@pytest.mark.parametrize("extra", ["embedded", "web", "metrics", "zstd", "fast", "otel"])
 def test_the_advice_names_the_packages_of_an_extra(extra: str) -> None:
     """The advice lists all packages of the extra that this Python needs, and no others."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    listed = [
-        Requirement(line) for line in setup["options.extras_require"][extra].split("\n") if line.strip()
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    listed = [Requirement(each) for each in project["optional-dependencies"][extra]]
     named = [each.name for each in listed if each.marker is None or each.marker.evaluate()]
     assert pip_install(extra) == f"pip install {' '.join(named)}"
 
