@@ -23,8 +23,8 @@ def ratios(of: Sequence[float], to: Sequence[float]) -> list[float]:
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    first, *others = (f"| {' | '.join(cells)} |" for cells in [head, *rows])
+    return "\n".join([first, f"|{'---|' * len(head)}", *others])
 
 
 def tell(text: str) -> None:
