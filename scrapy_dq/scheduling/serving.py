@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 
@@ -22,6 +23,7 @@ from scrapy_dq.text import printable, prose_without_logins, without_login
 
 EXPANDING_S = 0.01
 """Seconds that one `next_request` may spend on start payloads, and on requests that cannot be served."""
+_URL_IN_JSON = re.compile(rb'"url"\s*:\s*"([^"]*)"')
 
 
 class Serving:
@@ -162,5 +164,9 @@ class Serving:
 
 
 def _excerpt(payload: bytes) -> str:
-    """Return the beginning of a start payload, which may be long or binary, for a log."""
-    return repr(payload[1:81])[1:] + ("…" if len(payload) > 81 else "")
+    """Return the beginning of a start payload for a log; of JSON only the URL, because a form has passwords."""
+    text = payload[1:]
+    if text.startswith(b"{"):
+        found = _URL_IN_JSON.search(text)
+        text = found[1] if found else b"JSON without a URL"
+    return repr(text[:80])[1:] + ("…" if len(text) > 80 else "")

@@ -140,6 +140,7 @@ def test_a_spider_can_be_fed_by_several_keys(fed: Tree, client: redis.Redis) -> 
 # Python would need minutes to encode this host name.
 HUGE_HOST = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 BAD = {
+    b'{"form": {"password": "SEKRET"}, "url": "no scheme either"}': "Missing scheme in request url",
     b"\xff\xfe": "it is not valid utf-8",
     b"": "'' is neither a URL nor a JSON object",
     b"not a url": "'not a url' is neither a URL nor a JSON object",
@@ -180,6 +181,7 @@ def test_a_payload_that_makes_no_request_becomes_a_dead_letter(
     for reason in BAD.values():
         assert any(reason in one for one in found), (reason, found)
     assert worker.text.count("becomes a dead letter") == MOST_REASONS < len(BAD)
+    assert "A start payload ('no scheme either')" in worker.text
     assert not any("SEK" in one for one in (*found, worker.text))
     assert not errors(worker)
 
