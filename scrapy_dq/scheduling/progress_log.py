@@ -126,7 +126,8 @@ def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
     if pace and not (config.partition_by == "none" or config.domain_delay_s or config.domain_limits):
         yield (
             f"{', '.join(pace)}: each worker keeps its own pace, and together they send a site more "
-            f"requests. DQ_DOMAIN_DELAY and DQ_DOMAIN_CONCURRENCY apply to all workers together"
+            f"requests. For one pace of all workers together, set DQ_DOMAIN_DELAY = {delay_s or 1:g} (or "
+            f"DQ_DOMAIN_CONCURRENCY) and DOWNLOAD_DELAY = 0"
         )
     counts = [f"{name} = {count}" for name in CLOSING_COUNTS if (count := settings.getint(name))]
     if counts and not config.max_pages:

@@ -79,7 +79,7 @@ class CrawlView:
         head.add_column(ratio=1)
         head.add_column(no_wrap=True, justify="right")
         name = Text(printable(self._crawl, 30), style="bold")
-        head.add_row(name, green_bar(done, total), f"{done:,} of {total:,}")
+        head.add_row(name, green_bar(done, total), f"{done:,} of {total:,}" if total else "")
         rows = [
             (str(slot.number), str(slot.process.pid) if slot.process else "", f"{slot.rate:,.1f}",
              slot.counts["pages"], slot.counts["items"], slot.counts["errors"], slot.restarts or "",
@@ -113,7 +113,7 @@ def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
 
 
 def _progress(crew: Supervisor) -> tuple[int, int]:
-    """Return the numbers of settled requests and of all requests."""
+    """Return the numbers of settled requests and of all requests; 0 of 0: not known yet."""
     seen = of_run(crew)
     if seen is None:
         return 0, 0
@@ -149,7 +149,8 @@ def _line(crew: Supervisor) -> str:
     seen = crew.monitor.overview
     pace = "" if seen and seen.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
     ends = f"{count_of(alive, 'worker')}{pace}, {count_of(errors, 'error')}"
-    return f"{done:,} of {total:,} done; {_counts(crew)}; {ends}"
+    known = f"{done:,} of {total:,} done; " if total else ""
+    return f"{known}{_counts(crew)}; {ends}"
 
 
 class Summary:
