@@ -22,6 +22,8 @@ author = copyright = "the authors of scrapy_dq"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"scrapy_dq {release}"
+html_static_path = ["_static"]
+html_css_files = ["code.css"]
 exclude_patterns = ["_build"]
 default_role = "code"  # docstrings write names in single backquotes
 myst_heading_anchors = 3
