@@ -141,7 +141,7 @@ def main() -> int:
     try:
         as_promised = Demo(folder, redis.acquire(), Catalogue()).run()
     except KeyboardInterrupt:
-        print(f"\nStopped. What there is, is in {folder}", file=sys.stderr)
+        print(f"\nStopped. The files are in {folder}", file=sys.stderr)
         return 130
     finally:
         redis.release()

@@ -65,7 +65,10 @@ def _eviction(policy: str, target: str) -> Finding:
             f"of the crawl. Run `redis-cli CONFIG SET maxmemory-policy noeviction`, or use another Redis",
         )  # fmt: skip
     if policy.startswith("volatile"):
-        text = f"Redis at {target} has maxmemory-policy {policy}: no key of a crawl has a TTL, so none goes"
+        text = (
+            f"Redis at {target} has maxmemory-policy {policy}: no key of a crawl has a TTL, so Redis evicts "
+            "none"
+        )
         return Finding("eviction", WARN, text)
     return Finding("eviction", OK, policy)
 
@@ -80,7 +83,7 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
         text = f"DQ_WAIT_REPLICAS is {wait_replicas}, and {online} replicas are online: the crawl would wait"
         yield Finding("replicas", BAD, text)
     elif info.get("min_slaves_good_slaves") == 0:
-        yield Finding("replicas", BAD, "none is in step: Redis refuses writes (min-replicas-to-write)")
+        yield Finding("replicas", BAD, "no replica is in sync: Redis refuses writes (min-replicas-to-write)")
     elif replicas:
         yield _replication(info, replicas)
     for status, what, file in (

@@ -62,7 +62,7 @@ def find(name: str) -> Shape:
         return Shape(name, found, _read_stamp, lambda state: _stamp(found, state))
     if module == "pandas" and own in _MISSING:
         return Shape(name, type(found), lambda value: None, lambda state: found)
-    raise Unknown(f"a {name!a:.100} is not stored")
+    raise Unknown(f"a {name!a:.100} cannot be stored")
 
 
 def _found(module: str, name: str) -> Any:

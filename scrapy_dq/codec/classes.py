@@ -77,7 +77,7 @@ class Classes:
                 isinstance(cls, EnumMeta) or (cls is not None and is_named_tuple(cls))
             ):
                 name = f"{module}.{qualname}"
-                raise Unknown(f"a {name!a:.200} is not stored, unless DQ_TYPES lists it")
+                raise Unknown(f"a {name!a:.200} cannot be stored, unless DQ_TYPES lists it")
             if method := _method_that_runs(cls):
                 raise Unknown(
                     f"{module}.{qualname} has its own {method}, which would run on data from Redis: it is "

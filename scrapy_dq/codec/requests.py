@@ -137,7 +137,7 @@ class Codec:
             if kind == FORMAT:
                 return self._request(lengthen(self._values.unpack(payload[1:])))
             if kind != formats.SERIALIZED:
-                raise Unfit(f"its format is {kind}, this version reads {FORMAT}")
+                raise Unfit(f"its format is {kind}; this version reads format {FORMAT}")
             if self.serializer is None:
                 raise NotHere("a SCHEDULER_SERIALIZER wrote it, and this worker has none")
             return self._built(*self._arguments_of(self.serializer.loads(payload[1:])))

@@ -33,7 +33,9 @@ def _shape(cls: type, read: Callable[[Any], Any], kinds: Any, make: Callable[...
 
     def read_whole(value: Any) -> Any:
         if getattr(value, "__dict__", None):
-            raise Unfit(f"it has attributes ({', '.join(vars(value)):.100}), which a {cls.__name__} has not")
+            raise Unfit(
+                f"it has attributes ({', '.join(vars(value)):.100}) that a {cls.__name__} does not have"
+            )
         return read(value)
 
     def build(state: Any) -> Any:

@@ -166,7 +166,7 @@ class Values:
 def _wide_int(value: Any) -> Any:
     """Lower an int beyond 64 bits; msgpack calls this for values that it cannot pack."""
     if type(value) is not int:
-        raise Unfit(f"a {type(value).__name__} is not stored")
+        raise Unfit(f"a {type(value).__name__} cannot be stored")
     return ExtType(WIDE_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 

@@ -28,8 +28,8 @@ class Adopt(Subcommand):
     """Take over a crawl of scrapy-redis, or from a JOBDIR.
 
     Takes over a crawl of scrapy-redis, or of Scrapy with a JOBDIR: its requests, and the fingerprints of its
-    dupefilter. Stop its workers first. The source does not change. A second adoption stores only what is
-    missing.
+    dupefilter. Stop its workers first. The source does not change. A second adoption stores only
+    missing requests and fingerprints.
     """
 
     name = "adopt"

@@ -221,7 +221,7 @@ def _delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
         for there, seen in old:
             now = there.overview(hint=False)
             if (now.epoch, now.run, now.phase) != (seen.epoch, seen.run, "finished"):
-                kept[there.crawl] = "it has begun again"
+                kept[there.crawl] = "a new run has begun"
                 continue
             try:
                 if _delete(there, options):

@@ -150,7 +150,7 @@ def hint_of_partition(place: Place, partition: str) -> str:
     beside = names_beside(place.shards, place.crawl, partition) if fits_a_partition(partition) else None
     if beside is None:
         return ""
-    nothing = "this crawl has nothing in a partition of that name now"
+    nothing = "this crawl has no requests in a partition of that name"
     return f"{nothing}; {suggestion(partition, beside, 'partitions')}"
 
 

@@ -93,8 +93,8 @@ class Retry(Subcommand):
         if found.unreachable:
             # Also with --json: these shards may have selected records.
             print(
-                f"scrapy dq retry: no answer from {named_shards(found.unreachable)}: what was chosen "
-                f"there may be left. Run this again later",
+                f"scrapy dq retry: no answer from {named_shards(found.unreachable)}: selected "
+                f"requests there may not have been retried. Run this again later",
                 file=sys.stderr,
             )
         return FAILED if missing or found.left or found.unreachable else DONE

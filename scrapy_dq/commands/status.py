@@ -124,8 +124,8 @@ def _others(there: Place, known: Collection[str], everything: bool) -> Iterator[
             if found["phase"] not in ("absent", "unknown"):
                 yield found
     if not search.complete or (len(names) > MOST_CRAWLS and not everything):
-        more = "" if everything else ". --all reads them"
-        line = f"scrapy dq: {there.target} may have more crawls: not all its keys were read{more}"
+        more = "" if everything else ". --all searches all keys"
+        line = f"scrapy dq: {there.target} may have more crawls: only a part of its keys was searched{more}"
         print(line, file=sys.stderr)
 
 

@@ -149,7 +149,7 @@ class Complete(Steering):
     start() with the same arguments has completed.
     """
 
-    name, done, awaited = "complete", "will end without the rest", ""
+    name, done, awaited = "complete", "the run will end without the missing start requests", ""
 
 
 class Limit(Subcommand):
@@ -175,7 +175,7 @@ class Limit(Subcommand):
         )  # fmt: skip
         parser.add_argument(
             "--budget", type=common.whole(0, 1_000_000_000), metavar="N",
-            help="most requests in the run, or per day; 0: no limit",
+            help="maximum number of requests in the run, or per day; 0: no limit",
         )  # fmt: skip
         parser.add_argument(
             "--block", type=common.seconds(0.001, MAX_BLOCK_S), metavar="S",

@@ -42,7 +42,8 @@ from scrapy_dq.text import printable
 
 LONGEST_URL = 10_000
 _CONTINUE_IMPORT = (
-    "Until the same command is complete no worker can join; `scrapy dq clear --all` deletes what there is"
+    "Until the same command is complete no worker can join; `scrapy dq clear --all` deletes the incomplete "
+    "crawl"
 )
 _CONTINUE_MOVE = "If it has begun to move, no worker can join until the same command is complete"
 _PLACE_SETTINGS = ("REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS")
@@ -82,7 +83,8 @@ class ExportCrawl(Subcommand):
                 raise CommandError(f"shard {names} does not answer: nothing was written")
             if overview.phase == "finished" and not (options.urls or options.seen_only):
                 raise CommandError(
-                    f"crawl {place.crawl!r} has finished: nothing waits. --seen-only exports what it has seen"
+                    f"crawl {place.crawl!r} has finished: no request waits. "
+                    "--seen-only exports the fingerprints"
                 )
             done = exclusive.with_frontiers(
                 place, lambda frontiers: _export(frontiers, place, overview, name, options, bar)
@@ -151,7 +153,7 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
 
 
 class ImportCrawl(Subcommand):
-    """Make a crawl from such a file.
+    """Import a crawl from a file.
 
     Makes a new crawl from a file of `scrapy dq export`, with the DQ_ORDER, DQ_SEEN and DQ_SHARDS of the
     settings. If the import is interrupted, run it again: no worker can join before it is complete.
@@ -218,9 +220,9 @@ def _advice_after_import(file: ExportFile, config: Config, done: Loaded) -> Iter
 class Move(Subcommand):
     """Move a crawl, or change its storage.
 
-    Moves a crawl into another Redis, or gives it another number of shards, kind of seen or order. No worker
-    may be alive, and Redis needs memory for a second copy. If the move is interrupted, run it again: nothing
-    is lost, and no worker can join before it is complete.
+    Moves a crawl into another Redis, or changes its number of shards, storage of fingerprints or order. No
+    worker may be alive, and Redis needs memory for a second copy. If the move is interrupted, run it again:
+    nothing is lost, and no worker can join before it is complete.
     """
 
     name = "move"
@@ -262,7 +264,7 @@ class Move(Subcommand):
             "shards": done.now.shards, "doubts": done.doubts,
         }  # fmt: skip
         if done.now == done.was and not options.to:
-            print_found(found, options.json, (), [f"Nothing is to be done: it is {done.now}."])
+            print_found(found, options.json, (), [f"Nothing to do: the crawl is already {done.now}."])
             return DONE
         rows = [("requests", done.entries), ("fingerprints", done.tokens)] if done.was else ()
         lines = [*_advice_after_move(done, wanted, config, target), go_on(options)]
@@ -299,10 +301,14 @@ async def _moved(place: Place, target: Place, wanted: parts.Shape, bar: Progress
 
 
 def _advice_after_move(done: Moved, wanted: parts.Shape, config: Config, target: Place) -> Iterator[str]:
-    was = f"It was {done.was}, and is now" if done.was else "An earlier command has moved it. It is now"
+    was = (
+        f"It was {done.was}, and is now"
+        if done.was
+        else "An earlier command has moved the crawl, which is now"
+    )
     yield f"{was} {done.now}."
     if done.now != wanted:
-        yield f"It was begun like that. For {wanted}: run this again."
+        yield f"The interrupted move had these settings. To change to {wanted}, run this again."
     settings = {
         f"REDIS_URL for {target.target}": target.config is not config,
         f"DQ_SHARDS = {done.now.shards}": done.now.shards != config.shards,

@@ -93,8 +93,6 @@ def _taken(folder: Path, count: int) -> list[Path]:
     lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     logs: list[Path] = []
     for number in range(1, MOST_LOGS + 1):
-        if len(logs) == count:
-            return logs
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except (BlockingIOError, PermissionError):  # POSIX allows both errors
@@ -102,5 +100,7 @@ def _taken(folder: Path, count: int) -> list[Path]:
         logs.append(folder / f"worker-{number}.log")
         with suppress(FileNotFoundError):
             logs[-1].replace(logs[-1].with_suffix(".log.1"))
+        if len(logs) == count:
+            return logs
     # Any process that can read the file can lock all of it.
     raise CrewError(f"{folder / 'in-use.lock'} is locked by another process: choose another --log-dir")

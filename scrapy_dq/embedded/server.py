@@ -132,7 +132,7 @@ class EmbeddedRedis:
                     # Still under start.lock, because is_last_user() may have made the use exclusive.
                     self._directory.drop()
         except (EmbeddedError, OSError) as error:
-            logger.warning("Embedded Redis in %s: left as it is: %s", self._directory.path, error)
+            logger.warning("Embedded Redis in %s was not stopped: %s", self._directory.path, error)
         finally:
             self._directory.drop()
 

@@ -104,7 +104,9 @@ class ExportFile:
         """
         self.name = name
         if os.path.exists(name) and not os.path.isfile(name):
-            raise BadExport(f"{name!r} cannot be read: it is no file, and an import reads it twice")
+            raise BadExport(
+                f"{name!r} cannot be read: it is not a regular file, and an import reads the file twice"
+            )
         self._end = b""
         for number, line in enumerate(self._whole()):
             if number == 0:
@@ -149,7 +151,7 @@ class ExportFile:
         if type(end) is not dict:
             raise BadExport(f"{self.name!r} was cut: its last line is missing. Export the crawl again")
         if end.get("end") != {"lines": number - 1, "sha256": digest.hexdigest()}:
-            raise BadExport(f"{self.name!r} was edited, or damaged: its content does not fit its last line")
+            raise BadExport(f"{self.name!r} was edited, or damaged: its content does not match its last line")
 
 
 def _parsed(line: bytes) -> Any:

@@ -117,7 +117,7 @@ def part_of(line: dict[str, Any], header: Header) -> Part:
             items = [*map(Entry._make, zip(*(of_all[name] for name in Entry._fields), strict=True))]
         return Part(kind, line.get("shard", 0), items)
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
-        raise BadLine(f"it is no part of a crawl ({type(error).__name__}: {str(error)[:200]})") from None
+        raise BadLine(f"it is not a part of a crawl ({type(error).__name__}: {str(error)[:200]})") from None
 
 
 def header_line(header: Header, version: str) -> str:

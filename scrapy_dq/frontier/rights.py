@@ -23,7 +23,7 @@ ROLES = {
         "+@connection +@read +@write -@dangerous -@scripting +eval +evalsha +script|exists +time +info",
     ),
     "observer": Role(
-        "commands that only look",
+        "commands that only read",
         "+@connection +@read -@dangerous +eval +evalsha +time +info +cluster|slots",
     ),
     "feeder": Role("programs that push start requests of a RedisSpider", "+@connection -@dangerous"),

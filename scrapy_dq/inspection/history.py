@@ -308,7 +308,7 @@ def _words_of(event: Event) -> str:
         "pause": f"paused{times}",
         "drain": f"draining{times}",
         "resume": f"resumed{times}",
-        "stop": f"the workers were told to stop{times}",
+        "stop": f"the workers were asked to stop{times}",
         "complete": f"the run may end although a start() is incomplete{times}",
         "limit": f"limits changed{times}: {event.about}",
         "limits": f"a worker joined with other limits, which apply to all from now on: {event.about}",

@@ -36,13 +36,13 @@ _GAUGES: dict[str, tuple[str, Callable[[Snapshot, Totals], float]]] = {
         lambda crawl, _: sum(wait["workers"] for wait in crawl.waits),
     ),
     "dq_unreachable_shards": (
-        "Shards that did not answer, or have nothing of this run: what is there is not counted",
+        "Shards that are not counted: they did not answer, or have no data of this run",
         lambda crawl, _: len(crawl.overview.unreachable) + len(crawl.overview.apart),
     ),
     "dq_run_number": ("The number of the run", lambda crawl, _: crawl.overview.run),
     "dq_run_began_timestamp_seconds": ("When the run began", lambda crawl, _: crawl.overview.began_at),
     "dq_run_finished_timestamp_seconds": (
-        "When this run, or if it is open an earlier one, finished last; 0: unknown, or none has",
+        "When the last finished run ended; 0: unknown, or no run has finished",
         lambda crawl, _: crawl.overview.finished_at,
     ),
 }

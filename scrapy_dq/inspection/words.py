@@ -113,14 +113,14 @@ def waiting(wait: dict[str, Any]) -> str:
 def unanswered(shards: Collection[int]) -> Iterator[str]:
     """Yield a sentence about *shards* that did not answer, if any."""
     if shards:
-        yield f"no answer from {named(shards)}: what is there is not shown or counted"
+        yield f"no answer from {named(shards)}: the data there is neither shown nor counted"
 
 
 def uncounted(unreachable: Collection[int], apart: Collection[int]) -> Iterator[str]:
     """Yield a sentence about shards that are not counted, if any; see `Overview`."""
     yield from unanswered(unreachable)
     if apart:
-        yield f"nothing of this run is in {named(apart)}: lost, rolled back, or not begun yet"
+        yield f"no data of this run in {named(apart)}: it was lost, rolled back, or not stored yet"
 
 
 def named(shards: Collection[int]) -> str:

@@ -280,10 +280,10 @@ class ItemWriter:
         )
         if self._tries >= MOST_TRIES:
             size = len(parts[0].item)
-            why = f"an item of {size:,} bytes was sent {MOST_TRIES} times in vain ({describe(error)})"
+            why = f"an item of {size:,} bytes was sent {MOST_TRIES} times without success ({describe(error)})"
             advice = (
-                "It is not stored. Redis takes none of 512 MB, or the line is too slow for it within "
-                "socket_timeout in REDIS_PARAMS"
+                "It is not stored. Redis accepts no item of 512 MB or more, or the connection is too slow to "
+                "send it within socket_timeout (REDIS_PARAMS)"
             )
         if (key, advice) not in self._told:
             self._told.add((key, advice))

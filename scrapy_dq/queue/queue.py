@@ -185,7 +185,7 @@ class Queue:
             ShutDown: this object was closed.
         """
         if self._closed:
-            raise ShutDown("this queue is closed; what was not done has been given back")
+            raise ShutDown("this queue is closed; unfinished items were given back")
         entry_id = self._held.remove_oldest()
         if entry_id is None:
             raise ValueError("task_done() called more often than get() returned an item")

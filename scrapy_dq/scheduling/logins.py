@@ -104,7 +104,7 @@ class LoneLogin:
             self._warned = True
             logger.warning(
                 "%s answered a login or a form with a cookie that only this worker has; other workers send "
-                "what follows without it. docs/logins.md shows what to do",
+                "later requests without this cookie. docs/logins.md shows what to do",
                 printable(self._host), extra={CREW_SHOWS: True},
             )  # fmt: skip
 

@@ -95,8 +95,8 @@ def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -
     words = {
         "finished": f"has finished: {census.done:,} done, {census.failed:,} failed, {dead}{again}",
         "dead": f"has {dead}: `scrapy dq dead {look}` shows them",
-        "deaths": f"has lost its third worker: `scrapy dq events {look}` tells when each died ({counts})",
-        "outage": f"goes on after more than a minute without Redis ({counts})",
+        "deaths": f"has lost its third worker: `scrapy dq events {look}` shows when each died ({counts})",
+        "outage": f"continues after more than a minute without Redis ({counts})",
     }
     about = {
         "event": kind,

@@ -69,8 +69,9 @@ _ENDS = {
     ),
     "cut_off": (
         logging.ERROR,
-        "this worker alone does not reach a part of Redis, and the others would have waited for it. They go "
-        "on without it; what its start() alone has yielded, the same command yields again",
+        "this worker alone does not reach a part of Redis, and the others would have waited for it. They "
+        "continue without it; to yield the start requests that only this worker had, run the same command "
+        "again",
     ),
     "unserved": (
         logging.ERROR,
@@ -84,9 +85,9 @@ _ENDS = {
     ),
     "domain_budget": (
         logging.INFO,
-        "all that is left is over the budgets of its partitions: {counts}. It stays: `scrapy dq limit "
-        "<spider> <partition> --budget`, or the same command with a larger DQ_DOMAIN_BUDGET, lets more of it "
-        "be crawled",
+        "the remaining requests exceed the budgets of their partitions, and stay: {counts}. To crawl more of "
+        "them, raise a budget with `scrapy dq limit <spider> --site <partition> --budget`, or run the same "
+        "command with a larger DQ_DOMAIN_BUDGET",
     ),
 }
 """By close reason, a description of the end and advice for the user."""
@@ -132,7 +133,7 @@ def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
     counts = [f"{name} = {count}" for name in CLOSING_COUNTS if (count := settings.getint(name))]
     if counts and not config.max_pages:
         yield (
-            f"{', '.join(counts)}: each worker counts separately, and closes only itself. DQ_MAX_PAGES "
+            f"{', '.join(counts)}: each worker counts separately, and stops only itself. DQ_MAX_PAGES "
             f"limits the pages of all workers together"
         )
 

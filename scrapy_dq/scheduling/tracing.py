@@ -238,7 +238,7 @@ class _Once(logging.Filter):
         if not self.said:
             self.said = True
             logger.warning(
-                "DQ_TRACE: spans are late or lost, the crawl goes on (%s). No more of this is shown",
+                "DQ_TRACE: spans are late or lost; the crawl continues (%s). Later lines are not shown",
                 printable(_QUERY.sub("?...", prose_without_logins(why))),
             )
 
@@ -263,7 +263,7 @@ def _provider(service: str) -> TracerProvider:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except ValueError as error:
         why = printable(prose_without_logins(str(error)))
-        raise ConfigError(f"DQ_TRACE: OpenTelemetry takes a variable OTEL_* for invalid: {why}") from error
+        raise ConfigError(f"DQ_TRACE: OpenTelemetry rejects a variable OTEL_*: {why}") from error
     return provider
 
 
@@ -303,7 +303,8 @@ def _shown(request: Request) -> str:
     if not parts.netloc:
         return f"{parts.scheme}:..."
     url = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return prose_without_logins(printable(url, MOST_CHARACTERS)) + ("?..." if parts.query else "")
+    shown = printable(prose_without_logins(url, limit=MOST_CHARACTERS), MOST_CHARACTERS)
+    return shown + ("?..." if parts.query else "")
 
 
 def _kind_of(reason: str) -> str:

@@ -33,28 +33,34 @@ class Config:
     Each field is the only definition of its setting: SETTINGS, the checks and the documentation use it.
     """
 
-    crawl: str = define("DQ_CRAWL", "%(spider)s", "The crawl's name, shared by its workers")
-    run_name: str = define("DQ_RUN_NAME", "", "The name of one run, such as a job id or a date")
+    crawl: str = define("DQ_CRAWL", "%(spider)s", "Crawl name, shared by its workers")
+    run_name: str = define("DQ_RUN_NAME", "", "Name of one run, such as a job id or a date")
     order: Order = define(
-        "DQ_ORDER", "priority-lifo", "The order within a partition", parse=kind.order_choice, choices=ORDERS
+        "DQ_ORDER", "priority-lifo", "Order within a partition", parse=kind.order_choice, choices=ORDERS
     )
     start_queue: StartQueue = StartQueue.FIFO
     """The queue of this worker's start requests, from Scrapy's own setting."""
-    strict_order: bool = define("DQ_STRICT_ORDER", False, "Lease one request at a time, the best")
+    strict_order: bool = define(
+        "DQ_STRICT_ORDER", False, "Lease one request at a time, the first in the order"
+    )
     partition_by: str = define(
         "DQ_PARTITION_BY", "slot", "How to divide the backlog", choices=("slot", "none")
     )
-    shards: int = define("DQ_SHARDS", 1, "Over how many shards the crawl is spread", "shards", 1, MOST_SHARDS)
-    max_pages: int = define("DQ_MAX_PAGES", 0, "Requests of a run, over all workers", "requests", 0, 10**12)
+    shards: int = define("DQ_SHARDS", 1, "Number of shards of the crawl", "shards", 1, MOST_SHARDS)
+    max_pages: int = define(
+        "DQ_MAX_PAGES", 0, "Maximum number of requests of a run, over all workers", "requests", 0, 10**12
+    )
     domain_delay_s: float = define(
-        "DQ_DOMAIN_DELAY", 0.0, "Time between requests of a partition, all workers", "s", 0, 86_400
+        "DQ_DOMAIN_DELAY", 0.0, "Minimum time between requests of a partition, all workers", "s", 0, 86_400
     )
     domain_concurrency: int = define(
-        "DQ_DOMAIN_CONCURRENCY", 0, "Requests of a partition in flight", "requests", 0, 1_000_000
-    )
+        "DQ_DOMAIN_CONCURRENCY", 0, "Maximum number of requests of a partition in flight", "requests",
+        0, 1_000_000,
+    )  # fmt: skip
     domain_budget: Budget = define(
-        "DQ_DOMAIN_BUDGET", 0, "Requests of a partition in a run, or (`1000/day`) on a day", parse=kind.budget
-    )
+        "DQ_DOMAIN_BUDGET", 0, "Maximum number of requests of a partition per run, or (`1000/day`) per day",
+        parse=kind.budget,
+    )  # fmt: skip
     domain_limits: dict[str, PartitionSettings] = define(
         "DQ_DOMAIN_LIMITS", {}, "Delay, concurrency and budget of single partitions", parse=kind.limits
     )
@@ -63,7 +69,7 @@ class Config:
     )
     seen: str = define("DQ_SEEN", "exact", "How Redis stores fingerprints", choices=("exact", "compact"))
     seen_ttl_s: float = define(
-        "DQ_SEEN_TTL", 0.0, "A new run forgets older fingerprints", "s", 0, 3_153_600_000
+        "DQ_SEEN_TTL", 0.0, "Age from which a new run forgets fingerprints", "s", 0, 3_153_600_000
     )
     revisit: Any = define(
         "DQ_REVISIT", "", "When pages are visited again, such as `fixed:1d`", parse=kind.revisit_policy
@@ -74,31 +80,29 @@ class Config:
         "SCHEDULER_IDLE_BEFORE_CLOSE", 0.0, "Idle time until any spider closes", "s", 0, 31_536_000
     )
     max_idle_time_s: float = define(
-        "MAX_IDLE_TIME_BEFORE_CLOSE", 0.0, "Idle time of a `RedisSpider`", "s", 0, 31_536_000
+        "MAX_IDLE_TIME_BEFORE_CLOSE", 0.0, "Idle time until a `RedisSpider` closes", "s", 0, 31_536_000
     )
-    start_urls_key: str = define(
-        "REDIS_START_URLS_KEY", "%(name)s:start_urls", "The key that start requests are read from"
-    )
+    start_urls_key: str = define("REDIS_START_URLS_KEY", "%(name)s:start_urls", "Key of start requests")
     start_urls_as_set: bool = define("REDIS_START_URLS_AS_SET", False, "The start key is a set")
     start_urls_as_zset: bool = define("REDIS_START_URLS_AS_ZSET", False, "The start key is a sorted set")
     start_urls_as_stream: bool = define("REDIS_START_URLS_AS_STREAM", False, "The start key is a stream")
-    redis_encoding: str = define(
-        "REDIS_ENCODING", "utf-8", "The encoding of start payloads", parse=kind.encoding
-    )
+    redis_encoding: str = define("REDIS_ENCODING", "utf-8", "Encoding of start payloads", parse=kind.encoding)
     worker_ttl_s: float = define(
         "DQ_WORKER_TTL", 30.0, "A worker without a heartbeat for this long is dead", "s", 1, 3600
     )
-    shutdown_grace_s: float = define("DQ_SHUTDOWN_GRACE", 8.0, "The time of a closing worker", "s", 0, 3600)
+    shutdown_grace_s: float = define(
+        "DQ_SHUTDOWN_GRACE", 8.0, "Time in which a closing worker finishes its requests", "s", 0, 3600
+    )
     max_attempts: int = define("DQ_MAX_ATTEMPTS", 3, "How many workers a request may kill", "", 1, 100)
     rollback_horizon_s: float = define(
-        "DQ_ROLLBACK_HORIZON", 10.0, "How much new data Redis may lose safely", "s", 1, 600
+        "DQ_ROLLBACK_HORIZON", 10.0, "Age of data that Redis may lose without losing requests", "s", 1, 600
     )
     wait_replicas: int = define("DQ_WAIT_REPLICAS", 0, "How many replicas must confirm a write", "", 0, 16)
     max_entry_bytes: int = define(
-        "DQ_MAX_ENTRY_BYTES", 1_048_576, "The largest stored request", "bytes", 1024, 4_194_304
+        "DQ_MAX_ENTRY_BYTES", 1_048_576, "Largest stored request", "bytes", 1024, 4_194_304
     )
     url_schemes: tuple[str, ...] = define(
-        "DQ_URL_SCHEMES", ("http", "https"), "The URL schemes that may be stored", parse=kind.schemes
+        "DQ_URL_SCHEMES", ("http", "https"), "URL schemes that may be stored", parse=kind.schemes
     )
     types: tuple[str, ...] = define("DQ_TYPES", (), "Further classes whose instances requests may contain")
     serializer: Any = define(
@@ -107,28 +111,29 @@ class Config:
     """An object with `dumps` and `loads`."""
     trust_pickle: bool = define("DQ_TRUST_PICKLE", False, "Allow a serializer that may read pickles")
     notify_url: str = define(
-        "DQ_NOTIFY_URL", "", "A webhook for ends, dead letters and deaths", parse=kind.web_address, repr=False
+        "DQ_NOTIFY_URL", "", "Webhook for the end of a run, dead letters and dead workers",
+        parse=kind.web_address, repr=False,
+    )  # fmt: skip
+    trace: float = define("DQ_TRACE", 0.0, "Share of start requests that OpenTelemetry traces", "", 0, 1)
+    tune_gc: bool = define(
+        "DQ_TUNE_GC", True, "Exempt objects that exist before the crawl from garbage collection"
     )
-    trace: float = define("DQ_TRACE", 0.0, "The share of start requests that OpenTelemetry traces", "", 0, 1)
-    tune_gc: bool = define("DQ_TUNE_GC", True, "Collect less garbage: not what was loaded before the crawl")
-    data_dir: str = define("DQ_DATA_DIR", "", "The folder for all files", parse=kind.path)
+    data_dir: str = define("DQ_DATA_DIR", "", "Folder for all files", parse=kind.path)
     persist: bool = define("SCHEDULER_PERSIST", False, "Keep the fingerprints after a finished run")
     flush_on_start: bool = define("SCHEDULER_FLUSH_ON_START", False, "Delete the crawl, then join it")
-    redis_url: str = define("REDIS_URL", "", "The URL of Redis", parse=url, repr=False)
-    redis_host: str = define("REDIS_HOST", "", "The host of Redis", parse=host)
-    redis_port: int = define("REDIS_PORT", 6379, "The port of Redis", "", 1, 65_535)
-    redis_db: int = define("REDIS_DB", 0, "The number of the Redis database", "", 0, 1_000_000)
+    redis_url: str = define("REDIS_URL", "", "URL of Redis", parse=url, repr=False)
+    redis_host: str = define("REDIS_HOST", "", "Host of Redis", parse=host)
+    redis_port: int = define("REDIS_PORT", 6379, "Port of Redis", "", 1, 65_535)
+    redis_db: int = define("REDIS_DB", 0, "Number of the Redis database", "", 0, 1_000_000)
     redis_params: dict[str, Any] = define("REDIS_PARAMS", {}, "Arguments of redis-py's `Redis`", repr=False)
     enabled: bool = define("DQ_ENABLED", True, "False: leave the crawl to Scrapy's own scheduler")
     items: str = define(
-        "DQ_ITEMS", "local", "Where workers put items for feeds that they share", choices=("local", "redis")
+        "DQ_ITEMS", "local", "Where workers put items for shared feeds", choices=("local", "redis")
     )
-    items_type: str = define(
-        "DQ_ITEMS_TYPE", "list", "The type of the items' key", choices=("list", "stream")
-    )
-    items_key: str = define("REDIS_ITEMS_KEY", "%(spider)s:items", "The key that items are stored in")
+    items_type: str = define("DQ_ITEMS_TYPE", "list", "Type of the items' key", choices=("list", "stream"))
+    items_key: str = define("REDIS_ITEMS_KEY", "%(spider)s:items", "Key of stored items")
     items_serializer: Any = define(
-        "REDIS_ITEMS_SERIALIZER", "", "Makes text of an item; empty: Scrapy's JSON", parse=kind.loadable
+        "REDIS_ITEMS_SERIALIZER", "", "Converts an item to text; empty: Scrapy's JSON", parse=kind.loadable
     )
 
     @property

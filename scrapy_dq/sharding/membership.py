@@ -43,8 +43,8 @@ async def follow_home(
         )
         if reply[0] == b"LOST":
             raise FrontierRefused(
-                f"shard {frontier.name.number} of {name} is gone (FLUSHALL? an empty replica promoted?), and "
-                f"with it what waited there. `scrapy dq clear --all` deletes the rest, so that the crawl "
+                f"shard {frontier.name.number} of {name} is gone (FLUSHALL? an empty replica promoted?), "
+                f"with its waiting requests. `scrapy dq clear --all` deletes the rest, so that the crawl "
                 f"starts again"
             )
         if reply[0] not in (b"OTHER", b"LATER"):

@@ -58,7 +58,7 @@ def patience_s(spider: Spider, config: Config) -> float:
     except (TypeError, ValueError):
         raise ConfigError(
             f"max_idle_time of {type(spider).__name__} = {given!r}: expected seconds, 0 or more; 0 keeps the "
-            f"spider open for ever"
+            f"spider open without a limit"
         ) from None
     spider.max_idle_time = longest
     return max(longest, config.idle_before_close_s) if longest else math.inf

@@ -44,7 +44,9 @@ class Access:
         if token and not (token.isascii() and token.isprintable() and " " not in token):
             raise ConfigError("the token may have only printable ASCII characters, and no spaces")
         if token and not SHORTEST_TOKEN <= len(token) <= _LONGEST_TOKEN:
-            raise ConfigError(f"the token has {len(token)} characters: it needs {SHORTEST_TOKEN} or more")
+            raise ConfigError(
+                f"the token has {len(token)} characters: it needs {SHORTEST_TOKEN} to {_LONGEST_TOKEN:,}"
+            )
         return cls(token, steering, frozenset(name.lower().rstrip(".") for name in hosts))
 
     def admits(self, authorization: str) -> bool:

@@ -105,9 +105,9 @@ class _Site:
         try:
             order = await request.json()
         except (ValueError, RecursionError):
-            return _refusal(400, "it is no JSON")
+            return _refusal(400, "the body is not JSON")
         if not isinstance(order, dict) or not _is_crawl(order.get("crawl")):
-            return _refusal(400, "an object that names a crawl is needed")
+            return _refusal(400, "the body must be an object that names a crawl")
         try:
             done = await self._looks.call(order["crawl"], lambda place: obey(place, self._settings, order))
         except (BadOrder, NoSuchCrawl, FrontierError) as error:

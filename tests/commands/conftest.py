@@ -20,7 +20,7 @@ from support.redis_server import RedisServer
 from support.web_page import TOKEN, WebPage
 
 PASSWORD = "s3cr3t-w0rd"
-CHANGES = ("retry", "push", "clear", "limit", "move", "export", "import")
+CHANGES = ("retry", "push", "clear", "limit", "complete", "move", "export", "import")
 """Commands that may write messages beside their output."""
 
 LOOKS = ("status", "workers", "search", "failed", "dead", "events", "doctor")

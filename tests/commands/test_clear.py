@@ -219,7 +219,7 @@ def test_a_crawl_that_begins_again_before_the_answer_stays(
         monkeypatch.setattr(confirm, "need_consent", consent)
         dq = dq_at(server.url)
         dq.crawl = ""
-        with pytest.raises(CommandError, match="crawl 'again': it has begun again"):
+        with pytest.raises(CommandError, match="crawl 'again': a new run has begun"):
             dq.lines("clear", "--finished-before", "30d")
         assert dq.printed.splitlines()[-1] == "1 crawl is deleted."
         assert old.dump() == {}
@@ -289,7 +289,7 @@ def test_nothing_is_dropped_without_consent(
 @pytest.mark.usefixtures("filled")
 def test_a_misspelled_site_is_refused(dq: Any) -> None:
     """A name with another spelling of the same host is the same site."""
-    with pytest.raises(CommandError, match=r"nothing in a partition of that name now; did you mean"):
+    with pytest.raises(CommandError, match=r"no requests in a partition of that name; did you mean"):
         dq.text("clear", "--site", "trap.exampel", "--yes")
     with pytest.raises(WrongUsage, match="is not the name of a site"):
         dq.text("clear", "--site", "", "--yes")

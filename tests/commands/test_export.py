@@ -135,7 +135,7 @@ def test_seen_can_be_exported_alone(
     worker.exchange(*(put(n, admission=Admission.SEEN, token=b"%020d" % n) for n in range(9)), want=9)
     worker.exchange(*map(ack, range(9)))
     worker.leave(keep_seen=True)
-    with pytest.raises(CommandError, match=r"has finished: nothing waits\. --seen-only exports what"):
+    with pytest.raises(CommandError, match=r"has finished: no request waits\. --seen-only exports"):
         dq.text("export", path)
     dq.text("export", path, "--seen-only")
     new.text("import", path, DQ_PARTITION_BY="none")

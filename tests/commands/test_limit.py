@@ -110,10 +110,10 @@ def test_an_unknown_partition_is_reported_with_similar_names(dq: Any, worker: Ha
     assert dq.status == 0
     (line,) = dq.said
     assert line == (
-        "scrapy dq limit: the limit is set, but this crawl has nothing in a partition of that name now; did "
+        "scrapy dq limit: the limit is set, but this crawl has no requests in a partition of that name; did "
         "you mean 'a.example'?"
     )
-    with pytest.raises(CommandError, match=r"in a partition of that name now; did you mean 'a.example'"):
+    with pytest.raises(CommandError, match=r"in a partition of that name; did you mean 'a.example'"):
         dq.text("limit", "--site", "b.example")
     with pytest.raises(CommandError, match=r"existing partitions: a.example, a.exmaple"):
         dq.text("limit", "--site", "xyz")

@@ -73,7 +73,7 @@ def test_the_output_names_the_moved_data_and_the_settings_to_change(dq: Any, liv
     assert (sum(parts), min(parts) > 0) == (40, True)
     settings: dict[str, Any] = {"DQ_SHARDS": 3, "DQ_SEEN": "compact", **FIFO}
     assert dq.text("move", **settings).endswith(
-        "\nNothing is to be done: it is fifo, seen compact, 3 shards.\n"
+        "\nNothing to do: the crawl is already fifo, seen compact, 3 shards.\n"
     )
     found = dq.found("move", "--shards", "1", "--order", "lifo", **settings)
     assert found["redis"] == found["from"]
@@ -98,7 +98,9 @@ def test_a_crawl_can_be_moved_to_another_redis(dq: Any, live: LiveFrontier, ther
     assert live.dump() == {}
     with there.client() as client:
         assert waiting(client, live.crawl, 1) == [40]
-    assert "An earlier command has moved it. It is now priority-lifo" in dq.text("move", "--to", there.url)
+    assert "An earlier command has moved the crawl, which is now priority-lifo" in dq.text(
+        "move", "--to", there.url
+    )
     with pytest.raises(ConfigError, match="REDIS_URL"):
         dq.text("move", "--to", "nonsense")
 
@@ -141,7 +143,10 @@ def test_an_interrupted_move_must_be_completed_before_a_worker_can_join(
         assert dq.found("status", "--no-rate")["waiting"] == 40
     said = dq.text("move", "--shards", "2").splitlines()
     assert any(line.endswith("now priority-lifo, seen exact, 3 shards.") for line in said)
-    assert "It was begun like that. For priority-lifo, seen exact, 2 shards: run this again." in said
+    assert (
+        "The interrupted move had these settings. To change to priority-lifo, seen exact, 2 shards, run this "
+        "again."
+    ) in said
     assert sum(waiting(live.redis, live.crawl, 3)) == 40
 
 

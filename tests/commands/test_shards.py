@@ -56,7 +56,9 @@ def test_a_shard_without_data_of_the_run_is_named(dq: Any, workers: list[HandWor
     workers[1].live.redis.hset(keys.meta(keys.Shard(dq.crawl, 1)), "epoch", "another")
     found = dq.found("status", "--no-rate")
     assert (found["unreachable_shards"], found["apart_shards"]) == ([], [1])
-    assert any("nothing of this run is in shard 1: lost" in line for line in dq.lines("status", "--no-rate"))
+    assert any(
+        "no data of this run in shard 1: it was lost" in line for line in dq.lines("status", "--no-rate")
+    )
     assert dq.found("pause")["apart_shards"] == [1]
 
 
@@ -69,7 +71,7 @@ def test_an_audit_examines_the_shards_of_this_run(dq: Any, workers: list[HandWor
     for repair in ([], ["--repair"]):
         found = {each["what"]: each["text"] for each in dq.found("doctor", "--audit", *repair)["findings"]}
         assert "partitions that would not have been served" in found["crawl"]
-        assert "; nothing of this run is in shard 1: lost" in found["crawl"]
+        assert "; no data of this run in shard 1: it was lost" in found["crawl"]
     assert client.zcard(keys.prefix(keys.Shard(dq.crawl, 2)) + "rotation")
 
 

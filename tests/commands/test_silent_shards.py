@@ -88,7 +88,7 @@ def test_entries_of_the_answering_shards_are_shown(dq: Dq, crawl: Spread) -> Non
     assert 0 < elsewhere < len(HOSTS)
     with crawl.silent():
         assert len(dq.listed("failed", "-n", "100", **QUICK)) == elsewhere
-        assert dq.said == [f"scrapy dq: {UNANSWERED}: what is there is not shown or counted"]
+        assert dq.said == [f"scrapy dq: {UNANSWERED}: the data there is neither shown nor counted"]
         assert f"{elsewhere} failed requests." in dq.text("failed", "-n", "100", **QUICK)
         for name in ("dead", "search", "events", "workers"):
             assert dq.found(name, **QUICK)["unreachable_shards"] == [SILENT]
@@ -112,7 +112,7 @@ def test_a_retry_moves_the_requests_of_other_shards_and_fails(dq: Dq, crawl: Spr
     assert (found["failed"], found["left"]) == (len(HOSTS) - there, 0)
     assert found["unreachable_shards"] == [SILENT]
     assert dq.status == 1
-    assert any(f"{UNANSWERED}: what was chosen there may be left" in line for line in dq.said)
+    assert any(f"{UNANSWERED}: selected requests there may not have been retried" in line for line in dq.said)
     found = dq.found("retry", "--all", "--yes", **QUICK)
     assert (found["failed"], dq.status) == (there, 0)
 
@@ -131,7 +131,7 @@ def test_the_web_page_names_the_silent_shard(crawl: Spread, cluster: Cluster) ->
         with crawl.silent():
             found = read_failures(place, "failed", 100)
             assert len(found["rows"]) == found["kept"] == len(HOSTS) - there
-            assert found["missing"] == [f"{UNANSWERED}: what is there is not shown or counted"]
+            assert found["missing"] == [f"{UNANSWERED}: the data there is neither shown nor counted"]
             assert read_curves(place, minutes=False)["missing"] == found["missing"]
             with pytest.raises(FrontierUnavailable, match=UNANSWERED):
                 read_failure(place, "failed", b"no such id!!")
@@ -431,7 +431,7 @@ def test_doctor_examines_each_node_and_names_it(dq: Dq, crawl: Spread) -> None:
     assert there.split("; ") == [
         f"127.0.0.1:{crawl.nodes[shard].port}: shard {shard}" for shard in range(SHARDS) if shard != SILENT
     ]
-    assert missing == f"{UNANSWERED}: what is there is not shown or counted"
+    assert missing == f"{UNANSWERED}: the data there is neither shown nor counted"
 
 
 def by_what(found: Any) -> dict[str, list[str]]:

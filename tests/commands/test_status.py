@@ -152,7 +152,9 @@ def test_all_reads_every_key_and_shows_when_crawls_finished(
         dq.crawl, dq.may_say = "", True
         none = {"SPIDER_LOADER_CLASS": loader_of()}
         assert [each["crawl"] for each in dq.listed("status", **none)] == ["a"]
-        assert dq.said[0].endswith("may have more crawls: not all its keys were read. --all reads them")
+        assert dq.said[0].endswith(
+            "may have more crawls: only a part of its keys was searched. --all searches all keys"
+        )
         found = {each["crawl"]: each["ended"] for each in dq.listed("status", "--all", **none)}
         assert (list(found), found["a"]) == (["a", "b", "c"], None)
         assert abs(found["c"] - lives[0].redis.time()[0]) < 3600

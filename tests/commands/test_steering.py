@@ -61,7 +61,9 @@ def test_complete_ends_a_run_without_its_incomplete_start(dq: Any, live: LiveFro
     assert worker.exchange().census.incomplete == 1
     worker.exchange(put(1))
     assert "1 start() incomplete, and none with the same arguments has completed" in dq.text("status")
-    assert dq.text("complete").startswith(f"Crawl {dq.crawl!r}: will end without the rest. 1 worker")
+    assert dq.text("complete").startswith(
+        f"Crawl {dq.crawl!r}: the run will end without the missing start requests. 1 worker"
+    )
     assert dq.text("complete") == f"Crawl {dq.crawl!r}: no start() is incomplete: nothing is missing.\n"
     worker.take(1)
     assert worker.exchange(ack(1)).status is Status.FINISHED
@@ -74,7 +76,9 @@ def test_complete_ends_a_run_whose_start_always_raises(dq: Any, live: LiveFronti
         worker.exchange(*moves, seeding=1)
     for worker in workers:
         worker.leave()
-    assert dq.text("complete") == f"Crawl {dq.crawl!r}: will end without the rest. No worker is registered.\n"
+    assert dq.text("complete") == (
+        f"Crawl {dq.crawl!r}: the run will end without the missing start requests. No worker is registered.\n"
+    )
     again = HandWorker(live, "again", replace(IDENTITY, starts="args"))
     again.exchange(want=1, seeding=1)
     again.exchange(ack(1), seeding=1)
@@ -95,7 +99,7 @@ def test_a_run_whose_keys_are_damaged_is_not_finished_by_hand(dq: Any, live: Liv
     worker.exchange(ack(1), seeding=1)
     worker.leave()
     live.redis.delete(live.key("seen"))
-    assert "will end without the rest" in dq.text("complete")
+    assert "the run will end without the missing start requests" in dq.text("complete")
     assert dq.found("status")["phase"] == "open"
 
 

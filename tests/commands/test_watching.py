@@ -234,7 +234,7 @@ def test_silent_shards_and_a_hold_are_shown(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(STATUS, "hold", "paused")
     view, line = shown(80, 24, color_system=None), one_line(STATUS)
     assert "no answer from shards 1, 2" in view
-    assert line.endswith("no answer from shards 1, 2: what is there is not shown or counted")
+    assert line.endswith("no answer from shards 1, 2: the data there is neither shown nor counted")
     assert "open, paused" in view
     assert line.startswith("open, paused, 2,345,682 of 3,580,270, 4 failed, 2 workers")
 

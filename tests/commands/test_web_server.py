@@ -133,7 +133,7 @@ def test_an_error_at_the_start_is_printed_in_one_line(
     for words, status, said in (
         (["--host", "0.0.0.0"], 2, "lets other machines read the crawls: give a token"),
         (["--port", str(page.port)], 1, "Address already in use. --port names another port"),
-        (["--token-file", str(short)], 1, "it needs 16 or more"),
+        (["--token-file", str(short)], 1, "it needs 16 to 1,000"),
         (["--token-file", str(tmp_path / "none")], 1, "cannot be read"),
         (["-s", f"REDIS_URL=redis://:{PASSWORD}@127.0.0.1:1/0"], 1, "cannot be reached"),
     ):

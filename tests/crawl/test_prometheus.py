@@ -110,7 +110,7 @@ def promtool(*words: str, given: str | None = None) -> subprocess.CompletedProce
 
 
 @needs_prometheus
-def test_promtool_accepts_the_rules_the_metrics_and_the_dashboard(exposition: Samples) -> None:
+def test_promtool_accepts_the_rules_and_the_metrics(exposition: Samples) -> None:
     """promtool checks the configuration, the rules and the metrics, and runs the tests of the rules."""
     for words in (
         ("check", "config", "prometheus.yml"), ("check", "rules", "rules.yml"),

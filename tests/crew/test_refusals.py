@@ -26,7 +26,10 @@ def test_feeds_that_several_workers_cannot_write_are_refused(scene: SetScene) ->
         (["-s", "DQ_WORKER_TTL=x"], "DQ_WORKER_TTL"),
         (["-s", f"SCHEDULER={PLAIN['SCHEDULER']}"], "ADDONS = {"),
         (["-s", "REDIS_URL=", "-s", "DQ_DATA_DIR=/proc/nowhere"], "/proc/nowhere"),
-        (["-s", 'FEEDS={"a.jl": {"format": "none"}}'], "a feed cannot be written, as Scrapy says above"),
+        (
+            ["-s", 'FEEDS={"a.jl": {"format": "none"}}'],
+            "a feed cannot be written: see Scrapy's message above",
+        ),
         (["-s", 'FEEDS={"a.jl": {"format": "jl"}, "./a.jl": {"format": "jl"}}'], "two feeds are written to"),
         (["-o", "%(none)s.csv"], "KeyError: 'none'"),
         (["--log-dir", "notes.json"], "another folder with --log-dir"),

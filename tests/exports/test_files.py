@@ -114,7 +114,7 @@ def test_a_file_that_changes_after_it_was_checked_is_reported(tmp_path: Path) ->
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     """An import reads its file twice, but a pipe can only be read once."""
     os.mkfifo(tmp_path / "x")
-    with pytest.raises(BadExport, match="it is no file, and an import reads it twice"):
+    with pytest.raises(BadExport, match="it is not a regular file, and an import reads the file twice"):
         ExportFile(str(tmp_path / "x"))
 
 

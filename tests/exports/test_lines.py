@@ -115,5 +115,5 @@ WAITS = [0, 1, "AAAAAAAAAAAAAAAA", "cGF5"]
 )  # fmt: skip
 def test_a_line_that_is_not_a_part_of_a_crawl_is_refused(line: Any) -> None:
     """A line with an unknown name, or with items of another shape, raises BadLine and nothing else."""
-    with pytest.raises(BadLine, match="it is no part of a crawl"):
+    with pytest.raises(BadLine, match="it is not a part of a crawl"):
         part_of(line, HEADER)

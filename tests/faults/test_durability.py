@@ -25,7 +25,7 @@ from worker.engine import Crawl, Engine
 
 ITEMS = 50
 PATIENT = {"DQ_SHUTDOWN_GRACE": 60}
-DOUBT = "It is not certain that Redis keeps what was put last"
+DOUBT = "If Redis fails now, the last puts may be lost"
 
 
 @pytest.fixture

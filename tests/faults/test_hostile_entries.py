@@ -103,9 +103,9 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCraw
     hostile = {
         entry({CLASS: "canary_module.Mine", URL: page}): "not an imported subclass of Request",
         entry({CLASS: "subprocess.Popen", URL: page}): "not an imported subclass of Request",
-        entry({URL: page, META: {"x": instance("canary_module:Thing", {})}}): "is not stored",
+        entry({URL: page, META: {"x": instance("canary_module:Thing", {})}}): "cannot be stored",
         entry({URL: page, META: {"x": instance("tree_project.canary:Thing", {})}}): "no imported module",
-        entry({URL: page, META: {"x": instance("os:system", "touch canary")}}): "is not stored",
+        entry({URL: page, META: {"x": instance("os:system", "touch canary")}}): "cannot be stored",
         entry({URL: f"file://{watched.project.folder}/canary.txt"}): "DQ_URL_SCHEMES",
         entry({URL: page, CALLBACK: "__class__"}): "has no callback '__class__'",
         entry({URL: page, CALLBACK: "from_crawler"}): "has no callback 'from_crawler'",

@@ -35,9 +35,7 @@ def commands_in_lua() -> set[str]:
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
     """A user may lack the right to a command that the probe does not know: a script would stop midway."""
     rights = scripts.lua_files()["rights"]
-    assert commands_in_lua() - {"WRONG_TYPE", "NOT_FENCED"} == set(
-        re.findall(r"'([A-Z]{3,})'", rights)
-    ) - OPTIONS - {"NOPERM"}
+    assert commands_in_lua() == set(re.findall(r"'([A-Z]{3,})'", rights)) - OPTIONS - {"NOPERM"}
 
 
 @pytest.mark.parametrize("command", sorted(commands_in_lua()))

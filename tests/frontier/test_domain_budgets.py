@@ -147,7 +147,7 @@ def test_workers_wait_until_tomorrow_for_a_daily_budget(live: LiveFrontier) -> N
     assert live.call("limit", A, budget=2)[3:] == (2, 1)
 
 
-def test_a_crawl_without_budgets_has_no_entries_over_budget(live: LiveFrontier) -> None:
+def test_an_empty_shard_reports_only_entries_over_budget(live: LiveFrontier) -> None:
     """An empty shard reports that only entries over budgets are left, as another shard may hold some."""
     worker = spend(live, IDENTITY)
     assert worker.exchange().census.only_over_budget

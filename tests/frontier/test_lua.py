@@ -40,7 +40,10 @@ DEFINED = {
 SCRIPTS = sorted(lua_files("transitions"))
 LOOKS = ["known", "sizes", "upcoming"]
 """Read-only scripts, for commands."""
-MOVES = ("put", "ack", "release", "bury", "fail", "again", "defer", "sent", "block", "lease", "claim")
+MOVES = (
+    "put", "ack", "release", "decline", "bury", "fail", "again", "defer", "settle", "sent", "block", "gone",
+    "lease", "offer", "claim", "abandon",
+)  # fmt: skip
 
 
 CALLS: dict[str, tuple[Any, ...]] = {

@@ -145,11 +145,11 @@ def test_a_feed_is_overwritten_only_by_a_new_run(tree: Tree) -> None:
     assert "of a run before" not in feed.read_text()
     worker = project.run_worker()
     assert set(scraped()) == site.paths
-    assert "items.jsonl is appended to: it may hold what this run has scraped before\n" in worker.text
+    assert "items.jsonl: it may contain earlier items of this run\n" in worker.text
     assert "Appended json has a second beginning in its middle: jsonlines has none" in worker.text
     worker = project.run_worker(settings={"SCHEDULER_FLUSH_ON_START": True})
     assert sorted(scraped()) == sorted(site.paths)
-    assert "is appended to" not in worker.text
+    assert "Items are appended to" not in worker.text
 
 
 def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_named(tree: Tree) -> None:

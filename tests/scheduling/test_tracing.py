@@ -164,7 +164,7 @@ def test_an_invalid_otel_variable_ends_the_crawl(
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0")
     project = make_project(["http://127.0.0.1:1/"], redis_url=redis_url, settings={"DQ_TRACE": 0.5})
     (error,) = errors(project.run_worker())
-    assert "DQ_TRACE: OpenTelemetry takes a variable OTEL_* for invalid: " in error
+    assert "DQ_TRACE: OpenTelemetry rejects a variable OTEL_*: " in error
 
 
 @pytest.mark.parametrize("path", ["/drip", ""])
@@ -177,6 +177,6 @@ def test_a_receiver_that_fails_delays_only_the_end(
     _, project = tree(spider=SHORTER, settings={"DQ_TRACE": 1}, pages=20)
     worker = project.run_to_end()
     assert len(project.count()) == 20
-    assert worker.text.count("DQ_TRACE: spans are late or lost, the crawl goes on (") == 1
+    assert worker.text.count("DQ_TRACE: spans are late or lost; the crawl continues (") == 1
     assert worker.text.count("] WARNING: ") == 1
     assert "ERROR" not in worker.text

@@ -16,8 +16,8 @@ BODY_BYTES = 2 * 1024 * 1024
 EVERY = 10
 KINDS: dict[int, tuple[Callable[[TreeSpider], dict[str, Any]], str]] = {
     1: (lambda spider: {"callback": lambda response: spider.parse(response)}, "<lambda> is not a method"),
-    3: (lambda spider: {"meta": {"file": sys.stderr}}, "TextIOWrapper' is not stored"),
-    5: (lambda spider: {"meta": {"lock": threading.Lock()}}, "lock' is not stored"),
+    3: (lambda spider: {"meta": {"file": sys.stderr}}, "TextIOWrapper' cannot be stored"),
+    5: (lambda spider: {"meta": {"lock": threading.Lock()}}, "lock' cannot be stored"),
     7: (lambda spider: {"body": b"x" * BODY_BYTES}, "bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576"),
 }
 """By the number of a page modulo EVERY: arguments of its request, and a part of the warning about it."""

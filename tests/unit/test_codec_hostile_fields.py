@@ -194,7 +194,7 @@ def test_an_extension_that_does_not_fit_is_refused(value: Any, codec: Codec) -> 
 def test_another_format_is_refused_with_both_numbers(version: int, codec: Codec) -> None:
     """An older host leaves the entries of a newer format to other hosts, or buries them with this reason."""
     payload = bytes((version,)) + pack({1: URL})[1:]
-    assert reason(payload, codec) == f"its format is {version}, this version reads {FORMAT}"
+    assert reason(payload, codec) == f"its format is {version}; this version reads format {FORMAT}"
 
 
 @pytest.mark.parametrize("levels", [60, 70, 500, 1000, 5000, 100_000])

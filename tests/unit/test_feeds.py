@@ -110,7 +110,7 @@ def test_appending_to_json_csv_or_xml_is_reported(
     feed.write(feed.worker(1, new=False, overwrite=False), "b")
     assert caplog.text == ""
     feed.write(feed.worker(1, new=False, overwrite=False, form=form), "c")
-    assert "items.jsonl is appended to: it is not empty" in caplog.text
+    assert "items.jsonl: it is not empty" in caplog.text
     assert f"Appended {form} has a second beginning" in caplog.text
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scrapy_dq.crew import launch
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.launch import log_paths
 from scrapy_dq.crew.own_files import open_own, real_path
@@ -54,3 +55,11 @@ def test_the_logs_of_a_crew_are_appended_to(tmp_path: Path) -> None:
             with open(path, "ab", opener=open_own) as log:
                 log.write(b"x")
     assert (tmp_path / "new/crawl-2.log").read_text() == "xx"
+
+
+def test_a_crew_may_take_the_last_logs_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a missing log is an error."""
+    monkeypatch.setattr(launch, "MOST_LOGS", 2)
+    assert len(log_paths(2, tmp_path, None, "books", tmp_path)) == 2
+    with pytest.raises(CrewError, match="locked by another process"):
+        log_paths(3, tmp_path, None, "books", tmp_path)

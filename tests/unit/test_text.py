@@ -105,7 +105,9 @@ def _error_of(parse: Callable[[str], object], url: str) -> ValueError:
     ],
     ids=["port", "netloc", "request"],
 )
-def test_an_error_of_a_url_quotes_no_part_of_its_login(parse: Callable[[str], object], url: str) -> None:
+def test_url_error_hides_the_login_that_pythons_error_quotes(
+    parse: Callable[[str], object], url: str
+) -> None:
     """The password has an unescaped slash, so Python takes the part before it for a port."""
     error = _error_of(parse, url)
     assert "SEK" in str(error)

@@ -36,6 +36,12 @@ def test_long_urls_are_cut(part: str) -> None:
     assert len(_shown(Request("http://a/" + part * 300_000))) <= MOST_CHARACTERS
 
 
+def test_a_url_is_shown_up_to_the_maximum_length() -> None:
+    """No other limit cuts a URL before MOST_CHARACTERS."""
+    url = "http://a/" + "b" * MOST_CHARACTERS
+    assert _shown(Request(url)) == url[:MOST_CHARACTERS]
+
+
 def test_ids_in_front_of_a_payload_do_not_change_the_request() -> None:
     """All readers see the same request. Ids do not count towards the size limit; two sets are an error."""
     request = Request("http://a/b", meta={"n": 1})

@@ -259,7 +259,7 @@ async def test_a_large_item_that_redis_never_accepts_fails_alone(proxy: RedisPro
     """Redis answers other commands, so later items do not wait."""
     async with writing(proxy.url) as writer:
         proxy.set_loss(1.0, spare={"PING"})
-        with pytest.raises(ItemNotStored, match="sent 5 times in vain"):
+        with pytest.raises(ItemNotStored, match="sent 5 times without success"):
             await writer.write(key, b"x" * (MAX_BYTES + 1))
         proxy.set_loss(0)
         await writer.write(key, b"b")

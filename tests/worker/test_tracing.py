@@ -236,4 +236,4 @@ async def test_a_processor_that_raises_loses_no_request(
             lambda: not made.worker.unconfirmed_puts and made.worker.census.in_flight == 0, "all is done"
         )
     (line,) = (record.message for record in caplog.records if "broken" in record.message)
-    assert line.startswith("DQ_TRACE: spans are late or lost, the crawl goes on (RuntimeError('broken')). ")
+    assert line.startswith("DQ_TRACE: spans are late or lost; the crawl continues (RuntimeError('broken')). ")

@@ -55,7 +55,7 @@ def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
     try:
         exporter = FeedExporter(crawler)
     except NotConfigured:
-        raise CrewError("a feed cannot be written, as Scrapy says above") from None
+        raise CrewError("a feed cannot be written: see Scrapy's message above") from None
     except CrewError:
         raise
     except Exception as error:

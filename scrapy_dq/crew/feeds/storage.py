@@ -130,7 +130,7 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
                 with suppress(FileNotFoundError), open(path, "r+b", opener=open_own) as file:
                     file.truncate()
             elif path.exists() and path.stat().st_size:
-                logger.warning("%s is appended to: it may hold what this run has scraped before", path)
+                logger.warning("Items are appended to %s: it may contain earlier items of this run", path)
 
     def open(self, spider: Spider) -> IO[bytes]:
         """Open the file for appending, without a buffer. Each write is complete or has no effect."""
@@ -142,8 +142,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         unbuffered.failed = self._write_failed
         if self._form in ("json", "csv", "xml") and path.is_file() and path.stat().st_size:
             logger.warning(
-                "%s is appended to: it is not empty. Appended %s has a second beginning in its middle: "
-                "jsonlines has none, and `scrapy dq crawl -O` writes a complete file",
+                "Items are appended to %s: it is not empty. Appended %s has a second beginning in its "
+                "middle: jsonlines has none, and `scrapy dq crawl -O` writes a complete file",
                 path, self._form,
             )  # fmt: skip
         return unbuffered  # type: ignore[no-any-return]

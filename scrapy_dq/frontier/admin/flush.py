@@ -79,8 +79,8 @@ async def flush_all(
     flushed = [first, *await flush_others(frontiers[1:], epochs)]
     if not any(each.left for each in flushed) and await purge(frontiers, most_s) < 0:
         logger.warning(
-            "Crawl %r is deleted. Other keys of it, which nothing leads to, may be left: this Redis has so "
-            "many keys that %.0f s were too short to look at all. `scrapy dq clear --all` looks at all",
+            "Crawl %r is deleted. Keys of it that no index names may be left: the search of this Redis did "
+            "not end within %.0f s. `scrapy dq clear --all` searches all keys",
             frontiers[HOME].crawl, most_s,
         )  # fmt: skip
     return flushed

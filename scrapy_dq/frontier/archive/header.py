@@ -52,7 +52,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
     refuse_other_schema(crawl, home.get(b"schema"))
     for number, meta in enumerate(metas):
         if meta.get(b"epoch") != home[b"epoch"]:
-            raise FrontierRefused(f"shard {number} of crawl {crawl!r} is gone, and with it what waited there")
+            raise FrontierRefused(f"shard {number} of crawl {crawl!r} is gone, with its waiting requests")
         behind = meta.get(b"run") != home.get(b"run") or (number and meta.get(b"cleared") == b"1")
         if behind and home.get(b"phase") == b"open":
             raise FrontierRefused(

@@ -98,7 +98,7 @@ def require_convertible(header: Header, seen: Seen) -> None:
     """Raise FrontierRefused if the seen set cannot be converted to this kind."""
     if header.seen is Seen.COMPACT and seen is not Seen.COMPACT and header.tokens:
         raise FrontierRefused(
-            "what was seen is compact, and does not hold whole fingerprints: it cannot become "
+            "`seen` is compact, and does not hold whole fingerprints: it cannot become "
             f"{seen.value}. Set DQ_SEEN = 'compact'"
         )
 

@@ -72,7 +72,7 @@ async def wait_until_durable(
         kept = passed and member.id == registered
         if kept or time.monotonic() >= deadline:
             why = why or ("" if kept else "it was rolled back")
-            return why and f"It is not certain that Redis keeps what was put last, if it fails now: {why}"
+            return why and f"If Redis fails now, the last puts may be lost: {why}"
 
 
 async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]], deadline: float) -> str:

@@ -124,8 +124,9 @@ class Membership:
                     f"put them, has to put them again"
                 )
             self._logger.error(
-                "%s, for as long as closing may take. Moves that were not stored: %d. Requests from pages "
-                "are not lost: the pages are in flight under worker %s and will be crawled again%s",
+                "This worker could not leave within DQ_SHUTDOWN_GRACE: %s. Moves that were not stored: %d. "
+                "Requests from pages are not lost: the pages are in flight under worker %s and will be "
+                "crawled again%s",
                 error, len(outbox), self._protocol.id, from_no_page,
             )  # fmt: skip
 

@@ -15,7 +15,7 @@ WARN_EVERY_S, LONG_S = 60.0, 5.0
 """For WARN_EVERY_S after a warning, outages that end within LONG_S are only counted. Otherwise a connection
 that is reset again and again would fill the log."""
 MEANWHILE = (
-    "The crawl continues with the requests that this worker holds; what it finds is kept, and stored when "
+    "The crawl continues with the requests that this worker holds; new requests are kept, and stored when "
     "Redis is available again"
 )
 

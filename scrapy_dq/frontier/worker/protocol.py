@@ -50,8 +50,8 @@ _NO_RECORDS = 2**52
 """`Rejoined.last_seq` if the next run has begun: the records of the worker are gone (rejoin.lua)."""
 _ABSENT = "The run is over: other workers finished it while this worker was absent. "
 _START_AGAIN = (
-    ". What no page yields again is missing, and start() has to run again: a crawl closes with reason %s, "
-    "and the same command continues it; a program has to put its items again"
+    ". Requests that no page yields again are missing, so start() has to run again: a crawl closes with "
+    "reason %s, and the same command continues it; a program has to put its items again"
 )
 
 

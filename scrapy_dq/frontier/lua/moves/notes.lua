@@ -26,6 +26,10 @@ local function block(partition, wait_ms)
 end
 -- gone: home adds the losses of a shard to its own. Many workers report the same losses, so `meta.gone_elsewhere`
 -- stores "<shard>:<count> " for each reported shard, and home adds only the increase.
+-- ARGS     shard, count (of all losses of the shard in this run)
+-- RETURNS  nothing
+-- COST     O(shards)
+-- CRASH    before: the worker sends the note again; after: nothing to do
 local function gone(shard, count)
   local known, others = 0, ''
   for of, was in string.gmatch(redis.call('HGET', key.meta, 'gone_elsewhere') or '', '(%d+):(%d+) ') do
