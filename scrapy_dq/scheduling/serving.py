@@ -164,7 +164,7 @@ class Serving:
 
 
 def _excerpt(payload: bytes) -> str:
-    """Return the beginning of a start payload for a log; of JSON only the URL, because a form has passwords."""
+    """Return a start payload for a log: its beginning, or only the URL of JSON. A form may have passwords."""
     text = payload[1:]
     if text.startswith(b"{"):
         found = _URL_IN_JSON.search(text)
