@@ -19,7 +19,7 @@ from benchmarks.timed import BESIDE, STEPS
 
 PEACE_S = 8.0
 BUDGET_S = 90.0
-MOST = 3
+MAX_REPETITIONS = 3
 """Maximum number of repetitions; fewer if they would exceed the budget."""
 PEACE, THROUGH = "peace", "through"
 WAYS = {
@@ -59,7 +59,7 @@ class Blocking(Part):
             THROUGH: watch_outages,
         }
         began, taken = time.monotonic(), 0.0
-        for repetition in range(MOST):
+        for repetition in range(MAX_REPETITIONS):
             if repetition and time.monotonic() - began + taken > BUDGET_S:
                 break
             turn = time.monotonic()

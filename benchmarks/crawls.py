@@ -64,7 +64,7 @@ WANTED = [
 WANTED_REDIS_MS = 0.035
 """Maximum CPU time of Redis per page, on loopback."""
 BUDGET_S = 1200.0
-MOST = 5
+MAX_REPETITIONS = 5
 """Maximum number of repetitions; fewer if they would exceed the budget."""
 STOP_AFTER_S = {PEER: 8.0}
 
@@ -94,15 +94,15 @@ class Crawls(Part):
         """Crawl until the budget is spent."""
         crawls: list[Crawl] = []
         began, taken = time.monotonic(), 0.0
-        for repetition in range(MOST):
+        for repetition in range(MAX_REPETITIONS):
             if repetition and time.monotonic() - began + taken > BUDGET_S:
                 break
             turn = time.monotonic()
             kinds = EACH_TIME if repetition % 2 == 0 else EACH_TIME[::-1]
-            crawls += [_told(tell, kind, repetition) for kind in kinds]
+            crawls += [_timed_crawl(tell, kind, repetition) for kind in kinds]
             taken = time.monotonic() - turn
             if repetition == 0:
-                crawls += [_told(tell, kind, repetition) for kind in ONCE]
+                crawls += [_timed_crawl(tell, kind, repetition) for kind in ONCE]
         return {"crawls": [asdict(c) for c in crawls], "pages": PAGES, "stop_after_s": STOP_AFTER_S}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
@@ -159,7 +159,7 @@ class Crawls(Part):
         return [folder / "performance-crawls.png"]
 
 
-def _told(tell: Callable[[str], None], kind: Kind, repetition: int) -> Crawl:
+def _timed_crawl(tell: Callable[[str], None], kind: Kind, repetition: int) -> Crawl:
     stop_after_s = STOP_AFTER_S.get(kind.name, 0)
     made = crawl(kind.name, kind.round_trip_ms, repetition, stop_after_s, links=kind.links)
     tell(

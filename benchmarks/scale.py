@@ -25,7 +25,7 @@ from benchmarks.tables import markdown, spread, tell, write_json
 from scrapy_dq.frontier.keys import PREFIX
 from support.redis_server import Kind
 
-STARTS, STARTS_LEAST = 20_000, 50
+STARTS, MIN_STARTS = 20_000, 50
 """Number of start requests of all workers together, and the minimum of each worker. With so few new links, a
 crawl with one start request would soon have no requests left."""
 PEER_STARTS = 100
@@ -90,7 +90,7 @@ def measure(what: str, shards: int, servers: int, repetition: int, load: Load) -
         until = began + load.seconds
         processes = load.processes if shards else load.workers
         seeds = [list(range(1, load.workers + 1))[number::processes] for number in range(processes)]
-        starts = max(STARTS_LEAST, STARTS // load.workers) if shards else PEER_STARTS
+        starts = max(MIN_STARTS, STARTS // load.workers) if shards else PEER_STARTS
         children = [
             subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.scale_worker", json.dumps({

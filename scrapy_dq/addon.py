@@ -44,14 +44,14 @@ class Addon:
             # FEEDS may name %(dq_worker)s, with or without scrapy_dq.
             self._crawler.signals.connect(self._name_worker, signals.spider_opened)
             return
-        if peers.is_theirs(settings.get("SCHEDULER")):
+        if peers.is_peer_class(settings.get("SCHEDULER")):
             logger.warning(
                 "SCHEDULER = %s wins over scrapy_dq.Addon: this is a crawl of scrapy-redis. Remove that "
                 "setting, or set SCHEDULER = 'scrapy_dq.Scheduler'",
                 peers.name_of(settings["SCHEDULER"]),
             )
         else:
-            self._crawler.signals.connect(self._look_at_scheduler, signals.spider_opened)
+            self._crawler.signals.connect(self._check_scheduler, signals.spider_opened)
         settings.set("SCHEDULER", "scrapy_dq.Scheduler", "addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_dq.DupeFilter", "addon")
         if settings.get("DQ_ITEMS") == "redis":
@@ -62,7 +62,7 @@ class Addon:
             if scheme not in storages:
                 storages[scheme] = _FEED_STORAGE
 
-    def _look_at_scheduler(self) -> None:
+    def _check_scheduler(self) -> None:
         # Not earlier: a module that the settings name may need the reactor, which Scrapy installs later.
         from scrapy_dq.environment import is_one_off
         from scrapy_dq.scheduling.scheduler import Scheduler

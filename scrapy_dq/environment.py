@@ -26,7 +26,7 @@ UNNAMED = "\0"
 """The prefix of a digest that identifies only the type of an argument."""
 
 
-def need_asyncio() -> None:
+def require_asyncio() -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -120,7 +120,7 @@ def _plain(value: object) -> object:
     return text
 
 
-def told_apart(args: dict[str, str]) -> bool:
+def are_comparable(args: dict[str, str]) -> bool:
     """Tell whether other values of the same arguments would have other digests."""
     return not any(digest.startswith(UNNAMED) for digest in args.values())
 

@@ -13,7 +13,7 @@ from scrapy.utils.python import global_object_name
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import BadSerializer, BadType, Codec, Serializer
 from scrapy_dq.codec.serializer import SAFE_MODULES
-from scrapy_dq.environment import names_of, spider_args, told_apart
+from scrapy_dq.environment import are_comparable, names_of, spider_args
 from scrapy_dq.frontier.admin.flush import PURGE_S, flush, flush_all
 from scrapy_dq.frontier.answers import Flushed
 from scrapy_dq.frontier.frontier import Frontier
@@ -95,7 +95,7 @@ async def flush_crawl(config: Config, connection: Connection) -> Census:
     return sum((each.deleted for each in others), first.deleted)
 
 
-def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerOptions:
+def options_of(config: Config, max_per_partition: int = MAX_LEASES) -> WorkerOptions:
     """Return the options of a worker; see `WorkerOptions`."""
     return WorkerOptions(
         ttl_s=config.worker_ttl_s,
@@ -103,7 +103,7 @@ def options_of(config: Config, most_of_a_partition: int = MAX_LEASES) -> WorkerO
         max_attempts=config.max_attempts,
         max_pages=config.max_pages or None,
         spill_dir=os.path.expanduser(config.data_dir),
-        most_of_a_partition=most_of_a_partition,
+        max_per_partition=max_per_partition,
     )
 
 
@@ -111,7 +111,7 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
     """Return the values that all workers of the crawl must agree on."""
     assert crawler.spider is not None
     named = spider_args(crawler)
-    args, own = json.dumps(named, sort_keys=True), not told_apart(named)
+    args, own = json.dumps(named, sort_keys=True), not are_comparable(named)
     listens = start_keys_of(crawler.spider, config) is not None
     return Identity(
         fingerprinter=global_object_name(type(crawler.request_fingerprinter)),

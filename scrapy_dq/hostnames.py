@@ -61,7 +61,7 @@ def is_loopback(name: str) -> bool:
     return name == "localhost" or (is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
-def one_spelling(host: str) -> str:
+def canonical_host(host: str) -> str:
     """Return the usual spelling of a host.
 
     127.0.0.2 is also 127.2, 0x7f000002 and 2130706434; a name may end with a dot.
@@ -89,10 +89,10 @@ def host_named(name: str) -> str:
     name = name.lower().strip("[]")
     with suppress(UnicodeError):  # no such host can exist; w3lib also leaves it unchanged in a URL
         name = name.encode("idna").decode()
-    return one_spelling(name)
+    return canonical_host(name)
 
 
-def with_usual_spellings(named: Mapping[str, _T]) -> dict[str, _T]:
+def with_canonical_hosts(named: Mapping[str, _T]) -> dict[str, _T]:
     """Return *named*, and each of its names also in the usual spelling, unless *named* has that name.
 
     A name stays also in its own spelling, because it may be a download slot.

@@ -7,17 +7,17 @@ import time
 
 from scrapy.crawler import Crawler
 
-SOON_S = 10.0
+AFTERMATH_S = 10.0
 """Seconds. If Twisted announces an unhandled error later than this, it is another crawl's in this process."""
 
 
-def refuse(logger: logging.Logger, crawler: Crawler, what: str, error: Exception) -> None:
-    """Log *what* was refused and why. The caller then raises *error*, which ends the crawl.
+def refuse(logger: logging.Logger, crawler: Crawler, message: str, error: Exception) -> None:
+    """Log *message* and *error*. The caller then raises *error*, which ends the crawl.
 
     Scrapy then closes parts that it has not opened, and logs an error for each step: *error* again, twice,
     and errors of extensions that expect to be open. A filter keeps all of these out of the log.
     """
-    logger.error("%s: %s", what, error)
+    logger.error("%s: %s", message, error)
     aftermath = _Aftermath(crawler, error)
     for handler in logging.getLogger().handlers:
         handler.addFilter(aftermath)
@@ -28,7 +28,7 @@ class _Aftermath(logging.Filter):
         super().__init__()
         self._spider = crawler.spider
         self._error = error
-        self._until = time.monotonic() + SOON_S
+        self._until = time.monotonic() + AFTERMATH_S
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Pass the records that are not a consequence of the refusal."""

@@ -16,7 +16,7 @@ class Repeated:
 
     def __init__(
         self,
-        trouble: str,
+        problem: str,
         call: Callable[[], Awaitable[None]],
         every_s: float,
         *,
@@ -24,10 +24,10 @@ class Repeated:
     ) -> None:
         """
         Args:
-            trouble: the meaning of an error, for the log.
+            problem: the meaning of an error, for the log.
             first_s: the pause before the first call; None: *every_s*.
         """
-        self._trouble = trouble
+        self._problem = problem
         self._call = call
         self._every_s = every_s
         self._first_s = every_s if first_s is None else first_s
@@ -35,7 +35,7 @@ class Repeated:
         self._task = asyncio.get_running_loop().create_task(self._repeat())
 
     async def _repeat(self) -> None:
-        pause_s, said = self._first_s, ""
+        pause_s, last_error = self._first_s, ""
         while not self._stopped:  # before Python 3.12, wait_for loses a cancel that comes with an answer
             await asyncio.sleep(pause_s)
             pause_s = self._every_s
@@ -44,20 +44,20 @@ class Repeated:
             except FrontierUnavailable:
                 pass  # the worker reports outages
             except FrontierError as error:
-                if str(error) != said:
-                    said = str(error)
-                    logger.error("%s: %s", self._trouble, error)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    logger.error("%s: %s", self._problem, error)
             except Exception:
-                logger.exception("Unexpected error, trying again. %s", self._trouble)
+                logger.exception("Unexpected error, trying again. %s", self._problem)
 
-    async def once_more(self, timeout_s: float) -> None:
+    async def call_once(self, timeout_s: float) -> None:
         """Make a last call, which takes no longer than *timeout_s*, and stop."""
         try:
             await asyncio.wait_for(self._call(), timeout_s)
         except (FrontierError, asyncio.TimeoutError) as error:
-            logger.debug("The last call was not answered: %r. %s", error, self._trouble)
+            logger.debug("The last call was not answered: %r. %s", error, self._problem)
         except Exception:  # the worker leaves in any case
-            logger.exception("Unexpected error in the last call. %s", self._trouble)
+            logger.exception("Unexpected error in the last call. %s", self._problem)
         self.stop()
 
     def stop(self) -> None:

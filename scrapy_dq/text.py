@@ -57,7 +57,7 @@ def named_run(run: str, name: str) -> str:
     return run if not name or name.startswith(CREW_NAME) else f"{run} {printable(name, 100)!r}"
 
 
-def not_begun(number: int, name: str, wanted: str) -> str:
+def run_not_started(number: int, name: str, wanted: str) -> str:
     """Return the last line of a command that has finished another run than the *wanted* one."""
     return f"Finished {named_run(f'run {number}', name)}; {wanted!r} has not begun: run the command again"
 
@@ -98,8 +98,8 @@ def url_error(error: BaseException) -> str:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_globals.get("__name__") not in _URL_PARSERS:
         return ""
-    why = f" ({error})" if str(error) in _QUOTES_NOTHING else ""
-    return f"its URL cannot be parsed{why}"
+    detail = f" ({error})" if str(error) in _QUOTES_NOTHING else ""
+    return f"its URL cannot be parsed{detail}"
 
 
 def reason_of(error: BaseException, *clear: type[BaseException]) -> str:
@@ -123,17 +123,17 @@ def count_of(count: int, of_one: str, of_many: str = "") -> str:
     return f"{count:,} {of_one if count == 1 else of_many or of_one + 's'}"
 
 
-def suggestion(name: str, existing: Sequence[str], what: str, option: str = "") -> str:
+def suggestion(name: str, existing: Sequence[str], kind: str, option: str = "") -> str:
     """Return the existing name that *name* probably means, or else the first existing names.
 
     Args:
-        what: the kind of the names, in the plural.
+        kind: the kind of the names, in the plural.
         option: stands before the name on a command line.
     """
     if near := difflib.get_close_matches(name, existing, 1):
         return f"did you mean {option}{near[0]!r}?"
-    some = ", ".join(each or repr(each) for each in existing[:5])
-    return f"existing {what}: {some or 'none'}{', ...' if len(existing) > 5 else ''}"
+    shown = ", ".join(each or repr(each) for each in existing[:5])
+    return f"existing {kind}: {shown or 'none'}{', ...' if len(existing) > 5 else ''}"
 
 
 def losses(failed: int, dead: int, crawl: str) -> str:
@@ -146,7 +146,7 @@ def losses(failed: int, dead: int, crawl: str) -> str:
     ends += [(dead, f"became {'a dead letter' if dead == 1 else 'dead letters'}", "dead")] if dead else []
     if not ends:
         return ""
-    counts = " and ".join(f"{count:,} {what}" for count, what, _ in ends)
+    counts = " and ".join(f"{count:,} {noun}" for count, noun, _ in ends)
     commands = " and ".join(f"`scrapy dq {command} {crawl}`" for _, _, command in ends)
     show = f"{commands} show{'s' if len(ends) == 1 else ''} why"
     return f"Requests of this run: {counts}. {show}; `scrapy dq retry {crawl} --all` runs them again"

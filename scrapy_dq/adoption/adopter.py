@@ -16,7 +16,7 @@ from typing import Protocol
 from scrapy_dq.adoption.jobdir import JobDir
 from scrapy_dq.adoption.reader import Reader
 from scrapy_dq.adoption.source import Source
-from scrapy_dq.frontier.admin.liveness import need_nobody
+from scrapy_dq.frontier.admin.liveness import require_no_live_worker
 from scrapy_dq.frontier.keys import HOME
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.pushing.producer import Producer
@@ -25,7 +25,7 @@ from scrapy_dq.pushing.producer import Producer
 class Progress(Protocol):
     """Shows the progress of an adoption."""
 
-    def begin(self, what: str, total: int) -> None: ...
+    def begin(self, label: str, total: int) -> None: ...
     def advance(self, count: int) -> None: ...
 
 
@@ -99,7 +99,7 @@ class Adopter:
     async def _adopt_fingerprints(self) -> None:
         """Copy the dupefilter; workers that join after the first batch check it."""
         self.progress.begin("fingerprints", self.source.dupefilter.size)
-        number, producer, scrapys = 0, self.producer, isinstance(self.source, JobDir)
+        number, producer, native = 0, self.producer, isinstance(self.source, JobDir)
         async for plain, others in self.source.fingerprints():
             number += 1
             self.counts.fingerprints += len(plain) + others
@@ -107,7 +107,7 @@ class Adopter:
             # Each shard gets all fingerprints: the partition decides the shard, and a fingerprint has none.
             for frontier, worker_id in producer.members:
                 call = producer.epoch, producer.run, worker_id, number, plain
-                new, intact = await producer.patiently(partial(frontier.adopt, *call, scrapys=scrapys))
+                new, intact = await producer.with_retries(partial(frontier.adopt, *call, native=native))
                 producer.disturbed = producer.disturbed or not intact
             self.counts.new_fingerprints += new
             self.progress.advance(len(plain) + others)
@@ -129,4 +129,6 @@ class Adopter:
         home, own_id = self.producer.members[HOME]
         self._dead[own_id] = None
         refused = ", and would crawl again what was seen: stop it first"
-        await self.producer.patiently(lambda: need_nobody(home, self.ttl_s, "adopt", refused, self._dead))
+        await self.producer.with_retries(
+            lambda: require_no_live_worker(home, self.ttl_s, "adopt", refused, self._dead)
+        )

@@ -57,10 +57,10 @@ class Source:
         Raises:
             BadSource: a key has a type that scrapy-redis does not use.
         """
-        self.queue = await self._look(queue_key, "zset", "list")
-        self.dupefilter = await self._look(dupefilter_key, "set")
+        self.queue = await self._inspect(queue_key, "zset", "list")
+        self.dupefilter = await self._inspect(dupefilter_key, "set")
 
-    async def _look(self, key: str, *types: str) -> Found:
+    async def _inspect(self, key: str, *types: str) -> Found:
         found = (await self._ask("type", key)).decode()
         if found == "none":
             return Found(key, found, 0)
@@ -74,7 +74,7 @@ class Source:
         """Return a mark that differs after a change of the queue: its length and the members at both ends."""
         if self.queue.type == "none":
             return None
-        size = (await self._look(self.queue.key, self.queue.type)).size
+        size = (await self._inspect(self.queue.key, self.queue.type)).size
         return size, await self._range(False, 0, 1), await self._range(True, 0, 1)
 
     async def members(self, backwards: bool) -> AsyncIterator[list[bytes]]:
@@ -93,7 +93,7 @@ class Source:
                 return  # the queue has become shorter
             yield members
             start = stop
-            pace.saw(members)
+            pace.observe(members)
 
     async def fingerprints(self) -> AsyncIterator[tuple[list[bytes], int]]:
         """Yield batches of all fingerprints, some twice, each with a count of invalid ones."""
@@ -102,9 +102,9 @@ class Source:
         while True:
             cursor, members = await self._ask("sscan", key, cursor, count=FINGERPRINTS)
             for at in range(0, len(members), FINGERPRINTS):
-                some = members[at : at + FINGERPRINTS]
-                plain = [each for each in map(_unhex, some) if each]
-                yield plain, len(some) - len(plain)
+                chunk = members[at : at + FINGERPRINTS]
+                plain = [each for each in map(_unhex, chunk) if each]
+                yield plain, len(chunk) - len(plain)
             if not cursor:
                 # A cursor has no meaning for another process of Redis, which may have skipped members.
                 last, process = process, await self._process()

@@ -54,8 +54,8 @@ def _make_safe(pool: Any) -> None:
     if speaks_tls(pool) and options.get("ssl_cert_reqs") not in ("none", ssl.CERT_NONE):
         options.setdefault("ssl_check_hostname", True)
     if options.get("redis_connect_func") is None:
-        on_the_loop = sentinel.is_on_the_loop(pool.connection_class)
-        options["redis_connect_func"] = _log_in if on_the_loop else blocking(_log_in)
+        is_async = sentinel.is_async_connection(pool.connection_class)
+        options["redis_connect_func"] = _log_in if is_async else blocking(_log_in)
 
 
 def speaks_tls(pool: Any) -> bool:

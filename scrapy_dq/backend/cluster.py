@@ -156,7 +156,7 @@ def is_down(error: Exception) -> bool:
     return "CLUSTERDOWN" in f"{type(error).__name__} {error}".upper()
 
 
-def where(pool: Any) -> str:
+def pool_address(pool: Any) -> str:
     """Return the address of a pool of `cluster_client`, for messages, without a login."""
     return f"{','.join(f'{host}:{port}' for host, port in sorted(pool.route.nodes))} (Redis Cluster)"
 

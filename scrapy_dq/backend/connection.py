@@ -21,7 +21,7 @@ from scrapy_dq.backend.clients import client_arguments, new_client
 from scrapy_dq.embedded import EmbeddedError, EmbeddedRedis
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.blocking import at_once
-from scrapy_dq.frontier.errors import as_unavailable, denies, describe, explain
+from scrapy_dq.frontier.errors import as_unavailable, describe, explain, is_denial
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.wire import denied
 from scrapy_dq.settings import Config, ConfigError
@@ -126,7 +126,7 @@ class Connection:
             except RuntimeError:
                 self._embedded.release()  # the interpreter exits and starts no more threads: block
 
-    def need_one_slot(self, crawl: str, key_names: Sequence[str]) -> None:
+    def require_one_slot(self, crawl: str, key_names: Sequence[str]) -> None:
         """Refuse keys in another slot of a Redis Cluster than the crawl, because no script can use both.
 
         Raises:
@@ -182,13 +182,13 @@ class Connection:
             return f"unix://{self._socket}"
         pool = (self._client or self.blocking()).connection_pool
         if hasattr(pool, "sentinel_manager"):
-            return sentinel.where(pool)
+            return sentinel.pool_address(pool)
         if hasattr(pool, "route"):
-            return cluster.where(pool)
-        where = pool.connection_kwargs
-        if "path" in where:
-            return f"unix://{where['path']}"
-        return f"{where.get('host', 'localhost')}:{where.get('port', 6379)}/{where.get('db', 0)}"
+            return cluster.pool_address(pool)
+        options = pool.connection_kwargs
+        if "path" in options:
+            return f"unix://{options['path']}"
+        return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"
 
     def _make(self, cls: Any, shard: int) -> Any:
         config = self._config
@@ -332,11 +332,11 @@ def client_for_commands(
                 try:
                     return [of_node(each) for each in cluster.masters(client)] or [client]
                 except NoPermissionError:
-                    say_denied()
+                    warn_denied()
                     return [client]
 
             @cache
-            def say_denied() -> None:
+            def warn_denied() -> None:
                 logger.warning("The user may not run CLUSTER SLOTS: only crawls of one node are found")
 
             try:
@@ -357,7 +357,7 @@ def client_for_commands(
                 with as_unavailable(connection.target):
                     yield client, connection.target, connect, of_nodes
             except FrontierUnavailable as error:
-                if error.__cause__ is not None and denies(error.__cause__):
+                if error.__cause__ is not None and is_denial(error.__cause__):
                     raise FrontierRefused(denied(describe(error.__cause__))) from error
                 raise
     finally:

@@ -39,7 +39,7 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
         ValueError: the URL cannot be used.
     """
     hosts, service, master_url = split_sentinel_url(url)
-    on_the_loop = issubclass(cls, redis.asyncio.Redis)
+    is_async = issubclass(cls, redis.asyncio.Redis)
     named = options | redis.connection.parse_url(master_url)  # type: ignore[no-untyped-call]
     tls = named.pop("connection_class", None) is not None or named.pop("ssl", False)
     for name in ("host", "port", "unix_socket_path"):
@@ -47,12 +47,12 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
     own = {name: named.pop(name) for name in list(named) if name.startswith(_OF_SENTINEL)}
     own = {name.removeprefix(_OF_SENTINEL): value for name, value in own.items()}
     shared = {name: value for name, value in named.items() if name.startswith(_SHARED)}
-    asker: Any = redis.asyncio.Redis if on_the_loop else redis.Redis
+    client_class: Any = redis.asyncio.Redis if is_async else redis.Redis
     # Without retries, because the next attempt to open a connection asks Sentinel again.
-    of_sentinel = shared | {"protocol": 2, "retry": no_retry(asker), "ssl": tls} | own
-    clients = [asker(host=host, port=port, **of_sentinel) for host, port in hosts]
-    manager = (_Sentinels if on_the_loop else blocking_class(_Sentinels))(clients)
-    module = redis.asyncio.sentinel if on_the_loop else redis.sentinel
+    of_sentinel = shared | {"protocol": 2, "retry": no_retry(client_class), "ssl": tls} | own
+    clients = [client_class(host=host, port=port, **of_sentinel) for host, port in hosts]
+    manager = (_Sentinels if is_async else blocking_class(_Sentinels))(clients)
+    module = redis.asyncio.sentinel if is_async else redis.sentinel
     connection = module.SentinelManagedSSLConnection if tls else module.SentinelManagedConnection
     pool = module.SentinelConnectionPool(
         service, manager, connection_class=mixed(_Follows, connection), **named
@@ -65,7 +65,7 @@ def no_retry(cls: Any) -> Any:
     return (AsyncRetry if issubclass(cls, redis.asyncio.Redis) else Retry)(NoBackoff(), 0)
 
 
-def where(pool: Any) -> str:
+def pool_address(pool: Any) -> str:
     """Return the address of a pool of `sentinel_client`, for messages, without a login."""
     names = ",".join(sorted(map(_address, pool.sentinel_manager.sentinels)))
     return f"{pool.service_name}/{pool.connection_kwargs.get('db', 0)} (Sentinel {names})"
@@ -92,14 +92,14 @@ def down_after_s(client: Any) -> float | None:
     return max(found, default=None)
 
 
-def is_on_the_loop(connection: type) -> bool:
+def is_async_connection(connection: type) -> bool:
     """Tell whether a class of connections is one of `redis.asyncio`."""
     return issubclass(connection, redis.asyncio.connection.AbstractConnection)
 
 
 def mixed(mixin: type, connection: type) -> Any:
     """Return a class of connections, of either kind, with the methods of *mixin*, which are coroutines."""
-    own = mixin if is_on_the_loop(connection) else blocking_class(mixin)
+    own = mixin if is_async_connection(connection) else blocking_class(mixin)
     return type(connection.__name__, (own, connection), {})
 
 
@@ -171,7 +171,7 @@ class _Sentinels:
         errors = ""
         for client in list(self.sentinels):
             try:
-                found = await _asked(client.connection_pool, "SENTINEL GET-MASTER-ADDR-BY-NAME", service)
+                found = await _query(client.connection_pool, "SENTINEL GET-MASTER-ADDR-BY-NAME", service)
             except (RedisError, OSError) as error:
                 errors += f"; {_address(client)}: {error}"
                 continue
@@ -182,7 +182,7 @@ class _Sentinels:
         raise redis.sentinel.MasterNotFoundError(f"no Sentinel names a master of {service!r}{errors}")
 
 
-async def _asked(pool: Any, *command: str) -> Any:
+async def _query(pool: Any, *command: str) -> Any:
     """Return the answer to a command, over a new connection, because Sentinel is asked rarely.
 
     RACE: several connections may ask at the same time. With connections of the pool, one would close
@@ -198,5 +198,5 @@ async def _asked(pool: Any, *command: str) -> Any:
 
 
 def _address(client: Any) -> str:
-    where = client.connection_pool.connection_kwargs
-    return f"{where['host']}:{where['port']}"
+    options = client.connection_pool.connection_kwargs
+    return f"{options['host']}:{options['port']}"

@@ -2,12 +2,12 @@
 
 from scrapy_dq.codec.building import copied
 from scrapy_dq.codec.classes import BadType
-from scrapy_dq.codec.items import ForOthers, Items
+from scrapy_dq.codec.items import ForeignEntry, Items
 from scrapy_dq.codec.refusing import CannotDecode, CannotEncode, CannotServe
 from scrapy_dq.codec.requests import FORMAT, Codec
 from scrapy_dq.codec.serializer import BadSerializer, Serializer
 
 __all__ = [
-    "FORMAT", "BadSerializer", "BadType", "CannotDecode", "CannotEncode", "CannotServe", "Codec", "ForOthers",
-    "Items", "Serializer", "copied",
+    "FORMAT", "BadSerializer", "BadType", "CannotDecode", "CannotEncode", "CannotServe", "Codec",
+    "ForeignEntry", "Items", "Serializer", "copied",
 ]  # fmt: skip

@@ -41,17 +41,17 @@ class Callbacks:
         self._spider_name = repr(spider.name)
         self._packages = {*packages, *map(_package, type(spider).__mro__)} - BASES - sys.stdlib_module_names
         self._attributes = vars(spider)  # the dict itself: later changes count
-        self._not_other = (spider, type(spider))
+        self._own_objects = (spider, type(spider))
         self._methods: dict[str, Callable[..., Any]] = {NO_CALLBACK_NAME: NO_CALLBACK}
         self._hooks = _hooks(spider)
-        self._methods.update(_callbacks(spider, self._hooks, self._is_others))
+        self._methods.update(_callbacks(spider, self._hooks, self._is_foreign))
         self._names = {method: name for name, method in self._methods.items()}
 
     def name_of(self, callback: Any) -> str:
         """Return the name that resolves to *callback*; raise Unfit if it has no such name."""
         # Equal bound methods have the same function and the same object.
         name = self._names.get(callback) if callback is NO_CALLBACK or type(callback) is MethodType else None
-        if name is None and self._is_others(callback):
+        if name is None and self._is_foreign(callback):
             name = next((held for held in self._attributes if self._held(held) == callback), None)
         if name is None:
             called = getattr(callback, "__qualname__", type(callback).__qualname__)
@@ -69,11 +69,11 @@ class Callbacks:
         """Return the method of another object that is the spider's attribute *name*."""
         held = self._attributes.get(name)
         hidden = name in self._methods or name in self._hooks or _is_dunder(name)
-        return held if not hidden and self._is_others(held) else None
+        return held if not hidden and self._is_foreign(held) else None
 
-    def _is_others(self, method: Any) -> bool:
+    def _is_foreign(self, method: Any) -> bool:
         """Return whether *method* is bound to another object, and a class of the project defines it."""
-        if type(method) is not MethodType or any(method.__self__ is one for one in self._not_other):
+        if type(method) is not MethodType or any(method.__self__ is one for one in self._own_objects):
             return False
         owner = method.__self__ if isinstance(method.__self__, type) else type(method.__self__)
         return any(
@@ -100,7 +100,7 @@ def _hooks(spider: Spider) -> frozenset[str]:
 
 
 def _callbacks(
-    spider: Spider, hooks: Collection[str], is_others: Callable[[Any], bool]
+    spider: Spider, hooks: Collection[str], is_foreign: Callable[[Any], bool]
 ) -> Iterator[tuple[str, MethodType]]:
     found: dict[str, tuple[str, Any]] = {}
     for cls in type(spider).__mro__:
@@ -117,7 +117,7 @@ def _callbacks(
             yield name, MethodType(raw.__func__, type(spider))
         elif _is_method(raw):
             yield name, MethodType(raw, spider)
-        elif is_others(raw):
+        elif is_foreign(raw):
             yield name, raw
 
 

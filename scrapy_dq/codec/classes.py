@@ -78,7 +78,7 @@ class Classes:
             ):
                 name = f"{module}.{qualname}"
                 raise Unknown(f"a {name!a:.200} cannot be stored, unless DQ_TYPES lists it")
-            if method := _method_that_runs(cls):
+            if method := _implicit_method(cls):
                 raise Unknown(
                     f"{module}.{qualname} has its own {method}, which would run on data from Redis: it is "
                     f"stored if DQ_TYPES lists it"
@@ -87,7 +87,7 @@ class Classes:
         return shape
 
 
-def _method_that_runs(cls: type) -> str:
+def _implicit_method(cls: type) -> str:
     """Return the name of a handwritten method that Python calls implicitly on an instance."""
     for name in ("__del__", "__hash__", "__eq__"):
         base = next((base for base in cls.__mro__ if name in vars(base)), object)

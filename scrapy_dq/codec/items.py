@@ -15,7 +15,7 @@ from scrapy_dq.codec.unfit import Unfit, Unknown
 from scrapy_dq.codec.values import Values
 
 
-class ForOthers(CannotDecode):
+class ForeignEntry(CannotDecode):
     """This program cannot read the entry, but other members may. The entry must not become a dead letter."""
 
 
@@ -48,9 +48,9 @@ class Items:
         bytes.
 
         Raises:
-            ForOthers: the payload needs a class, or a serializer, that this program does not have.
+            ForeignEntry: the payload needs a class, or a serializer, that this program does not have.
         """
-        with refusing(ForOthers, lacking=Unknown), self._converting:
+        with refusing(ForeignEntry, lacking=Unknown), self._converting:
             payload = formats.untraced(payload)
             formats.check_size(payload, self._max_bytes)
             kind = payload[0] if payload else None

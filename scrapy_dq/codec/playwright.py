@@ -39,9 +39,9 @@ def meta_checks(own_method: Callable[[str], Any]) -> dict[str, Callable[[Any], N
         own_method: returns the spider's method of that name, or raises Unfit.
     """
 
-    def refuse(key: str, what: str) -> None:
+    def refuse(key: str, effect: str) -> None:
         raise Unfit(
-            f"its {key} could {what}, and any program may have stored it: it is stored if DQ_TYPES lists "
+            f"its {key} could {effect}, and any program may have stored it: it is stored if DQ_TYPES lists "
             f"{LISTED}"
         )
 

@@ -48,7 +48,7 @@ class _Plan:
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
     added: list[str]
     """Attributes that a subclass adds. They are always written, because their defaults are unknown."""
-    scrapys: bool
+    is_from_scrapy: bool
     """Whether Scrapy defines the class. The effect of its constructors on stored attributes is known."""
 
 
@@ -113,8 +113,8 @@ class Codec:
             plan = self._plans.get(cls) or self._plan(cls)
             payload = self._payload(request, plan)
             formats.check_size(payload, self._max_bytes)
-            if not plan.scrapys:
-                self._prove(plan, request, payload)
+            if not plan.is_from_scrapy:
+                self._verify(plan, request, payload)
         except Exception as error:
             raise CannotEncode(reason_of(error)) from error
         return payload
@@ -244,7 +244,7 @@ class Codec:
             raise
         return entry
 
-    def _prove(self, plan: _Plan, request: Request, payload: bytes) -> None:
+    def _verify(self, plan: _Plan, request: Request, payload: bytes) -> None:
         """Decode *payload*, and raise Unfit if the result differs from *request*.
 
         A subclass's constructor may change its arguments, and `attributes` may not list all of them.
@@ -260,7 +260,7 @@ class Codec:
         names = [name for name in (*KEYS, *more) if name not in listed]
         same = self._is_same(payload, self._payload(again, plan))
         names += () if same else listed
-        changed = [n for n in names if not _alike(getattr(request, n, None), getattr(again, n, None))]
+        changed = [n for n in names if not _equivalent(getattr(request, n, None), getattr(again, n, None))]
         if changed or not same:
             raise Unfit(
                 f"{plan.name} is rebuilt with another {', '.join(changed) or 'content'}. A subclass with "
@@ -272,7 +272,7 @@ class Codec:
         if payload == other or self.serializer is None:
             return payload == other
         # The serializer may write different bytes for equal requests.
-        return _alike(self.serializer.loads(payload[1:]), self.serializer.loads(other[1:]))
+        return _equivalent(self.serializer.loads(payload[1:]), self.serializer.loads(other[1:]))
 
     def _request(self, entry: Any) -> Request:
         class_name = entry.pop(CLASS, None)
@@ -311,9 +311,9 @@ class Codec:
         readers: dict[Any, Any] = {KEYS[a]: (a, self._read[a]) for a in known}
         readers.update({a: (a, _after(self._values.lift, _ADDED.get(a, attributes.anything))) for a in added})
         bases = [base for base in cls.__mro__ if base not in Request.__mro__]
-        scrapys = all(base.__module__.partition(".")[0] == "scrapy" for base in bases)
+        is_from_scrapy = all(base.__module__.partition(".")[0] == "scrapy" for base in bases)
         read = attrgetter(*known, "__class__")  # with a single name, it would not return a tuple
-        plan = self._plans[cls] = _Plan(name, writers, read, readers, added, scrapys)
+        plan = self._plans[cls] = _Plan(name, writers, read, readers, added, is_from_scrapy)
         return plan
 
     def _request_class(self, name: Any) -> type[Request]:
@@ -339,16 +339,16 @@ def _is_made(request: Request, name: str) -> bool:
     return name in _OWN or isinstance(getattr_static(type(request), name, None), cached_property)
 
 
-def _alike(a: Any, b: Any, depth: int = 16) -> bool:
+def _equivalent(a: Any, b: Any, depth: int = 16) -> bool:
     """Compare two values. If their class has no __eq__, compare their attributes."""
     if a is b:
         return True
     if type(a) is not type(b) or not depth:
         return False
     if type(a) is dict:
-        return _alike([*a.items()], [*b.items()], depth)
+        return _equivalent([*a.items()], [*b.items()], depth)
     if type(a) in (list, tuple):
-        return len(a) == len(b) and all(_alike(*pair, depth - 1) for pair in zip(a, b, strict=True))
+        return len(a) == len(b) and all(_equivalent(*pair, depth - 1) for pair in zip(a, b, strict=True))
     own: Any = type(a).__eq__
     if own is not object.__eq__:
         try:
@@ -356,7 +356,7 @@ def _alike(a: Any, b: Any, depth: int = 16) -> bool:
         except Exception:  # for example, comparing numpy arrays gives no single answer
             return False
     ours, theirs = (attributes_of(each) for each in (a, b))
-    return ours.keys() == theirs.keys() and all(_alike(ours[n], theirs[n], depth - 1) for n in ours)
+    return ours.keys() == theirs.keys() and all(_equivalent(ours[n], theirs[n], depth - 1) for n in ours)
 
 
 def _after(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -30,7 +30,7 @@ _PROXIES = frozenset(("proxy", "_auth_proxy"))
 _PROXY_LOGIN = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.DOTALL | re.IGNORECASE)
 _LOGIN = re.compile(r"(:/+)[^/?#\s]*@")
 _HIDDEN = "..."
-_MOST_BITS = 10_000
+_MAX_BITS = 10_000
 """Size of the widest integer that is shown. Python does not convert much wider integers to text."""
 
 
@@ -155,7 +155,7 @@ def _plain(value: Any) -> Any:
         return value.encode("utf-8", "replace").decode()  # JSON has no lone surrogates
     if isinstance(value, float) and not -1e308 < value < 1e308:
         return str(value)
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         return f"an integer of {value.bit_length():,} bits"
     if isinstance(value, _SCALARS):
         return value

@@ -14,13 +14,13 @@ from scrapy.utils.misc import load_object
 from scrapy_dq.adoption.jobdir import JobDir
 from scrapy_dq.adoption.takeover import Options, Report, take_over
 from scrapy_dq.commands import common
-from scrapy_dq.commands.input.confirm import go_on
+from scrapy_dq.commands.input.confirm import continue_hint
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError, Subcommand
 from scrapy_dq.scheduling.scheduler import Scheduler
 from scrapy_dq.text import count_of
 
-MOST_REASONS = 5
+MAX_REASONS = 5
 _OF_SCRAPY_REDIS = ("trust_pickle", "delete_source")
 
 
@@ -60,7 +60,9 @@ class Adopt(Subcommand):
         chosen = Options(jobdir=options.jobdir, queue=options.queue, **more)
         with ProgressBar() as bar:
             report = asyncio.run(take_over(crawler, chosen, bar, bar.say))
-        print_found(_found(report), options.json, _rows(report), _advice(report, crawler, go_on(options)))
+        print_found(
+            _found(report), options.json, _rows(report), _advice(report, crawler, continue_hint(options))
+        )
         return DONE if report.complete and not report.nothing else FAILED
 
 
@@ -92,10 +94,10 @@ def _rows(report: Report) -> Iterator[tuple[str, int]]:
         yield "skipped, not fingerprints", counts.invalid_fingerprints
 
 
-def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
+def _advice(report: Report, crawler: Crawler, continue_hint: str) -> Iterator[str]:
     """Yield advice for the user."""
     settings, config, source = crawler.settings, report.config, report.source
-    for reason, count in report.counts.reasons.most_common(MOST_REASONS):
+    for reason, count in report.counts.reasons.most_common(MAX_REASONS):
         if count > 0:
             yield f"{count_of(count, 'dead letter')}: {reason}"
     if report.nothing:
@@ -138,4 +140,4 @@ def _advice(report: Report, crawler: Crawler, go_on: str) -> Iterator[str]:
     if config.flush_on_start and not report.nothing:
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was adopted. Unset it first."
     if report.complete and not report.nothing:
-        yield go_on
+        yield continue_hint

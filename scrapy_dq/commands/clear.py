@@ -27,7 +27,7 @@ from scrapy_dq.frontier.answers import Flushed
 from scrapy_dq.frontier.errors import is_answer
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import Census, FrontierRefused, fits_a_partition
+from scrapy_dq.frontier.model import Census, FrontierRefused, fits_partition
 from scrapy_dq.frontier.worker.identity import own_name
 from scrapy_dq.inspection.crawls import finished_before
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened, project_config
@@ -86,7 +86,7 @@ class Clear(Subcommand):
 
 def _drop(settings: Settings, options: argparse.Namespace) -> int:
     """Drop the waiting and delayed requests of one site."""
-    if not (options.site and fits_a_partition(options.site)):
+    if not (options.site and fits_partition(options.site)):
         raise WrongUsage(f"--site {options.site[:100]!a}: that is not the name of a site")
     with common.place_of(settings, options) as place:
         place.overview(most_members=0)
@@ -95,7 +95,7 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
             raise CommandError(hint)
         count = waiting_in(place.shards, place.crawl, partition)
         about = f"{count_of(count, 'request')} of {printable(partition)}, and its delayed requests"
-        confirm.need_consent(f"Drop {about}?", options)
+        confirm.require_consent(f"Drop {about}?", options)
         with ProgressBar() as bar:
             bar.begin("requests", count)
             dropped = drop(place.shards, place.crawl, partition, own_name(), bar.advance)
@@ -114,7 +114,7 @@ def _forget(settings: Settings, options: argparse.Namespace) -> int:
     lines = common.Input("clear", options.seen, options, config)
     with closing(lines) as source, opened(config) as place:
         place.overview()
-        common.need_fingerprinter(crawler, place)
+        common.require_fingerprinter(crawler, place)
         counts = asyncio.run(_forget_lines(place, crawler, source, strict=options.strict))
     rows = [("forgotten", counts["forgotten"]), ("not seen before", counts["not_seen"])]
     rows += [("invalid", counts["bad"])] if counts["bad"] else []
@@ -140,7 +140,7 @@ async def _forget_lines(
                 request = written.request(line)
             except BadLine as error:
                 counts["bad"] += 1
-                source.say_bad(line.name, str(error))
+                source.warn_invalid(line.name, str(error))
                 if strict:
                     break
                 continue
@@ -208,33 +208,35 @@ def _delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
     deleted, kept = [], {}
     with opened(project_config(settings), any_node=True) as place:
         old = list(finished_before(place, options.finished_before))
-        for there, seen in old:
-            counts = ", ".join(f"{getattr(seen.census, name):,} {name}" for name in SETTLED)
-            name = printable(there.crawl, 200)
-            confirm.say(f"  {name}: run {seen.run}, finished {when(seen.finished_at)}; {counts}", options)
+        for old_place, overview in old:
+            counts = ", ".join(f"{getattr(overview.census, name):,} {name}" for name in SETTLED)
+            name = printable(old_place.crawl, 200)
+            confirm.say(
+                f"  {name}: run {overview.run}, finished {when(overview.finished_at)}; {counts}", options
+            )
         if old:
             found = count_of(len(old), "crawl is", "crawls are")
             confirm.say(f"{found} finished for so long at {place.target}.", options)
-            confirm.need_consent("Delete all that is stored of them?", options)
+            confirm.require_consent("Delete all that is stored of them?", options)
         else:
             confirm.say(f"No crawl at {place.target} has been finished for so long.", options)
-        for there, seen in old:
-            now = there.overview(hint=False)
-            if (now.epoch, now.run, now.phase) != (seen.epoch, seen.run, "finished"):
-                kept[there.crawl] = "a new run has begun"
+        for old_place, overview in old:
+            now = old_place.overview(hint=False)
+            if (now.epoch, now.run, now.phase) != (overview.epoch, overview.run, "finished"):
+                kept[old_place.crawl] = "a new run has begun"
                 continue
             try:
-                if _delete(there, options):
-                    kept[there.crawl] = _partly(there)
-                deleted.append(there.crawl)
+                if _delete(old_place, options):
+                    kept[old_place.crawl] = _partly(old_place)
+                deleted.append(old_place.crawl)
             except FrontierRefused as refusal:
-                kept[there.crawl] = str(refusal)
+                kept[old_place.crawl] = str(refusal)
     if options.json:
         print_json({"redis": place.target, "deleted": deleted, "kept": kept})
     elif deleted:
         print(f"{count_of(len(deleted), 'crawl is', 'crawls are')} deleted.")
     if kept:
-        raise CommandError("; ".join(f"crawl {printable(name)!r}: {why}" for name, why in kept.items()))
+        raise CommandError("; ".join(f"crawl {printable(name)!r}: {reason}" for name, reason in kept.items()))
     return DONE
 
 
@@ -264,7 +266,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
         if orphans:
             lost = f"Crawl {place.crawl!r} at {place.target} has lost its home shard"
             confirm.say(f"{lost}; {count_of(len(orphans), 'shard is', 'shards are')} left", options)
-            confirm.need_consent("Delete all of it?", options)
+            confirm.require_consent("Delete all of it?", options)
         left, unlinked = exclusive.with_frontiers(
             place, lambda frontiers: _delete_rest(frontiers, orphans),
             shards=max(len(place.shards), 1 + max(orphans, default=HOME)),
@@ -300,4 +302,4 @@ def _ask(place: Place, overview: Overview, options: argparse.Namespace) -> None:
     confirm.say(", ".join(f"{count:,} {name}" for name, count in shown), options)
     if options.force and overview.members:
         confirm.say("Workers that are alive will close with reason frontier_lost.", options)
-    confirm.need_consent("Delete all of it?", options)
+    confirm.require_consent("Delete all of it?", options)

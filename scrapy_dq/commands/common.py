@@ -20,9 +20,9 @@ from scrapy_dq.commands.input.crawlers import prepared_crawler
 from scrapy_dq.commands.output.display import ProgressBar
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.factory import config_of
-from scrapy_dq.frontier.admin.backlog import names_beside
+from scrapy_dq.frontier.admin.backlog import other_names
 from scrapy_dq.frontier.admin.overview import described
-from scrapy_dq.frontier.model import fits_a_partition
+from scrapy_dq.frontier.model import fits_partition
 from scrapy_dq.hostnames import host_named
 from scrapy_dq.inspection.place import Place, opened, project_config
 from scrapy_dq.inspection.words import unanswered
@@ -30,21 +30,21 @@ from scrapy_dq.pushing.lines import LONGEST, Line, lines_from, lines_of
 from scrapy_dq.settings import Config
 from scrapy_dq.text import suggestion
 
-MOST = 1000
+MAX_COUNT = 1000
 """Maximum number of entries that a command shows."""
 ENTRY_ID = re.compile(r"[0-9a-f]{24}")
 STDIN = "-"
 
 
 def words_after_spider(
-    options: argparse.Namespace, what: str, fits: Callable[[str], bool] = lambda word: True, most: int = 1
+    options: argparse.Namespace, noun: str, fits: Callable[[str], bool] = lambda word: True, most: int = 1
 ) -> list[str]:
     """Set `options.spider` to the first word on the command line, and return the other words.
 
     If --crawl names the crawl, and all words are valid as other words, `options.spider` is "".
 
     Args:
-        what: description of the other words, for the error message.
+        noun: description of the other words, for the error message.
         fits: returns whether another word is valid.
         most: maximum number of other words.
     Raises:
@@ -57,14 +57,14 @@ def words_after_spider(
     if ENTRY_ID.fullmatch(options.spider) or "://" in options.spider:
         raise WrongUsage("name the spider first, or a crawl with --crawl")
     if len(words) > most:
-        raise WrongUsage(f"a spider and {what}, not {len(words) + 1} words")
+        raise WrongUsage(f"a spider and {noun}, not {len(words) + 1} words")
     if wrong := [word for word in words if not fits(word)]:
-        raise WrongUsage(f"{wrong[0]!r} is not {what}")
-    need_crawl(options)
+        raise WrongUsage(f"{wrong[0]!r} is not {noun}")
+    require_crawl(options)
     return words
 
 
-def spellings_of(site: str | None) -> frozenset[bytes] | None:
+def partitions_of_site(site: str | None) -> frozenset[bytes] | None:
     """Return the partitions of a site: its name, and the usual spelling in links; None: all partitions."""
     return None if site is None else frozenset((site.encode(), host_named(site).encode()))
 
@@ -72,7 +72,7 @@ def spellings_of(site: str | None) -> frozenset[bytes] | None:
 def add_count(parser: argparse.ArgumentParser, count: int) -> None:
     """Add the option for the number of shown entries, *count* by default."""
     parser.add_argument(
-        "-n", dest="count", type=whole(1, MOST), default=count, metavar="N",
+        "-n", dest="count", type=whole(1, MAX_COUNT), default=count, metavar="N",
         help=f"how many at most (default: {count})",
     )  # fmt: skip
 
@@ -106,11 +106,11 @@ def place_of(settings: Settings, options: argparse.Namespace) -> AbstractContext
     Raises:
         CommandError, ConfigError, FrontierError: no crawl is named, a setting is wrong, or Redis is unusable.
     """
-    need_crawl(options)
+    require_crawl(options)
     return opened(config_named(settings, options))
 
 
-def need_crawl(options: argparse.Namespace) -> None:
+def require_crawl(options: argparse.Namespace) -> None:
     """Require that the command line names a spider or a crawl.
 
     Raises:
@@ -126,7 +126,7 @@ def found_in(place: Place, **found: Any) -> dict[str, Any]:
     return {"crawl": place.crawl, "redis": place.target, "unreachable_shards": unreachable} | found
 
 
-def say_unanswered(place: Place) -> None:
+def warn_unanswered(place: Place) -> None:
     """Name the shards whose data the output lacks, because they have not answered, on standard error."""
     for line in unanswered(place.shards.unreachable):
         print(f"scrapy dq: {line}", file=sys.stderr)
@@ -137,21 +137,21 @@ def partition_named(place: Place, name: str) -> tuple[str, str]:
 
     Links to a host are in the partition of the host's usual spelling. A slot's name may have capitals.
     """
-    hint, usual = hint_of_partition(place, name), host_named(name)
-    if hint and usual != name:
-        usual_hint = hint_of_partition(place, usual)
-        if not usual_hint or usual != name.lower():
-            return usual, usual_hint
+    hint, canonical = hint_of_partition(place, name), host_named(name)
+    if hint and canonical != name:
+        canonical_hint = hint_of_partition(place, canonical)
+        if not canonical_hint or canonical != name.lower():
+            return canonical, canonical_hint
     return name, hint
 
 
 def hint_of_partition(place: Place, partition: str) -> str:
     """Return a hint if this partition is empty, because the name may be misspelled; else ""."""
-    beside = names_beside(place.shards, place.crawl, partition) if fits_a_partition(partition) else None
-    if beside is None:
+    others = other_names(place.shards, place.crawl, partition) if fits_partition(partition) else None
+    if others is None:
         return ""
     nothing = "this crawl has no requests in a partition of that name"
-    return f"{nothing}; {suggestion(partition, beside, 'partitions')}"
+    return f"{nothing}; {suggestion(partition, others, 'partitions')}"
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
@@ -201,7 +201,7 @@ def fingerprinter_of(crawler: Crawler) -> RequestFingerprinterProtocol:
     return crawler.request_fingerprinter
 
 
-def need_fingerprinter(crawler: Crawler, place: Place) -> None:
+def require_fingerprinter(crawler: Crawler, place: Place) -> None:
     """Require that the spider has the fingerprinter of the stored crawl.
 
     Another fingerprinter would find none of the stored fingerprints.
@@ -257,7 +257,7 @@ class Input:
             self._bar.__enter__()
         return lines_of(number, self._max_bytes, self._bar.advance if size else lambda count: None)
 
-    def say_bad(self, name: str, reason: str) -> None:
+    def warn_invalid(self, name: str, reason: str) -> None:
         """Print one line about an invalid line."""
         self._bar.say(f"scrapy dq {self._command}: {name}: {reason}")
 

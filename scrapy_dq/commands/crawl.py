@@ -11,7 +11,7 @@ from scrapy.settings import Settings
 from scrapy_dq.commands import common
 from scrapy_dq.commands.subcommand import CommandError, Subcommand
 
-MOST_WORKERS = 1000
+MAX_WORKERS = 1000
 RESTARTS = 10
 
 
@@ -29,7 +29,7 @@ class Crawl(Subcommand):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "-w", "--workers", type=common.whole(1, MOST_WORKERS), default=own_cores(), metavar="N",
+            "-w", "--workers", type=common.whole(1, MAX_WORKERS), default=own_cores(), metavar="N",
             help="worker processes (default: one per core)",
         )  # fmt: skip
         add_outputs(parser)

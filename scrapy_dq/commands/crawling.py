@@ -35,7 +35,7 @@ from scrapy_dq.scheduling.scheduler import Scheduler
 from scrapy_dq.settings import Config
 from scrapy_dq.text import count_of
 
-NOT_BEGUN = 3
+RUN_NOT_STARTED = 3
 """The exit status if the finished run has another name than DQ_RUN_NAME."""
 LOSSES = (
     "frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost", "cannot_serve", "unserved",
@@ -52,7 +52,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
     _fill_standard_streams()
     set_feeds(settings, options)
     crawler, config = common.spider_named(settings, options)
-    _need_our_scheduler(crawler, config)
+    _require_our_scheduler(crawler, config)
     codec_of(config, crawler)
     work = taken_work()
     if work is not None:
@@ -67,7 +67,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
             feeds = []
             view.say(f"Items go to Redis (DQ_ITEMS): scrapy dq items {options.spider} writes feeds")
         lock = stack.enter_context(folder.held()) if feeds else -1
-        if folder.owed() and not feeds:
+        if folder.open_journals() and not feeds:
             view.say(f"Items in {folder.path} are in no feed: this command exports them with -o FILE")
         place = stack.enter_context(opened(config, home))
         more = {"LOG_FILE": "", "SCHEDULER_FLUSH_ON_START": "False"}
@@ -89,17 +89,17 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
             logs = [None] * options.workers
         stops = StopSignals()
         stops.listen()
-        monitor = stack.enter_context(Monitor(place).looking())
+        monitor = stack.enter_context(Monitor(place).polling())
         crew = Supervisor(
             command_of(options.spider, options, more), logs,
             (str(folder.path) if feeds else "", [feed.uri for feed in feeds]),
             restarts=options.restarts, grace_s=config.shutdown_grace_s, monitor=monitor, view=view,
         )  # fmt: skip
-        owed = _owed(feeds, folder, monitor)
-        if owed:
-            crew.run = owed
+        last_run = _unexported_run(feeds, folder, monitor)
+        if last_run:
+            crew.run = last_run
             view.say(
-                f"Run {owed.number} was finished, but its feeds were not written: they are written now, "
+                f"Run {last_run.number} was finished, but its feeds were not written: they are written now, "
                 f"and nothing is crawled. The same command then starts the next run"
             )
         else:
@@ -115,7 +115,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
                 crew.work(stops)
         stored: list[Exported] = []
         failures: list[str] = []
-        if feeds and crew.run and (crew.took_part or folder.owed()):
+        if feeds and crew.run and (crew.took_part or folder.open_journals()):
             command = command_of(
                 options.spider, options, {"DQ_CRAWL": config.crawl.replace("%", "%%")}, ("dq", "crawl")
             )
@@ -130,28 +130,28 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
     damaged = damaged or any(slot.state in LOSSES for slot in crew.slots)
     if not crew.finished or failures or damaged or summary.lacks_items:
         return FAILED
-    return NOT_BEGUN if summary.not_begun else DONE
+    return RUN_NOT_STARTED if summary.run_not_started else DONE
 
 
-def _owed(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | None:
+def _unexported_run(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | None:
     """Return the last run if it is finished and its feeds may lack items, so that they are written first.
 
     Raises:
         CrewError: the items of this crew's run cannot be appended to one of the feeds.
     """
-    monitor.look()
-    seen = monitor.overview
-    if not feeds or seen is None:
+    monitor.poll()
+    overview = monitor.overview
+    if not feeds or overview is None:
         return None
-    run = Run(seen.epoch, seen.run)
-    owed = run if seen.phase == "finished" and folder.owed(run) else None
+    run = Run(overview.epoch, overview.run)
+    last_run = run if overview.phase == "finished" and folder.open_journals(run) else None
     for feed in feeds:
         path = Path(feed.name)
         exported = read_json(folder.notes_of(run, Path(os.path.realpath(path))))
-        continues = exported and (owed or seen.phase == "open")
+        continues = exported and (last_run or overview.phase == "open")
         if feed.one_end and not (feed.overwrite or continues) and path.exists() and path.stat().st_size:
             raise CrewError(f"nothing can be appended to {feed.name}, which has an end. -O would replace it")
-    return owed
+    return last_run
 
 
 def _fill_standard_streams() -> None:
@@ -168,7 +168,7 @@ def _is_default(crawler: Crawler, setting: str) -> bool:
     return crawler.settings.getpriority(setting) == SETTINGS_PRIORITIES["default"]
 
 
-def _need_our_scheduler(crawler: Crawler, config: Config) -> None:
+def _require_our_scheduler(crawler: Crawler, config: Config) -> None:
     if not config.enabled:
         raise CommandError("DQ_ENABLED = False: without scrapy_dq each worker would crawl everything")
     # Not issubclass(): Scrapy treats every class with a scheduler's methods as a subclass.

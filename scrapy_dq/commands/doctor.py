@@ -62,7 +62,7 @@ class Doctor(Subcommand):
         parser.add_argument(
             "--acl", choices=tuple(ROLES), metavar="ROLE",
             help="print the command that makes a Redis user with the least rights, for this crawl or for "
-            "all: " + "; ".join(f"{name} ({role.who})" for name, role in ROLES.items()),
+            "all: " + "; ".join(f"{name} ({role.users})" for name, role in ROLES.items()),
         )  # fmt: skip
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
@@ -133,7 +133,7 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
 
     silent, apart = set[int](), set(overview.apart)
 
-    async def look(frontiers: list[Frontier]) -> Audited:
+    async def audit_all(frontiers: list[Frontier]) -> Audited:
         found = Audited()
         for frontier in frontiers:
             number = frontier.name.number
@@ -147,7 +147,7 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
                 (silent if isinstance(error, FrontierUnavailable) else apart).add(number)
         return found
 
-    found = exclusive.with_frontiers(place, look)
+    found = exclusive.with_frontiers(place, audit_all)
     text, level = findings_of(found), OK
     if silent:
         text, level = f"{text}; {named(silent)} could not be examined", BAD

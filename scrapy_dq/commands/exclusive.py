@@ -69,7 +69,7 @@ def continued(how: str) -> Iterator[None]:
 async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
     """Name the registered workers that may be alive: the command watches them."""
     own = own_identity()
-    unsure = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
-    if unsure:
-        names, be = printable(", ".join(unsure[:5])), "is" if len(unsure) == 1 else "are"
+    maybe_alive = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
+    if maybe_alive:
+        names, be = printable(", ".join(maybe_alive[:5])), "is" if len(maybe_alive) == 1 else "are"
         print(f"Watching for up to {ttl_s:g} s whether {names} {be} alive", file=sys.stderr)

@@ -20,7 +20,7 @@ from scrapy_dq.commands import common
 from scrapy_dq.commands.output.display import ProgressBar, print_json, print_table, short
 from scrapy_dq.commands.output.exported import feed_lines, feeds_as_json
 from scrapy_dq.commands.outputs import export_feeds, set_feeds
-from scrapy_dq.commands.streams import ended_quietly
+from scrapy_dq.commands.streams import until_interrupted
 from scrapy_dq.commands.subcommand import DONE, FAILED, CommandError
 from scrapy_dq.crew.feeds.export import MIB
 from scrapy_dq.crew.feeds.exporting import Exports
@@ -39,7 +39,7 @@ from scrapy_dq.scheduling.feeds import OPEN
 from scrapy_dq.settings import Config
 from scrapy_dq.text import count_of
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 def run(settings: Settings, options: argparse.Namespace) -> int:
@@ -62,7 +62,7 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     if config.items == IN_REDIS:
         _collect(config, folder, follow=codec if options.follow else None)
     elif options.follow:
-        with ended_quietly():
+        with until_interrupted():
             _follow(folder, codec, lambda: None)
     if options.follow:
         return DONE
@@ -104,7 +104,7 @@ class _Counts:
 
 def _show(folder: ItemsFolder, run: Run, options: argparse.Namespace) -> None:
     journals = folder.journals(run)
-    earlier = [path for path in folder.owed() if path not in journals]
+    earlier = [path for path in folder.open_journals() if path not in journals]
     workers: defaultdict[int, _Counts] = defaultdict(_Counts)
     with ProgressBar() as bar:
         bar.begin("MiB read", 2 * sum(path.stat().st_size for path in (*journals, *earlier)) // MIB)
@@ -168,7 +168,7 @@ def _collect(config: Config, folder: ItemsFolder, *, follow: Codec | None) -> No
         collector = Collector(place.client, config.crawl, folder.path)
         stack.callback(collector.close)
         if follow is not None:
-            with ended_quietly():
+            with until_interrupted():
                 _follow(folder, follow, lambda: collector.collect(lambda count: None))
             return
         with ProgressBar() as bar:
@@ -188,7 +188,7 @@ def _follow(folder: ItemsFolder, codec: Codec, collect: Callable[[], None]) -> N
         pass
     _say(f"New items of crawl {folder.crawl!r} are printed as they arrive, until Ctrl-C")
     while True:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         collect()
         for record in _new_items(folder, places):
             print(encode(record.item(codec)), flush=True)

@@ -22,7 +22,7 @@ from scrapy_dq.commands.output.display import ProgressBar, print_json, print_tab
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.frontier.admin.backlog import MAX_UPCOMING, upcoming
 from scrapy_dq.frontier.admin.control import limit
-from scrapy_dq.frontier.admin.entries import Looked, kept, kept_one, look_at_entries
+from scrapy_dq.frontier.admin.entries import ScanResult, kept, kept_one, scan_entries
 from scrapy_dq.frontier.admin.seen import is_seen
 from scrapy_dq.frontier.model import Census
 from scrapy_dq.frontier.records import PLACES, Entry
@@ -33,8 +33,8 @@ from scrapy_dq.scheduling.partitions import partition_without_downloader
 from scrapy_dq.text import count_of, printable
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^*]+", re.IGNORECASE)
-MOST_LOOKED_AT = 1_000_000
-MOST_CAUSES = 20
+MAX_SCANNED = 1_000_000
+MAX_CAUSES = 20
 """Maximum number of rows in the table of causes."""
 
 
@@ -66,7 +66,7 @@ class Lister(Subcommand):
         parser.add_argument("--site", metavar="HOST", help="only requests of this site")
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        word = "".join(common.words_after_spider(options, self.what, self.is_second))
+        word = "".join(common.words_after_spider(options, self.operands, self.is_second))
         config, crawler = common.crawler_named(settings, options)
         with opened(config) as place:
             census = place.overview().census
@@ -76,11 +76,11 @@ class Lister(Subcommand):
                     missed = "".join(f" ({line})" for line in unanswered(place.shards.unreachable))
                     raise CommandError(f"the crawl {place.crawl!r} has no {self.of_one} {word}{missed}")
                 print_json(entries.record_of(one, place))
-                common.say_unanswered(place)
+                common.warn_unanswered(place)
                 return DONE
             page = self.read(place, crawler, options, word, census)
             records = [entries.record_of(each, place) for each in page.entries]
-            common.say_unanswered(place)
+            common.warn_unanswered(place)
         if options.json:
             print_json(common.found_in(place, **page.facts, entries=records))
         else:
@@ -106,16 +106,16 @@ class Kept(Lister):
     """Lists requests that failed for good, or dead letters."""
 
     arguments = "[<spider>] [<id>]"
-    what = "an id of the list, to show that request in full, as JSON"
+    operands = "an id of the list, to show that request in full, as JSON"
 
     def read(
         self, place: Place, crawler: Crawler | None, options: argparse.Namespace, word: str, census: Census
     ) -> Page:
-        first, sites = options.skip, common.spellings_of(options.site)
+        first, sites = options.skip, common.partitions_of_site(options.site)
         last = first + options.count
-        most = max(common.MOST, last)
+        most = max(common.MAX_COUNT, last)
         found = kept(
-            place.shards, place.crawl, self.name, most, partitions=sites, most_bytes=entries.MOST_BYTES
+            place.shards, place.crawl, self.name, most, partitions=sites, most_bytes=entries.MAX_BYTES
         )
         total = getattr(census, self.name) if sites is None else len(found)
         groups = entries.groups_of([entries.summary_of(each, place) for each in found])
@@ -167,7 +167,7 @@ class Search(Lister):
     name = "search"
     arguments = "[<spider>] [<pattern> | <URL> | <id>]"
     of_one = "request"
-    what = "a part of the URL (* is any text), a whole URL, or an id of the list"
+    operands = "a part of the URL (* is any text), a whole URL, or an id of the list"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -176,8 +176,8 @@ class Search(Lister):
             help="only requests in this place (may be repeated)",
         )  # fmt: skip
         parser.add_argument(
-            "--most", type=common.whole(0, 10**11), default=MOST_LOOKED_AT, metavar="N",
-            help=f"look at no more than N requests (default: {MOST_LOOKED_AT:,})",
+            "--most", type=common.whole(0, 10**11), default=MAX_SCANNED, metavar="N",
+            help=f"look at no more than N requests (default: {MAX_SCANNED:,})",
         )  # fmt: skip
 
     def is_second(self, word: str) -> bool:
@@ -191,13 +191,13 @@ class Search(Lister):
         if not word and options.site is None and not options.where:
             return _next(place, options.skip, options.count)
         matching = entries.matches(word)
-        sites = common.spellings_of(options.site)
+        sites = common.partitions_of_site(options.site)
         return _found(
             place, options, lambda entry: not word or matching(entries.title(entry, place)), sites, census
         )
 
     def find(self, place: Place, entry_id: bytes, census: Census) -> Entry | None:
-        found, _ = _look(place, lambda entry: entry.entry_id == entry_id, census, 1, most=MOST_LOOKED_AT)
+        found, _ = _scan(place, lambda entry: entry.entry_id == entry_id, census, 1, most=MAX_SCANNED)
         return next(iter(found), None)
 
 
@@ -210,40 +210,40 @@ def _next(place: Place, skip: int, count: int) -> Page:
     return Page(found[skip:], after=after)
 
 
-def _look(
+def _scan(
     place: Place, wanted: Callable[[Entry], bool], census: Census, count: int, *, most: int, **limits: Any
-) -> tuple[list[Entry], Looked]:
+) -> tuple[list[Entry], ScanResult]:
     """Search with a progress bar; return up to *count* wanted entries, and the extent of the search."""
     found: list[Entry] = []
     total = census.waiting + census.delayed + census.in_flight + census.failed + census.dead
 
-    def see(entry: Entry) -> bool:
+    def visit(entry: Entry) -> bool:
         if wanted(entry):
             found.append(entry)
         return len(found) < count
 
     with ProgressBar() as bar:
         bar.begin("requests", min(total, most))
-        looked = look_at_entries(place.shards, place.crawl, see, most=most, looked=bar.advance, **limits)
-    return found, looked
+        scan = scan_entries(place.shards, place.crawl, visit, most=most, advance=bar.advance, **limits)
+    return found, scan
 
 
 def _found(
     place: Place, options: argparse.Namespace, wanted: Callable[[Entry], bool],
-    partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), nowhere: str = "",
+    partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), none_found: str = "",
 ) -> Page:  # fmt: skip
-    """Return a page of the *wanted* requests. If all were searched in vain, its last line is *nowhere*."""
+    """Return a page of the *wanted* requests. If all were searched in vain, its last line is *none_found*."""
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
     last = options.skip + options.count
-    found, looked = _look(place, wanted, census, last, most=options.most, where=where, partitions=partitions)
+    found, scan = _scan(place, wanted, census, last, most=options.most, where=where, partitions=partitions)
     after = []
     if len(found) == last:
         after.append(f"There may be more: --skip {last}")
-    elif not looked.complete:
-        after.append(f"Looked at {looked.entries:,} requests, and there are more: --most looks at more")
+    elif not scan.complete:
+        after.append(f"Looked at {scan.entries:,} requests, and there are more: --most looks at more")
     elif not found:
-        after.append(nowhere or f"Nothing was found among {looked.entries:,} requests.")
-    facts = {"looked_at": looked.entries, "complete": looked.complete}
+        after.append(none_found or f"Nothing was found among {scan.entries:,} requests.")
+    facts = {"looked_at": scan.entries, "complete": scan.complete}
     return Page(found[options.skip :], before, after=after, facts=facts)
 
 
@@ -263,14 +263,14 @@ def _known(
         partition = partition_without_downloader(request) if apart else b""
     except ValueError as error:
         raise WrongUsage(f"{url!r} is not a URL: {error}") from error
-    common.need_fingerprinter(crawler, place)
+    common.require_fingerprinter(crawler, place)
     known_as, wanted = scrapy_redis.fingerprint(request), _canonical(request.url)
     seen = is_seen(place.shards, place.crawl, fingerprint, partition, known_as)
     limits = limit(place.shards, place.crawl, partition.decode()) if apart else None
     before = [f"seen  {'yes' if seen else 'no'}"]
     if limits is not None:
-        said = [f"{name} {value:g}" for name, value in asdict(limits).items() if value]
-        before.append(f"site  {partition.decode()}: {', '.join(said) or 'no limits'}")
+        limit_texts = [f"{name} {value:g}" for name, value in asdict(limits).items() if value]
+        before.append(f"site  {partition.decode()}: {', '.join(limit_texts) or 'no limits'}")
 
     def is_it(entry: Entry) -> bool:
         shown = entries.title(entry, place)
@@ -279,8 +279,8 @@ def _known(
     missing = "It is done, or was dropped." if seen else "It was not found, or only unfiltered."
     sites = {partition} if apart else None
     page = _found(place, options, is_it, sites, census, before, f"It is nowhere. {missing}")
-    of = None if limits is None else {"name": partition.decode(), **asdict(limits)}
-    page.facts |= {"url": request.url, "fingerprint": fingerprint.hex(), "seen": seen, "partition": of}
+    site = None if limits is None else {"name": partition.decode(), **asdict(limits)}
+    page.facts |= {"url": request.url, "fingerprint": fingerprint.hex(), "seen": seen, "partition": site}
     return page
 
 
@@ -296,7 +296,7 @@ def _print(page: Page, records: Sequence[dict[str, Any]]) -> None:
         print(printable(line, 500))
     if page.groups:
         causes = [(each["count"], each["host"], each["cause"]) for each in page.groups]
-        print_table(("count", "host", "cause"), causes, numbers=("count",), most=MOST_CAUSES)
+        print_table(("count", "host", "cause"), causes, numbers=("count",), most=MAX_CAUSES)
         print()
     if records:
         rows = [

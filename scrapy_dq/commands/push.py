@@ -62,7 +62,7 @@ class Push(Subcommand):
             before = place.overview() if options.crawl else peek(place.shards, place.crawl)
             spider = described(place.client, place.crawl)["spider"] if before.phase == "open" else ""
             pusher = Pusher(
-                crawler, config, attributes, spider=spider, bad=source.say_bad,
+                crawler, config, attributes, spider=spider, bad=source.warn_invalid,
                 wake=lambda: _wake(place), durable=not options.no_wait,
             )  # fmt: skip
             try:
@@ -110,9 +110,9 @@ def _advice(
         return
     if before.phase != "open" or pushed.run != before.run:
         yield f"Run {pushed.run} starts with them; its start() also runs."
-        yield confirm.go_on(options)
+        yield confirm.continue_hint(options)
     elif not maybe_alive(before):
         yield "No worker is alive."
-        yield confirm.go_on(options)
+        yield confirm.continue_hint(options)
     if flush_on_start and not maybe_alive(before):
         yield "SCHEDULER_FLUSH_ON_START is set: the next crawl would delete them. Unset it first."

@@ -19,8 +19,8 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import common
 from scrapy_dq.commands.output.display import cell, print_json, print_table
-from scrapy_dq.commands.output.status_view import WIDE, partition_tables
-from scrapy_dq.commands.streams import ended_quietly
+from scrapy_dq.commands.output.status_view import WIDE_TERMINAL, partition_tables
+from scrapy_dq.commands.streams import until_interrupted
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.crew.errors import CrewError
 from scrapy_dq.crew.own_files import open_own
@@ -34,11 +34,11 @@ from scrapy_dq.inspection.snapshot import COUNTS, TOP, watched
 from scrapy_dq.inspection.words import memory, missing, phase_of, span, when
 from scrapy_dq.text import count_of, printable
 
-LOOK_S = 1.0
+POLL_S = 1.0
 BLOCKS = "▁▂▃▄▅▆▇█"
-WIDEST = 60
+MAX_COLUMNS = 60
 """Maximum number of columns of a curve."""
-MOST_FAILURES = 1_000
+MAX_FAILURES = 1_000
 """Maximum number of records of each kind that a report groups."""
 
 
@@ -63,9 +63,9 @@ class Events(Subcommand):
             place.overview()
             events = history.read_events(place.shards, place.crawl)
             samples = history.whole_history(place.shards, place.crawl) if options.curves else []
-            common.say_unanswered(place)
+            common.warn_unanswered(place)
             if options.follow:
-                with ended_quietly():
+                with until_interrupted():
                     self._follow(place, events, options)
                 return DONE
         listed = events[-options.count :]
@@ -90,7 +90,7 @@ class Events(Subcommand):
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
             # Keep all events: a shard that does not answer now will return its events again.
             shown.update(events)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             try:
                 with as_unavailable(place.target):
                     place.ask_all()
@@ -103,14 +103,14 @@ class Events(Subcommand):
 
 
 def _line(event: Event) -> str:
-    return f"{when(event.at)} {history.said(event)}" + (f" ({event.who})" if event.who else "")
+    return f"{when(event.at)} {history.describe(event)}" + (f" ({event.who})" if event.who else "")
 
 
 def _print_events(listed: Sequence[Event], kept: int) -> None:
     shown = "" if len(listed) == kept else f"; the newest {len(listed):,} are shown"
     print(f"{count_of(kept, 'event')}{shown}.")
     if listed:
-        rows = [[when(event.at), str(event.run), history.said(event), event.who] for event in listed]
+        rows = [[when(event.at), str(event.run), history.describe(event), event.who] for event in listed]
         print_table(("when", "run", "what", "who"), rows, numbers=("run",), wraps=("what", "who"))
 
 
@@ -120,7 +120,7 @@ def _print_curves(samples: Sequence[Sample]) -> None:
         return
     print(f"{count_of(len(samples), 'sample')} of {span(samples[-1].at - samples[0].at)}.")
     console = Console()
-    columns = min(WIDEST, max(1, console.width - 45))
+    columns = min(MAX_COLUMNS, max(1, console.width - 45))
     blocks = not console.options.ascii_only
     for name, found in history.curves_of(samples).items():
         line = curve(found[0], columns) if blocks else ""
@@ -157,7 +157,7 @@ class Report(Subcommand):
             status = watched(place, 0.0, turn=True, partitions=True).status()
             samples = history.whole_history(place.shards, place.crawl)
             events = history.read_events(place.shards, place.crawl)
-            failures = [read_failures(place, kind, MOST_FAILURES) for kind in ("failed", "dead")]
+            failures = [read_failures(place, kind, MAX_FAILURES) for kind in ("failed", "dead")]
         if options.json:
             groups = {found["kind"]: found["groups"] for found in failures}
             lists = {"samples": [*map(asdict, samples)], "events": [*map(asdict, events)]}
@@ -187,7 +187,7 @@ def report_file(crawl: str) -> Path:
 
 WIDTH, HEIGHT = 860, 120
 """Size of a curve, in units of its picture."""
-MOST_ROWS = 50
+MAX_ROWS = 50
 LONGEST = 200
 """Characters of a name."""
 MARKED = {
@@ -290,7 +290,7 @@ def _svg(samples: Sequence[Sample], values: Sequence[float | None], events: Iter
     lines = [f'<line x1="0" x2="{WIDTH}" y1="{HEIGHT}" y2="{HEIGHT}"/>']
     for event in events:
         if begin <= event.at <= end and event.kind in MARKED:
-            title = f"<title>{when(event.at)} {_text(history.said(event))}</title>"
+            title = f"<title>{when(event.at)} {_text(history.describe(event))}</title>"
             at = x(event.at)
             lines.append(
                 f'<line class="{MARKED[event.kind]}" x1="{at}" x2="{at}" y1="0" y2="{HEIGHT}">{title}</line>'
@@ -307,7 +307,7 @@ def _svg(samples: Sequence[Sample], values: Sequence[float | None], events: Iter
 
 
 def _partitions(status: dict[str, Any]) -> Iterable[str]:
-    for title, columns, rows in partition_tables(status, TOP, WIDE):
+    for title, columns, rows in partition_tables(status, TOP, WIDE_TERMINAL):
         yield f"<h2>{_text(title.rstrip(':'))}</h2>"
         yield _table(columns, rows, columns[:-1])
 
@@ -319,13 +319,13 @@ def _failures(found: dict[str, Any]) -> Iterable[str]:
         yield f"<p>{found['total']:,}, none of them is kept.</p>" if found["total"] else "<p>None.</p>"
         return
     yield f"<p>The newest {len(found['rows']):,} of {found['total']:,} are grouped.</p>"
-    rows = [(group["cause"], group["host"], group["count"]) for group in found["groups"][:MOST_ROWS]]
+    rows = [(group["cause"], group["host"], group["count"]) for group in found["groups"][:MAX_ROWS]]
     yield _table(("cause", "host", "requests"), rows, ("requests",))
 
 
 def _events(events: Sequence[Event]) -> Iterable[str]:
     yield "<h2>Events</h2>"
-    rows = [(when(event.at), history.said(event), event.who) for event in reversed(events)]
+    rows = [(when(event.at), history.describe(event), event.who) for event in reversed(events)]
     yield _table(("when", "what", "who"), rows) if rows else "<p>None.</p>"
 
 

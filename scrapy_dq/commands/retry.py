@@ -36,7 +36,7 @@ class Retry(Subcommand):
 
     name = "retry"
     arguments = "[<spider>] [<id> | <URL> ...]"
-    what = "ids, as `failed` and `dead` show them, and whole URLs"
+    operands = "ids, as `failed` and `dead` show them, and whole URLs"
     flags = (
         ("--failed", "failed requests only"),
         ("--dead", "dead letters only"),
@@ -53,10 +53,10 @@ class Retry(Subcommand):
         confirm.add_yes(parser)
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
-        what = "an id (24 hexadecimal digits) or a URL; --site names a site"
-        named = common.words_after_spider(options, what, _is_name, sys.maxsize)
-        some = named or options.match or options.reason or options.site is not None
-        if options.all == bool(some):
+        noun = "an id (24 hexadecimal digits) or a URL; --site names a site"
+        named = common.words_after_spider(options, noun, _is_name, sys.maxsize)
+        selects = named or options.match or options.reason or options.site is not None
+        if options.all == bool(selects):
             raise WrongUsage(
                 "select some with ids, URLs, --site, --match or --reason, or all with --all; not both"
             )
@@ -68,7 +68,7 @@ class Retry(Subcommand):
             if options.all and (failed or dead):
                 where = f"the backlog of crawl {place.crawl!r} at {place.target}"
                 confirm.say(f"To {where}: {_both(failed, dead)}.", options)
-                confirm.need_consent("Continue?", options)
+                confirm.require_consent("Continue?", options)
             with ProgressBar() as bar:
                 bar.begin("records looked at", failed + dead)
                 found = retry(
@@ -110,7 +110,7 @@ class _Choice:
         """Ids, URLs and site from the command line that were found."""
         self._named = frozenset(named)
         self._options = options
-        self._partitions = common.spellings_of(options.site)
+        self._partitions = common.partitions_of_site(options.site)
         self._max_bytes = max_bytes
 
     def wants(self, record: Entry) -> bool:
@@ -161,4 +161,4 @@ def _result(found: Retried, overview: Overview, working: bool, options: argparse
         yield "The run was finished and is open again; it still knows what it has seen."
     else:
         yield "No worker is alive."
-    yield confirm.go_on(options)
+    yield confirm.continue_hint(options)

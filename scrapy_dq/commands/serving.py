@@ -17,7 +17,7 @@ from scrapy.settings import Settings
 
 from scrapy_dq.commands import common
 from scrapy_dq.commands.output.display import print_json
-from scrapy_dq.commands.streams import ended_quietly
+from scrapy_dq.commands.streams import until_interrupted
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.extras import pip_install
 from scrapy_dq.frontier.model import FrontierError
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 PORT = 6870
-LOOK_S = 0.1
-MOST_REQUESTS = 400
+POLL_S = 0.1
+MAX_REQUESTS = 400
 GRACE_S = 3
 """Seconds that requests in progress may take when the server ends."""
 LONGEST_S = 60.0
@@ -73,28 +73,28 @@ class Web(Subcommand):
         with _needing("web", "the page needs Starlette, uvicorn and prometheus_client"):
             from scrapy_dq.web.asgi import make_app
 
-            page, looks = make_app(config, crawler_settings, access)
+            page, reads = make_app(config, crawler_settings, access)
             server = _server_of(page)
         crawl = config.crawl if options.spider or options.crawl else ""
         fragment = _fragment(crawl, "" if given else token)
         with _serving(options) as (listener, address):
-            asyncio.run(_serve_page(server, looks, listener, f"{address}{fragment}", options))
+            asyncio.run(_serve_page(server, reads, listener, f"{address}{fragment}", options))
         return DONE
 
 
 async def _serve_page(
-    server: Any, looks: Reads, listener: socket.socket, address: str, options: argparse.Namespace
+    server: Any, reads: Reads, listener: socket.socket, address: str, options: argparse.Namespace
 ) -> None:
     try:
-        target = await looks.open()
+        target = await reads.open()
         _announce(options, address, target, "Crawls")
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(LOOK_S)
-        await looks.close()  # otherwise the server would wait for requests that wait for a look
+            await asyncio.sleep(POLL_S)
+        await reads.close()  # otherwise the server would wait for requests that wait for a look
         await serving
     finally:
-        await looks.close()
+        await reads.close()
 
 
 def _fragment(crawl: str, token: str) -> str:
@@ -122,19 +122,19 @@ class PrometheusMetrics(Subcommand):
         config = common.config_named(settings, options)
         named = bool(options.spider or options.crawl)
         metrics = Metrics(CrawlList(config.crawl if named else ""))
-        there = opened(config, any_node=not named)
+        opened_place = opened(config, any_node=not named)
         if options.port is None:
-            _print_metrics(metrics, there, as_json=options.json)
+            _print_metrics(metrics, opened_place, as_json=options.json)
         else:
-            _serve_metrics(metrics, there, options)
+            _serve_metrics(metrics, opened_place, options)
         return DONE
 
 
-def _print_metrics(metrics: Metrics, there: AbstractContextManager[Place], *, as_json: bool) -> None:
+def _print_metrics(metrics: Metrics, opened_place: AbstractContextManager[Place], *, as_json: bool) -> None:
     """Print the metrics once. The exit status is 0 even without an answer from Redis: dq_up reports it."""
     show = metrics.samples if as_json else metrics.text
     try:
-        with there as place:
+        with opened_place as place:
             metrics.crawls.find(place, SEARCH_S)
             until, found = time.monotonic() + LONGEST_S, show(place)
             while not metrics.crawls.complete and time.monotonic() < until:
@@ -150,10 +150,10 @@ def _print_metrics(metrics: Metrics, there: AbstractContextManager[Place], *, as
 
 
 def _serve_metrics(
-    metrics: Metrics, there: AbstractContextManager[Place], options: argparse.Namespace
+    metrics: Metrics, opened_place: AbstractContextManager[Place], options: argparse.Namespace
 ) -> None:
     access = Access.of(_token_of(options, "metrics"), False, ())
-    with _serving(options) as (listener, address), there as place:
+    with _serving(options) as (listener, address), opened_place as place:
         with _needing("web", "to serve the metrics, Starlette and uvicorn are needed"):
             from scrapy_dq.web.asgi import metrics_app
 
@@ -176,11 +176,11 @@ def _add_options(parser: argparse.ArgumentParser, port: int | None, port_help: s
     )  # fmt: skip
 
 
-def _token_of(options: argparse.Namespace, what: str) -> str:
+def _token_of(options: argparse.Namespace, data: str) -> str:
     """Return the user's token; empty: there is no token, and none is needed.
 
     Args:
-        what: the data that the command lets others read.
+        data: the data that the command lets others read.
     Raises:
         WrongUsage: other machines could read the data without a token.
         ConfigError: the token file cannot be read, or is empty.
@@ -188,25 +188,25 @@ def _token_of(options: argparse.Namespace, what: str) -> str:
     token = given_token(options.token_file)
     if not (token or is_loopback(options.host)):
         raise WrongUsage(
-            f"--host {options.host} lets other machines read the {what}: give a token with --token-file, or "
+            f"--host {options.host} lets other machines read the {data}: give a token with --token-file, or "
             f"in {TOKEN_VARIABLE}"
         )
     return token
 
 
 @contextmanager
-def _needing(extra: str, what: str) -> Iterator[None]:
+def _needing(extra: str, feature: str) -> Iterator[None]:
     """Name the packages to install if an import in the block fails.
 
     Args:
-        what: beginning of the message: the feature and the packages that it needs.
+        feature: beginning of the message: the feature and the packages that it needs.
     """
     try:
         yield
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "prometheus_client"):
             raise
-        raise CommandError(f"{what}: {pip_install(extra)}") from None
+        raise CommandError(f"{feature}: {pip_install(extra)}") from None
 
 
 def _server_of(app: Any) -> Any:
@@ -216,18 +216,18 @@ def _server_of(app: Any) -> Any:
     return uvicorn.Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none",
-            loop="asyncio", http="h11", proxy_headers=False, limit_concurrency=MOST_REQUESTS,
+            loop="asyncio", http="h11", proxy_headers=False, limit_concurrency=MAX_REQUESTS,
             timeout_graceful_shutdown=GRACE_S,
         )
     )  # fmt: skip
 
 
-def _announce(options: argparse.Namespace, address: str, redis: str, what: str) -> None:
-    """Print the address and *what* is served there; with `--json`, one object."""
+def _announce(options: argparse.Namespace, address: str, redis: str, title: str) -> None:
+    """Print *title* and the address where it is served; with `--json`, one object."""
     if options.json:
         print(json.dumps({"address": address, "redis": redis}), flush=True)
     else:
-        print(f"{what} at {redis}: {address}", "Ctrl-C ends it.", sep="\n", flush=True)
+        print(f"{title} at {redis}: {address}", "Ctrl-C ends it.", sep="\n", flush=True)
 
 
 @contextmanager
@@ -246,10 +246,10 @@ def _serving(options: argparse.Namespace) -> Iterator[tuple[socket.socket, str]]
     except OSError as error:
         # Python appends the address to some errors, and errors of getaddrinfo have no errno.
         reason = str(error.strerror or error).partition(" (while")[0]
-        why = f"{host}:{options.port} cannot be listened on: {reason}"
-        raise CommandError(f"{why}. --port names another port") from error
+        message = f"{host}:{options.port} cannot be listened on: {reason}"
+        raise CommandError(f"{message}. --port names another port") from error
     port, name = listener.getsockname()[1], _name_of(host)
-    with ended_quietly(), listener:
+    with until_interrupted(), listener:
         yield listener, f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
 

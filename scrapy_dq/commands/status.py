@@ -18,14 +18,14 @@ from scrapy_dq.commands import common
 from scrapy_dq.commands.input.crawlers import spider_names
 from scrapy_dq.commands.output.display import print_json, print_table
 from scrapy_dq.commands.output.status_view import one_line, print_status, view
-from scrapy_dq.commands.streams import ended_quietly, nobody_reads
+from scrapy_dq.commands.streams import output_closed, until_interrupted
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand
 from scrapy_dq.frontier.admin.crawls import CrawlSearch
 from scrapy_dq.frontier.errors import as_unavailable
 from scrapy_dq.frontier.model import FrontierError
-from scrapy_dq.inspection.crawls import MOST_CRAWLS, reason_of_one
+from scrapy_dq.inspection.crawls import MAX_CRAWLS, reason_of_one
 from scrapy_dq.inspection.place import Place, opened, project_config
-from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, WAIT_S, Watcher, watched
+from scrapy_dq.inspection.snapshot import EVERY_S, MAX_MEMBERS_READ, WAIT_S, Watcher, watched
 from scrapy_dq.inspection.words import awaited, span, uncounted, when, workers
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.text import printable
@@ -53,21 +53,21 @@ class Status(Subcommand):
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         if options.watch:
-            with common.place_of(settings, options) as there:
-                watch(there, options.every or EVERY_S, as_json=options.json)
+            with common.place_of(settings, options) as place:
+                watch(place, options.every or EVERY_S, as_json=options.json)
             return DONE
         if not (options.spider or options.crawl):
             crawls = _crawls(settings, options.all)
             print_json({"crawls": crawls}) if options.json else _print_crawls(crawls, options.all)
             return DONE
-        with common.place_of(settings, options) as there:
+        with common.place_of(settings, options) as place:
             seconds = 0.0 if options.no_rate else EVERY_S
-            status = watched(there, seconds, turn=True, partitions=True).status()
+            status = watched(place, seconds, turn=True, partitions=True).status()
         print_json(status) if options.json else print_status(status)
         return DONE
 
 
-def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
+def _crawls(settings: Settings, show_all: bool) -> list[dict[str, Any]]:
     """Return the crawl of each spider, or why it is unknown; then the other crawls in the same Redis."""
     crawls: list[dict[str, Any]] = []
     by_redis: dict[str, tuple[Config, list[dict[str, Any]]]] = {}
@@ -87,67 +87,67 @@ def _crawls(settings: Settings, everything: bool) -> list[dict[str, Any]]:
             by_redis[""] = project_config(settings), []
     others: dict[tuple[str, str], dict[str, Any]] = {}
     for config, group in by_redis.values():
-        with opened(config, any_node=True) as there:
+        with opened(config, any_node=True) as place:
             for found in group:
-                _count(found, there)
+                _count(found, place)
             known = {found["crawl"] for found in group}
-            others |= {(there.target, found["crawl"]): found for found in _others(there, known, everything)}
+            others |= {(place.target, found["crawl"]): found for found in _others(place, known, show_all)}
     # Spiders of several groups can have the same Redis, with different parameters.
     own = {(found.get("redis"), found["crawl"]) for found in crawls}
     return crawls + [found for name, found in others.items() if name not in own]
 
 
-def _count(found: dict[str, Any], there: Place) -> None:
+def _count(found: dict[str, Any], place: Place) -> None:
     """Add the phase and the counts of a crawl, or why they are unknown."""
-    found["redis"] = there.target
+    found["redis"] = place.target
     try:
-        snapshot = Watcher(there.of(found["crawl"]), most_members=MOST_READ).look()
+        snapshot = Watcher(place.of(found["crawl"]), most_members=MAX_MEMBERS_READ).snapshot()
     except Exception as error:
-        found["why"] = reason_of_one(error, there.client)
+        found["why"] = reason_of_one(error, place.client)
         return
     overview = snapshot.overview
-    found |= snapshot.brief() | {"ended": (overview.phase == "finished" and overview.finished_at) or None}
+    found |= snapshot.summary() | {"ended": (overview.phase == "finished" and overview.finished_at) or None}
 
 
-def _others(there: Place, known: Collection[str], everything: bool) -> Iterator[dict[str, Any]]:
+def _others(place: Place, known: Collection[str], show_all: bool) -> Iterator[dict[str, Any]]:
     """Yield readable crawls whose names are not in *known*."""
     search = CrawlSearch()
     try:
-        names = search.all_names(there.nodes) if everything else search.go_on(there.nodes)
+        names = search.all_names(place.nodes) if show_all else search.scan_more(place.nodes)
     except Exception as error:
-        reason_of_one(error, there.client)  # raises, unless this user may not search
+        reason_of_one(error, place.client)  # raises, unless this user may not search
         return
-    for name in names if everything else names[:MOST_CRAWLS]:
+    for name in names if show_all else names[:MAX_CRAWLS]:
         found: dict[str, Any] = {"spider": None, "crawl": name, "phase": "unknown"}
         if name not in known:
-            _count(found, there)
+            _count(found, place)
             if found["phase"] not in ("absent", "unknown"):
                 yield found
-    if not search.complete or (len(names) > MOST_CRAWLS and not everything):
-        more = "" if everything else ". --all searches all keys"
-        line = f"scrapy dq: {there.target} may have more crawls: only a part of its keys was searched{more}"
+    if not search.complete or (len(names) > MAX_CRAWLS and not show_all):
+        more = "" if show_all else ". --all searches all keys"
+        line = f"scrapy dq: {place.target} may have more crawls: only a part of its keys was searched{more}"
         print(line, file=sys.stderr)
 
 
-def _print_crawls(crawls: list[dict[str, Any]], everything: bool) -> None:
+def _print_crawls(crawls: list[dict[str, Any]], show_all: bool) -> None:
     counts = ("workers", "waiting", "in flight", "done")
     rows = [
         [
             found.get("hold") or found["phase"],
             workers(found) if "workers" in found else "",
             *(found.get(name.replace(" ", "_"), "") for name in counts[1:]),
-            *([when(found["ended"]) if found.get("ended") else ""] if everything else []),
+            *([when(found["ended"]) if found.get("ended") else ""] if show_all else []),
             # The reason (`why`) would take several lines.
             ": ".join(filter(None, (found["spider"], found["crawl"] or "needs -a?"))),
         ]
         for found in crawls
     ]
-    ended = ["finished"] if everything else []
+    ended = ["finished"] if show_all else []
     print_table(("phase", *counts, *ended, "spider: crawl"), rows, numbers=counts)
     for found in crawls:
-        why = found.get("why", "") if found["crawl"] else ""
-        away = found.get("unreachable_shards", ()), found.get("apart_shards", ())
-        for line in filter(None, (why, *uncounted(*away))):
+        problem = found.get("why", "") if found["crawl"] else ""
+        absent_shards = found.get("unreachable_shards", ()), found.get("apart_shards", ())
+        for line in filter(None, (problem, *uncounted(*absent_shards))):
             print(f"scrapy dq: crawl {found['crawl']!r}: {line}", file=sys.stderr)
 
 
@@ -183,26 +183,26 @@ def watch(place: Place, every_s: float, *, as_json: bool) -> None:
     Raises:
         NoSuchCrawl, FrontierError: the first attempt to read the status failed.
     """
-    with ended_quietly(), output(as_json=as_json) as show:
+    with until_interrupted(), output(as_json=as_json) as show:
         watcher = Watcher(place)
-        first = watcher.look(turn=True, partitions=True)
+        first = watcher.snapshot(turn=True, partitions=True)
         if not first.exists:
             raise place.no_such_crawl()
         last = first.status()
         show(last, None)
-        while not nobody_reads():
+        while not output_closed():
             time.sleep(every_s)
-            status = _look(place, watcher)
+            status = _read_status(place, watcher)
             missed = status if "error" in status else None
             last = last if missed else status
             show(last, missed)
 
 
-def _look(place: Place, watcher: Watcher) -> dict[str, Any]:
+def _read_status(place: Place, watcher: Watcher) -> dict[str, Any]:
     phase, reason = "absent", GONE
     try:
         with as_unavailable():
-            found = watcher.look(turn=True, partitions=True)
+            found = watcher.snapshot(turn=True, partitions=True)
             if found.exists:
                 return found.status()
     except FrontierError as error:
@@ -230,7 +230,7 @@ class Workers(Subcommand):
         with common.place_of(settings, options) as place:
             wait_s = 0.0 if options.no_rate else WAIT_S if options.wait else EVERY_S
             found = watched(place, wait_s, turn=True).worker_rows()
-            common.say_unanswered(place)
+            common.warn_unanswered(place)
         if options.json:
             print_json(common.found_in(place, workers=found))
         elif not found:
@@ -242,7 +242,7 @@ class Workers(Subcommand):
                 rows,
                 numbers=_WORKER_COLUMNS[1:6],
                 wraps=("host", "state"),
-                most=common.MOST,
+                most=common.MAX_COUNT,
             )
         return DONE
 

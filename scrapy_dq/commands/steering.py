@@ -20,8 +20,8 @@ from scrapy_dq.inspection.snapshot import maybe_alive
 from scrapy_dq.inspection.words import span, uncounted
 from scrapy_dq.text import count_of, printable
 
-LOOK_S = 0.1
-MOST_WAIT_S = 31_536_000
+POLL_S = 0.1
+MAX_WAIT_S = 31_536_000
 
 
 class Steering(Subcommand):
@@ -35,7 +35,7 @@ class Steering(Subcommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         if self.awaited:
             parser.add_argument(
-                "--wait", nargs="?", type=common.seconds(0, MOST_WAIT_S), const=math.inf, metavar="SECONDS",
+                "--wait", nargs="?", type=common.seconds(0, MAX_WAIT_S), const=math.inf, metavar="SECONDS",
                 help=f"wait until {self.awaited}, at most SECONDS (default: no limit)",
             )  # fmt: skip
 
@@ -56,7 +56,7 @@ class Steering(Subcommand):
             for line in missed:
                 print(f"scrapy dq: {line}", file=sys.stderr, flush=True)
             while wait_s is not None and not self._obeyed(found) and time.monotonic() < until:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
                 found = place.overview()
         obeyed = wait_s is None or self._obeyed(found)
         if options.json:

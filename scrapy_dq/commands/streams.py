@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 
 
 @contextmanager
-def ended_quietly() -> Iterator[None]:
+def until_interrupted() -> Iterator[None]:
     """Treat Ctrl-C and SIGTERM as the normal end of a command that has no other end."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -48,9 +48,9 @@ class LastingStream:
         self.error = self.error or error
         # Otherwise Python writes the buffer again at its exit, fails, and exits with status 120.
         with suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self._stream.fileno())
+            os.close(devnull)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -71,6 +71,6 @@ def lasting_streams() -> Iterator[LastingStream | None]:
                 stream.flush()
 
 
-def nobody_reads() -> bool:
+def output_closed() -> bool:
     """Return whether standard output, wrapped by `lasting_streams`, cannot be written any more."""
     return getattr(sys.stdout, "error", None) is not None

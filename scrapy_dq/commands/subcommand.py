@@ -30,7 +30,7 @@ class Subcommand(ABC):
     name: str
     arguments: ClassVar[str] = "[<spider>]"
     """The arguments in the usage line."""
-    what: ClassVar[str] = ""
+    operands: ClassVar[str] = ""
     """The meaning of the words after the spider, for `--help`; empty: there are no other words."""
     flags: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Options without a value, each with its help."""
@@ -52,8 +52,8 @@ class Subcommand(ABC):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments and options; `group.py` adds Scrapy's options and `--crawl`."""
         about = "the name of the spider"
-        if self.what:
-            parser.add_argument("words", nargs="*", metavar="<spider>", help=f"{about}; then {self.what}")
+        if self.operands:
+            parser.add_argument("words", nargs="*", metavar="<spider>", help=f"{about}; then {self.operands}")
         elif self.arguments.startswith("<spider>"):
             parser.add_argument("spider", metavar="<spider>", help=about)
         else:

@@ -18,19 +18,19 @@ from scrapy.utils.python import global_object_name
 
 from scrapy_dq.codec.shown import priority_of, shown
 from scrapy_dq.commands import common, exclusive
-from scrapy_dq.commands.input.confirm import go_on
+from scrapy_dq.commands.input.confirm import continue_hint
 from scrapy_dq.commands.output.display import ProgressBar, print_found
 from scrapy_dq.commands.subcommand import DONE, CommandError, Subcommand, WrongUsage
 from scrapy_dq.exports.files import STANDARD_OUTPUT, ExportFile, ExportWriter, created
-from scrapy_dq.frontier.admin.liveness import need_nobody
+from scrapy_dq.frontier.admin.liveness import require_no_live_worker
 from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.archive import parts
 from scrapy_dq.frontier.archive.dump import dump
-from scrapy_dq.frontier.archive.header import header_of, standing
+from scrapy_dq.frontier.archive.header import change_marker, header_of
 from scrapy_dq.frontier.archive.load import Loaded, load
 from scrapy_dq.frontier.archive.move import BETWEEN, Moved, Mover
 from scrapy_dq.frontier.frontier import Frontier
-from scrapy_dq.frontier.keys import HOME, MOST_SHARDS
+from scrapy_dq.frontier.keys import HOME, MAX_SHARDS
 from scrapy_dq.frontier.model import Hold, Order, Seen
 from scrapy_dq.frontier.wire import SETTING_OF_SEEN
 from scrapy_dq.frontier.worker.identity import own_identity
@@ -66,7 +66,7 @@ class ExportCrawl(Subcommand):
 
     name = "export"
     arguments = "[<spider>] <file>"
-    what = "the file: - for standard output; .zst at its end: compressed"
+    operands = "the file: - for standard output; .zst at its end: compressed"
     flags = (
         ("--seen-only", "only the fingerprints, for a new crawl of other pages"),
         ("--urls", "only the URLs, one per line; they cannot be imported"),
@@ -115,8 +115,8 @@ async def _export(
         ttl_s = place.config.worker_ttl_s
         refused = ": nothing was written. Pause the crawl first (`scrapy dq pause --wait`), or stop it"
         await exclusive.announce_wait(frontiers[HOME], ttl_s)
-        await need_nobody(frontiers[HOME], ttl_s, "export", refused, {})
-    before = await standing(frontiers)
+        await require_no_live_worker(frontiers[HOME], ttl_s, "export", refused, {})
+    before = await change_marker(frontiers)
     header, kinds = await header_of(frontiers), list(parts.KINDS)
     if options.seen_only:
         kept = {each: header.kept[each] for each in ("keep_seen",) if each in header.kept}
@@ -129,7 +129,7 @@ async def _export(
             writer.write(part)
             if part.kind == parts.SEEN or part.kind in parts.ENTRIES:
                 bar.advance(len(part.items))
-        if await standing(frontiers) != before:
+        if await change_marker(frontiers) != before:
             raise CommandError(
                 f"crawl {place.crawl!r} has changed during the export: nothing was written. If it is on "
                 "hold, wait until its workers have finished their pages: `scrapy dq pause --wait`"
@@ -161,7 +161,7 @@ class ImportCrawl(Subcommand):
 
     name = "import"
     arguments = "[<spider>] <file>"
-    what = "the file"
+    operands = "the file"
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         name = _file_named(options)
@@ -185,7 +185,9 @@ class ImportCrawl(Subcommand):
             "entries": done.entries, "fingerprints": done.tokens, "doubts": done.doubts,
         }  # fmt: skip
         rows = [] if done.before else [("requests", done.entries), ("fingerprints", done.tokens)]
-        print_found(found, options.json, rows, [*_advice_after_import(file, config, done), go_on(options)])
+        print_found(
+            found, options.json, rows, [*_advice_after_import(file, config, done), continue_hint(options)]
+        )
         return DONE
 
 
@@ -196,14 +198,14 @@ def _refuse_other(header: parts.Header, config: Config, crawler: Crawler | None)
     """
     fingerprinter = crawler and global_object_name(type(common.fingerprinter_of(crawler)))
     spider = crawler and global_object_name(type(crawler.spider))
-    for setting, there, here in (
+    for setting, stored, own in (
         ("REQUEST_FINGERPRINTER_CLASS", header.fingerprinter, fingerprinter),
         ("spider class", header.spider, spider),
         ("DQ_PARTITION_BY", header.partition_by, config.partition_by),
     ):
-        if there and here and there != here:
+        if stored and own and stored != own:
             raise CommandError(
-                f"the crawl in the file has {setting} {there!r}, this project {here!r}: no worker could "
+                f"the crawl in the file has {setting} {stored!r}, this project {own!r}: no worker could "
                 "join. Nothing was imported"
             )
 
@@ -230,8 +232,8 @@ class Move(Subcommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--to", metavar="URL", default="", help="into this Redis, as in REDIS_URL")
         parser.add_argument(
-            "--shards", type=common.whole(1, MOST_SHARDS), metavar="N",
-            help=f"the number of shards, 1 to {MOST_SHARDS:,} (default: DQ_SHARDS)",
+            "--shards", type=common.whole(1, MAX_SHARDS), metavar="N",
+            help=f"the number of shards, 1 to {MAX_SHARDS:,} (default: DQ_SHARDS)",
         )  # fmt: skip
         parser.add_argument(
             "--seen", choices=[kind.value for kind in Seen],
@@ -246,11 +248,11 @@ class Move(Subcommand):
         with ExitStack() as stack:
             place = target = stack.enter_context(common.place_of(settings, options))
             if options.to:
-                there = settings.copy()
+                target_settings = settings.copy()
                 for name in _PLACE_SETTINGS:
-                    there.set(name, None, "cmdline")
-                there.set("REDIS_URL", options.to, "cmdline")
-                target = stack.enter_context(opened(common.config_named(there, options)))
+                    target_settings.set(name, None, "cmdline")
+                target_settings.set("REDIS_URL", options.to, "cmdline")
+                target = stack.enter_context(opened(common.config_named(target_settings, options)))
             config = place.config
             wanted = parts.Shape(
                 Order(options.order or config.order), Seen(options.seen or config.seen_kind),
@@ -267,7 +269,7 @@ class Move(Subcommand):
             print_found(found, options.json, (), [f"Nothing to do: the crawl is already {done.now}."])
             return DONE
         rows = [("requests", done.entries), ("fingerprints", done.tokens)] if done.was else ()
-        lines = [*_advice_after_move(done, wanted, config, target), go_on(options)]
+        lines = [*_advice_after_move(done, wanted, config, target), continue_hint(options)]
         print_found(found, options.json, rows, lines)
         return DONE
 
@@ -279,7 +281,7 @@ async def _moved(place: Place, target: Place, wanted: parts.Shape, bar: Progress
         async def reclaim(frontier: Frontier) -> None:
             dead: dict[str, int | None] = {}
             refused = ": nothing was moved. Stop all workers first"
-            await need_nobody(frontier, config.worker_ttl_s, "move", refused, dead)
+            await require_no_live_worker(frontier, config.worker_ttl_s, "move", refused, dead)
             reclaimer = Reclaimer(frontier, own_identity(), config.max_attempts, lambda count: None)
             for worker_id in sorted(dead):
                 await reclaimer.reclaim(worker_id, epoch, run, "no worker is alive", gone=True)
@@ -294,10 +296,10 @@ async def _moved(place: Place, target: Place, wanted: parts.Shape, bar: Progress
     )  # fmt: skip
     async with exclusive.connected(config) as source:
         if target is not place:
-            async with exclusive.connected(target.config) as there:
-                return await mover.elsewhere(source, there, target.target)
+            async with exclusive.connected(target.config) as target_shard:
+                return await mover.to_other_redis(source, target_shard, target.target)
         async with exclusive.connected(replace(config, crawl=config.crawl + BETWEEN)) as between:
-            return await mover.within(source, between)
+            return await mover.in_same_redis(source, between)
 
 
 def _advice_after_move(done: Moved, wanted: parts.Shape, config: Config, target: Place) -> Iterator[str]:

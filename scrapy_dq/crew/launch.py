@@ -15,7 +15,7 @@ from urllib.parse import quote
 from scrapy_dq.crew.errors import CrewError, NoLogs
 from scrapy_dq.crew.own_files import make_private, open_own
 
-MOST_LOGS = 10_000
+MAX_LOGS = 10_000
 """Maximum number of logs, for all crews that use one folder."""
 
 
@@ -92,7 +92,7 @@ def _taken(folder: Path, count: int) -> list[Path]:
     # Each byte of this file is the lock of one log. The kernel releases the locks of a process that dies.
     lock = os.open(folder / "in-use.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     logs: list[Path] = []
-    for number in range(1, MOST_LOGS + 1):
+    for number in range(1, MAX_LOGS + 1):
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except (BlockingIOError, PermissionError):  # POSIX allows both errors

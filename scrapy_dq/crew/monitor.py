@@ -65,13 +65,13 @@ def run_name_for(client: Any, config: Config) -> str:
         FrontierUnavailable, FrontierRefused: Redis does not answer, or refuses.
     """
     with as_unavailable():
-        seen = peek_shard(client, Shard(config.crawl, HOME))
-        is_open = seen.phase == "open"
-        name = seen.run_name if is_open else ""
+        overview = peek_shard(client, Shard(config.crawl, HOME))
+        is_open = overview.phase == "open"
+        name = overview.run_name if is_open else ""
         if name:
             return name
-    number = seen.run if is_open else seen.run + 1
-    return CREW_NAME + (f"{seen.epoch}-{number}" if seen.epoch else "first")
+    number = overview.run if is_open else overview.run + 1
+    return CREW_NAME + (f"{overview.epoch}-{number}" if overview.epoch else "first")
 
 
 class Monitor:
@@ -91,9 +91,9 @@ class Monitor:
         self._over = threading.Event()
 
     @contextmanager
-    def looking(self) -> Iterator[Monitor]:
+    def polling(self) -> Iterator[Monitor]:
         """Take snapshots repeatedly, until the end of the block."""
-        thread = threading.Thread(target=self._look_on, name="monitor", daemon=True)
+        thread = threading.Thread(target=self._keep_polling, name="monitor", daemon=True)
         thread.start()
         try:
             yield self
@@ -101,17 +101,17 @@ class Monitor:
             self._over.set()
             thread.join()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take a snapshot; an error is stored in `problem`."""
         try:
             with self._lock, as_unavailable():
-                seen = self._watcher.look(turn=True)
-            self.overview, self.turn, self.at, self.problem = seen.overview, seen.turn, seen.asked_at, ""
+                found = self._watcher.snapshot(turn=True)
+            self.overview, self.turn, self.at, self.problem = found.overview, found.turn, found.asked_at, ""
         except FrontierError as error:
             self.problem = str(error)
 
-    def _look_on(self) -> None:
+    def _keep_polling(self) -> None:
         while True:
-            self.look()
+            self.poll()
             if self._over.wait(EVERY_S):
                 return

@@ -95,15 +95,15 @@ class Child(subprocess.Popen[bytes]):
         Raises:
             OSError: the process cannot be started.
         """
-        ours, theirs = os.pipe()
-        self.reader = Reader(ours)
+        own_end, child_end = os.pipe()
+        self.reader = Reader(own_end)
         try:
             super().__init__(
-                command, env=os.environ | environ(theirs), start_new_session=True,
-                pass_fds=(theirs, passed), **options,
+                command, env=os.environ | environ(child_end), start_new_session=True,
+                pass_fds=(child_end, passed), **options,
             )  # fmt: skip
         except BaseException:
             self.reader.close()
             raise
         finally:
-            os.close(theirs)
+            os.close(child_end)

@@ -14,7 +14,7 @@ from typing import Protocol
 from scrapy_dq.crew.feeds.folder import Run
 from scrapy_dq.crew.monitor import Monitor
 from scrapy_dq.crew.worker_agent import AFTER_GRACE_S
-from scrapy_dq.crew.worker_process import WorkerProcess, WorkerSlot, how_it_ended
+from scrapy_dq.crew.worker_process import WorkerProcess, WorkerSlot, describe_exit
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -53,7 +53,7 @@ def _ignore() -> None:
 TICK_S = 0.1
 BETWEEN_SIGNALS_S = 0.5
 """Minimum seconds between two signals: the system delivers two pending signals of one kind as one."""
-MOST_TOLD = 10_000
+MAX_SHOWN_TEXTS = 10_000
 """Maximum number of shown errors to remember. Most contain a URL, and a crawl may last for weeks."""
 
 
@@ -96,7 +96,7 @@ class Supervisor:
         """A worker joined before the run was finished."""
         self.began_run = False
         """Nothing was crawled in the run when a worker joined it."""
-        self._in_vain = 0
+        self._restarts_without_progress = 0
         """Number of restarts since the run's last progress."""
         self._done: tuple[str, int, int] | None = None
         """The progress at the last death: epoch, run, number of done and failed requests."""
@@ -106,7 +106,7 @@ class Supervisor:
         self._grace_s = grace_s
         self._view = view
         self._say: Callable[[str], None] = view.say
-        self._told = set[str]()
+        self._shown_texts = set[str]()
         """Errors and warnings of workers: each is shown once."""
         self._start_failed = False
         """A worker could not start, and the end of its log was shown."""
@@ -123,10 +123,12 @@ class Supervisor:
     @property
     def finished(self) -> bool:
         """Whether the run is finished, according to the newest snapshot."""
-        seen = self.monitor.overview
-        if self.run is None or seen is None or seen.epoch != self.run.epoch:
+        overview = self.monitor.overview
+        if self.run is None or overview is None or overview.epoch != self.run.epoch:
             return False
-        return seen.run > self.run.number or (seen.run == self.run.number and seen.phase == "finished")
+        return overview.run > self.run.number or (
+            overview.run == self.run.number and overview.phase == "finished"
+        )
 
     @property
     def stopping(self) -> bool:
@@ -149,7 +151,7 @@ class Supervisor:
             os.close(self._life)
             os.close(self._lifeline)
         self.took_s = time.monotonic() - self.began
-        self.monitor.look()
+        self.monitor.poll()
         if not self.finished and not self.stopping:
             self._say("No worker is left, and the run is not finished.")
 
@@ -172,11 +174,11 @@ class Supervisor:
         # Poll before reading: if the process has ended, all its reports are already in the pipe.
         status = process.poll()
         for kind, text in process.read():
-            if text not in self._told:
+            if text not in self._shown_texts:
                 self._say(f"Warning: {text}" if kind == "warning" else f"{slot.name}: {text}")
-            if len(self._told) >= MOST_TOLD:
-                self._told.clear()
-            self._told.add(text)
+            if len(self._shown_texts) >= MAX_SHOWN_TEXTS:
+                self._shown_texts.clear()
+            self._shown_texts.add(text)
         self.run = self.run or process.run
         self.took_part |= process.run is not None and not process.over
         self.began_run |= process.new
@@ -191,18 +193,18 @@ class Supervisor:
             if process.reason != "finished":
                 self._say(f"{slot.name} closed: {process.reason}")
             return
-        slot.state = how_it_ended(status)
+        slot.state = describe_exit(status)
         if self.stopping and status == 0:
             slot.state = "stopped"  # by the second signal, without a last report
             return
         self._say(f"{slot.name} died: {slot.state}")
         if self.stopping or self._called_off:
             return
-        hopeless = process.run is None and status >= 0 and self.run is None
-        if (process.run is None or status >= 0) and not (hopeless and self._start_failed):
-            for line in process.last_words():
+        cannot_start = process.run is None and status >= 0 and self.run is None
+        if (process.run is None or status >= 0) and not (cannot_start and self._start_failed):
+            for line in process.log_tail():
                 self._say(f"  {line}")
-        if hopeless:
+        if cannot_start:
             # No worker has joined so far, so a restart would fail in the same way.
             self._start_failed = True
             self._say(f"{slot.name} could not start; its log is {slot.log or 'standard error'}")
@@ -215,12 +217,16 @@ class Supervisor:
 
     def _may_restart(self) -> bool:
         """Count one more restart, and return whether it is allowed. Progress of the run resets the count."""
-        seen = self.monitor.overview
-        done = (seen.epoch, seen.run, seen.census.done + seen.census.failed) if seen else None
+        overview = self.monitor.overview
+        done = (
+            (overview.epoch, overview.run, overview.census.done + overview.census.failed)
+            if overview
+            else None
+        )
         if done != self._done:
-            self._done, self._in_vain = done, 0
-        self._in_vain += 1
-        return self._in_vain <= self._restarts
+            self._done, self._restarts_without_progress = done, 0
+        self._restarts_without_progress += 1
+        return self._restarts_without_progress <= self._restarts
 
     def _start_again(self, slot: WorkerSlot) -> None:
         if self.monitor.at < slot.due - TICK_S and not self.monitor.problem:
@@ -235,11 +241,11 @@ class Supervisor:
 
         The command reaches only registered workers: a worker that joins later would continue the crawl.
         """
-        at, seen = self.monitor.at, self.monitor.overview
-        if seen is None or self._called_off:
+        at, overview = self.monitor.at, self.monitor.overview
+        if overview is None or self._called_off:
             return
-        if self._stops is None or seen.stops <= self._stops:
-            self._stops, self._calm_at = seen.stops, at
+        if self._stops is None or overview.stops <= self._stops:
+            self._stops, self._calm_at = overview.stops, at
             return
         self._called_off = True
         self._say("All workers of the crawl were asked to stop: none is restarted")

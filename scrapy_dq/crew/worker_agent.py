@@ -34,7 +34,7 @@ from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins
 
 logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 0.5
-ERRORS_A_SECOND = 5
+MAX_ERRORS_PER_S = 5
 LONGEST_ERROR = 300
 THRESHOLDS = (10_000, 20, 50)
 """The garbage collector's thresholds. With the defaults, collections take an eighth of a crawl's time, and
@@ -188,7 +188,7 @@ class Relay(logging.Handler):
         if now >= self._since + 1:
             self._since, self._sent = now, 0
         self._sent += 1
-        if self._sent > ERRORS_A_SECOND:
+        if self._sent > MAX_ERRORS_PER_S:
             return
         with suppress(Exception):
             line = _first_line(record.getMessage())

@@ -80,7 +80,7 @@ class WorkerProcess(Child):
             self.reason = report["reason"]
         return logged
 
-    def last_words(self) -> list[str]:
+    def log_tail(self) -> list[str]:
         """Return the last lines that this process has written to its log."""
         if self._log is None:
             return []
@@ -91,7 +91,7 @@ class WorkerProcess(Child):
         return []
 
 
-def how_it_ended(status: int) -> str:
+def describe_exit(status: int) -> str:
     """Return the meaning of an exit status, for people."""
     if status >= 0:
         return f"exit status {status}"

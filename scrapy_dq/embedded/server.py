@@ -217,20 +217,20 @@ class EmbeddedRedis:
         """End the server and wait for its end. Call it under start.lock, as its last user."""
         if not self._directory.server_lives():
             return
-        who = f"{self.version or 'a server'}, pid {self.pid}, in {self._directory.path}"
-        deadline, why = time.monotonic() + STOP_TIMEOUT_S, ""
+        server = f"{self.version or 'a server'}, pid {self.pid}, in {self._directory.path}"
+        deadline, problem = time.monotonic() + STOP_TIMEOUT_S, ""
         while self._directory.server_lives():
             if time.monotonic() > deadline:
-                logger.warning("Embedded Redis: %s, does not stop (%s); left running", who, why)
+                logger.warning("Embedded Redis: %s, does not stop (%s); left running", server, problem)
                 return
             try:
                 with self._client() as client:
                     # NOSAVE skips only the RDB: the AOF is written and fsynced. It also ends a stuck script.
                     client.shutdown(nosave=True)
             except RedisError as error:
-                why = str(error)
+                problem = str(error)
             time.sleep(POLL_S)  # and repeat: a server that is still starting does not listen yet
-        logger.info("Embedded Redis: stopped %s", who)
+        logger.info("Embedded Redis: stopped %s", server)
 
     def _client(self) -> redis.Redis:
         return redis.Redis(
@@ -241,9 +241,9 @@ class EmbeddedRedis:
             retry=Retry(NoBackoff(), 0),
         )
 
-    def _failure(self, what: str) -> EmbeddedError:
+    def _failure(self, fault: str) -> EmbeddedError:
         path = self._directory.path
         return EmbeddedError(
-            f"The embedded Redis in {path} {what}. Fix what its log reports, or set REDIS_URL to a running "
+            f"The embedded Redis in {path} {fault}. Fix what its log reports, or set REDIS_URL to a running "
             f"Redis. The end of {path / LOG}:\n" + (self._directory.log_end(self._log_offset) or "(nothing)")
         )

@@ -26,7 +26,7 @@ from scrapy_dq.frontier.model import FrontierError
 STANDARD_OUTPUT = "-"
 _END = b'{"end"'
 """The beginning of the last line."""
-_MOST_LINE = 64 * 1024 * 1024
+_MAX_LINE_BYTES = 64 * 1024 * 1024
 """Lines must be shorter, in bytes. A part has a few MB of entries, and a single entry may have as many."""
 
 
@@ -83,8 +83,8 @@ class ExportWriter:
 
     def end(self) -> None:
         """Write the last line. A file without this line counts as cut."""
-        said = {"lines": self.lines, "sha256": self._digest.hexdigest()}
-        self._file.write(json.dumps({"end": said}).encode() + b"\n")
+        trailer = {"lines": self.lines, "sha256": self._digest.hexdigest()}
+        self._file.write(json.dumps({"end": trailer}).encode() + b"\n")
 
     def _write(self, line: str) -> None:
         written = line.encode("ascii") + b"\n"
@@ -137,8 +137,8 @@ class ExportFile:
         digest, number, last = sha256(), 0, b""
         try:
             with open(self.name, "rb") as raw, _compressed(raw, self.name, "rb") as file:
-                while line := file.readline(_MOST_LINE):
-                    if len(line) == _MOST_LINE:
+                while line := file.readline(_MAX_LINE_BYTES):
+                    if len(line) == _MAX_LINE_BYTES:
                         raise BadExport(f"{self.name!r}: line {number + 1:,} is too long for an export")
                     digest.update(last)
                     number, last = number + 1, line

@@ -53,10 +53,10 @@ _Column = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 _BYTES: _Column = _packed, _unpacked
 _TEXT: _Column = _text, _of_text
 _SAME: _Column = _same, _same
-_CAME_BACK = ("partition", "rank", "sequence", "entry_id", "attempts", "payload")
+_RETURNED = ("partition", "rank", "sequence", "entry_id", "attempts", "payload")
 _ENDED = ("reason", "at_ms", "worker_id", "attempts", "rank", "sequence", "payload", "partition")
 _FIELDS: dict[str, tuple[str, ...]] = {
-    WAITING: ("rank", "sequence", "entry_id", "payload"), RETURNED: _CAME_BACK, QUARANTINE: _CAME_BACK,
+    WAITING: ("rank", "sequence", "entry_id", "payload"), RETURNED: _RETURNED, QUARANTINE: _RETURNED,
     DELAYED: ("due_ms", "rank", "partition", "entry_id", "payload"),
     FAILED: ("entry_id", "label", *_ENDED), DEAD: ("entry_id", *_ENDED),
 }  # fmt: skip
@@ -106,7 +106,7 @@ def part_of(line: dict[str, Any], header: Header) -> Part:
         kind, given = next(iter(line.items()))
         columns = _columns(kind, header.seen)
         values = zip(*given, strict=True) if len(columns) > 1 else [given]
-        found = [list(map(read, of)) for (_, read), of in zip(columns, values, strict=True)]
+        found = [list(map(read, column)) for (_, read), column in zip(columns, values, strict=True)]
         items: list[Any] = list(zip(*found, strict=True))
         if names := _FIELDS.get(kind):
             known = Entry._field_defaults | {"where": kind, "partition": _of_text(line.get("partition", ""))}
@@ -126,11 +126,11 @@ def header_line(header: Header, version: str) -> str:
     Args:
         version: the version of scrapy_dq, for people.
     """
-    said = vars(header) | {
+    content = vars(header) | {
         "order": header.order.value, "seen": header.seen.value,
         "kept": {name: _packed(value) for name, value in header.kept.items()},
     }  # fmt: skip
-    return json.dumps({_FORMAT: FORMAT, "version": version, **said})
+    return json.dumps({_FORMAT: FORMAT, "version": version, **content})
 
 
 def header_of(line: Any) -> Header:
@@ -148,9 +148,11 @@ def header_of(line: Any) -> Header:
             f"reads format {FORMAT} only"
         )
     try:
-        said = {each.name: line[each.name] for each in fields(Header)}
-        said["order"], said["seen"] = Order(said["order"]), Seen(said["seen"])
-        said["kept"] = {name: _unpacked(value) for name, value in said["kept"].items() if name in parts.KEPT}
-        return Header(**said)
+        content = {each.name: line[each.name] for each in fields(Header)}
+        content["order"], content["seen"] = Order(content["order"]), Seen(content["seen"])
+        content["kept"] = {
+            name: _unpacked(value) for name, value in content["kept"].items() if name in parts.KEPT
+        }
+        return Header(**content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadLine(f"its first line was edited ({type(error).__name__}: {str(error)[:200]})") from None

@@ -120,7 +120,7 @@ class Audited:
 
     lists: int = 0
     """Lists without a band, so that no worker would have leased their entries."""
-    unled: int = 0
+    bandless: int = 0
     """Requests in these lists, unless the audit has repaired the lists."""
     partitions: int = 0
     """Partitions with entries that were in no set (rotation etc.), so that nothing would have been leased."""
@@ -133,7 +133,7 @@ class Audited:
 
     def __add__(self, other: Audited) -> Audited:
         return Audited(
-            self.lists + other.lists, self.unled + other.unled, self.partitions + other.partitions,
+            self.lists + other.lists, self.bandless + other.bandless, self.partitions + other.partitions,
             self.members + other.members, self.gone + other.gone, self.seen_gone or other.seen_gone,
         )  # fmt: skip
 
@@ -172,7 +172,7 @@ class Member:
     """The reason of this outage."""
 
 
-class Standing(NamedTuple):
+class RunState(NamedTuple):
     """The stored state of a run."""
 
     epoch: str

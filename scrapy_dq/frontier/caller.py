@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import AuthenticationError, RedisError
 
 from scrapy_dq.frontier import keys, wire
-from scrapy_dq.frontier.errors import as_unavailable, denies, describe, unavailable
+from scrapy_dq.frontier.errors import as_unavailable, describe, is_denial, unavailable
 from scrapy_dq.frontier.model import FrontierRefused, StartKeys
 from scrapy_dq.frontier.scripts import Function, Script
 
@@ -40,12 +40,12 @@ class Caller:
         self._denied = False
         """Whether Redis has denied a command. If so, the next call first checks all commands (probe.lua)."""
 
-    def on(self, client: Any) -> Self:
+    def with_client(self, client: Any) -> Self:
         """Return a copy of this frontier behind another client."""
-        alone = copy(self)
-        alone.client = client
-        alone._denied = False  # a heartbeat needs fewer rights than an exchange
-        return alone
+        other = copy(self)
+        other.client = client
+        other._denied = False  # a heartbeat needs fewer rights than an exchange
+        return other
 
     @asynccontextmanager
     async def on_one_connection(self) -> AsyncIterator[tuple[Self, Any]]:
@@ -53,7 +53,7 @@ class Caller:
         with as_unavailable():
             client = await self.client.client().initialize()
         try:
-            yield self.on(client), client
+            yield self.with_client(client), client
         finally:
             await client.aclose()
 
@@ -73,7 +73,7 @@ class Caller:
                 self._denied = False
             reply = await self._script(transition).call(self.client, keys_of, *args)
         except (RedisError, OSError, TimeoutError) as error:
-            if denies(error):
+            if is_denial(error):
                 self._denied = True
                 if isinstance(error, AuthenticationError):
                     login = "Check the user and password in REDIS_URL or REDIS_PARAMS"

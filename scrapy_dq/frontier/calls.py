@@ -9,7 +9,7 @@ from scrapy_dq.frontier.moves import Move
 from scrapy_dq.frontier.wire import NO_TERMS
 
 
-class Asks(NamedTuple):
+class Demand(NamedTuple):
     """The wishes of a worker for its next exchange."""
 
     want: int = 0

@@ -84,7 +84,7 @@ def moved_to(error: BaseException) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found and isinstance(error, ResponseError) else None
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Tell whether *error* is an outage, so that the same command may succeed later."""
     if isinstance(error, ResponseError):
         text = f"{type(error).__name__} {error}"
@@ -95,10 +95,10 @@ def passes(error: BaseException) -> bool:
 def is_answer(error: BaseException | None) -> bool:
     """Tell whether Redis has answered with a refusal, for example because a key has another type."""
     refused = isinstance(error, (ResponseError, FrontierRefused, AuthenticationError, AuthorizationError))
-    return error is not None and refused and not passes(error)
+    return error is not None and refused and not is_transient(error)
 
 
-def refuses(error: BaseException) -> bool:
+def is_refusal(error: BaseException) -> bool:
     """Tell whether Redis has answered with a refusal that every worker would get, such as a full memory."""
     text = f"{type(error).__name__} {error}"
     is_full = isinstance(error, ResponseError) and any(mark in text for mark in _FULL)
@@ -110,7 +110,7 @@ def is_no_answer(error: BaseException) -> bool:
     return isinstance(error, (RedisError, OSError, FrontierUnavailable)) and not is_answer(error)
 
 
-def denies(error: BaseException) -> bool:
+def is_denial(error: BaseException) -> bool:
     """Tell whether Redis denies its user a command or a key, inside or outside a script."""
     if isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError)):
         return True

@@ -21,15 +21,15 @@ from scrapy_dq.frontier.answers import (
     Notices,
     Receipt,
     Rejoined,
-    Standing,
+    RunState,
 )
 from scrapy_dq.frontier.caller import Caller
 from scrapy_dq.frontier.calls import Exchange, Rejoin
 from scrapy_dq.frontier.errors import as_unavailable, unavailable
 from scrapy_dq.frontier.model import (
     MAX_EXCHANGE_BYTES,
-    BegunAnew,
     Census,
+    CrawlReplaced,
     FrontierError,
     FrontierUnavailable,
     Identity,
@@ -107,11 +107,11 @@ class Frontier(Caller):
         )  # fmt: skip
         return reply
 
-    async def standing(self) -> Standing:
+    async def run_state(self) -> RunState:
         """Return the stored state of the run."""
         with as_unavailable():
             epoch, run, phase = await self.client.hmget(keys.meta(self.name), "epoch", "run", "phase")
-        return Standing(wire.parse_epoch(epoch or b""), wire.number_of(run or b""), phase != b"finished")
+        return RunState(wire.parse_epoch(epoch or b""), wire.number_of(run or b""), phase != b"finished")
 
     async def note_shards(self, epoch: str, run: int) -> None:
         """Record at home that all other shards exist; do nothing if the run is over or home was replaced.
@@ -156,9 +156,9 @@ class Frontier(Caller):
             FrontierUnavailable: too few replicas have it. The worker repeats the exchange, although the
                 master has applied it.
         """
-        async with self.on_one_connection() as (alone, client):
+        async with self.on_one_connection() as (own, client):
             # WAIT refers to the last write on the same connection, and a repeated exchange writes nothing.
-            await alone.beats(worker_id, epoch)
+            await own.beats(worker_id, epoch)
             with as_unavailable():
                 reached = await client.execute_command("WAIT", self._wait_replicas, ms(self._wait_s))
         if reached < self._wait_replicas:
@@ -174,7 +174,7 @@ class Frontier(Caller):
         number: int,
         fingerprints: Sequence[bytes],
         *,
-        scrapys: bool = False,
+        native: bool = False,
     ) -> tuple[int, bool]:
         """Store fingerprints that another scheduler has seen, in that scheduler's format.
 
@@ -182,7 +182,7 @@ class Frontier(Caller):
             worker_id: the member that makes the call.
             number: the number of this call, from 1 on; a repeat has the same number.
             fingerprints: at most 1,000; 20 bytes each if they are scrapy-redis's.
-            scrapys: this crawl's fingerprinter makes the same fingerprints, so add them to the seen set.
+            native: this crawl's fingerprinter makes the same fingerprints, so add them to the seen set.
         Returns:
             the number of new fingerprints; False if Redis was rolled back and has lost earlier calls.
         Raises:
@@ -190,7 +190,7 @@ class Frontier(Caller):
         Source: transitions/adopt.lua
         """
         packed = msgpack.packb(fingerprints, use_bin_type=False)
-        reply = await self._call("adopt", epoch, run, worker_id, number, int(scrapys), packed)
+        reply = await self._call("adopt", epoch, run, worker_id, number, int(native), packed)
         new, intact = wire.answer_of(reply)
         return int(new), intact == 1
 
@@ -231,7 +231,7 @@ class Frontier(Caller):
         version: int = -1,
         kept: bool = False,
         began: bool = True,
-        why: str = "",
+        reason: str = "",
     ) -> tuple[int, bool]:
         """Release all leases and unregister; return how many were released, and whether no member is left.
 
@@ -240,12 +240,13 @@ class Frontier(Caller):
                 this is home.
             kept: another shard has failed requests or dead letters, so this shard keeps the data for a retry.
             began: the worker's start() may have begun.
-            why: why the worker closes, for the journal.
+            reason: why the worker closes, for the journal.
         Source: transitions/leave.lua
         """
         reply = await self._call(
-            "leave", worker_id, epoch, run, wire.kept_as(keep_seen), version, int(kept), int(began), why
-        )
+            "leave", worker_id, epoch, run, wire.pack_keep_seen(keep_seen), version, int(kept), int(began),
+            reason,
+        )  # fmt: skip
         if reply[0] != b"OK":
             return 0, False
         if reply[2] and reply[3]:
@@ -273,8 +274,8 @@ class Frontier(Caller):
         """
         packed = (msgpack.packb(list(each), use_bin_type=False) for each in (lists, worker_ids))
         reply = await self._call("audit", epoch, run, *packed, int(last), int(repair))
-        bands, unled, partitions, members, gone, seen_gone = wire.answer_of(reply)
-        return Audited(bands, unled, partitions, members, gone, bool(seen_gone))
+        bands, bandless, partitions, members, gone, seen_gone = wire.answer_of(reply)
+        return Audited(bands, bandless, partitions, members, gone, bool(seen_gone))
 
     async def epoch(self) -> bytes:
         """Return the stored epoch; empty: no readable epoch is stored."""
@@ -292,14 +293,14 @@ class Frontier(Caller):
             force: delete it even if workers are live.
             epoch: the epoch of the crawl to delete; None: the present one.
         Raises:
-            BegunAnew: the crawl was deleted, and another one has begun; this call deleted nothing.
+            CrawlReplaced: the crawl was deleted, and another one has begun; this call deleted nothing.
         Source: transitions/flush.lua
         """
         packed = msgpack.packb(list(dead), unicode_errors="surrogateescape")
         epoch = await self.epoch() if epoch is None else epoch
         reply = await self._call("flush", packed, int(force), epoch)
         if reply[0] == b"CHANGED":
-            raise BegunAnew(f"crawl {self.crawl!r} has just begun again. Nothing was deleted")
+            raise CrawlReplaced(f"crawl {self.crawl!r} has just begun again. Nothing was deleted")
         if reply[0] == b"LIVE":
             return Flushed(wire.id_text(reply[1]), Census())
         left = False
@@ -319,12 +320,12 @@ class Frontier(Caller):
         _, deleted = await self._call("purge", *packed)
         return int(deleted)
 
-    async def sweep(self, most_s: float) -> bool:
-        """Unlink discarded keys for about *most_s* seconds at most; return whether some are left.
+    async def sweep(self, budget_s: float) -> bool:
+        """Unlink discarded keys for about *budget_s* seconds at most; return whether some are left.
 
         Source: transitions/sweep.lua
         """
-        until = time.monotonic() + most_s
+        until = time.monotonic() + budget_s
         while (await self._call("sweep", SWEEP_STEP))[1]:
             if time.monotonic() >= until:
                 return True
@@ -375,32 +376,34 @@ class Frontier(Caller):
         """Make the same call as `beat`, and return only the heartbeats."""
         return (await self.beat(worker_id, epoch))[0]
 
-    async def beat(self, worker_id: str, epoch: str, looks: bool = True) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, observe: bool = True) -> tuple[dict[str, int], int]:
         """Increment this worker's heartbeat; return the heartbeats of all workers and `Commands.count`.
 
         If the frontier is lost, the result has no heartbeats.
 
         Args:
-            looks: False: return no heartbeats, which saves Redis time if there are many workers.
+            observe: False: return no heartbeats, which saves Redis time if there are many workers.
         Source: transitions/beat.lua
         """
-        return wire.parse_beats(await self._call("beat", worker_id, epoch, int(looks)))
+        return wire.parse_beats(await self._call("beat", worker_id, epoch, int(observe)))
 
     async def report(
-        self, worker_id: str, epoch: str, looks: bool, counted: Figures, ended_s: float,
-        waited_s: float = 0.0, why: str = "",
+        self, worker_id: str, epoch: str, observe: bool, counted: Figures, ended_s: float,
+        waited_s: float = 0.0, reason: str = "",
     ) -> tuple[dict[str, int], int]:  # fmt: skip
         """Beat as in `beat`, and add the figures that this worker has *counted* since its last report.
 
         Args:
             ended_s: seconds of the longest outage that has ended since then; 0: none worth noting.
             waited_s: seconds since the present outage began; 0: there is no outage.
-            why: the reason of the present outage.
+            reason: the reason of the present outage.
         Raises:
             FrontierUnavailable: no usable reply. A second report may count the figures twice.
         Source: transitions/report.lua
         """
         figures = counted.exchanges, ms(counted.exchange_s), counted.errors, ms(counted.outage_s)
         return wire.parse_beats(
-            await self._call("report", worker_id, epoch, int(looks), *figures, ms(ended_s), ms(waited_s), why)
+            await self._call(
+                "report", worker_id, epoch, int(observe), *figures, ms(ended_s), ms(waited_s), reason
+            )
         )

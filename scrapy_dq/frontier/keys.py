@@ -67,7 +67,7 @@ KEYS = (
 FIXED = tuple(key.name for key in KEYS if "<" not in key.name)
 
 
-MOST_SHARDS = 1_024
+MAX_SHARDS = 1_024
 
 
 SCHEMA = "7"
@@ -95,13 +95,13 @@ def schema_of(shards: int) -> str:
     return SCHEMA if shards == 1 else f"{SCHEMA}-shards"
 
 
-def prefix(of: str | Shard) -> str:
+def prefix(owner: str | Shard) -> str:
     """Return the common prefix of all keys of a shard.
 
     The name of the crawl is percent-encoded, including braces, colons, slashes and stars. So no two shards
     share a key, and the hash tag is the whole name and number: a shard lies in one slot of a Redis Cluster.
     """
-    crawl, number = (of, 0) if isinstance(of, str) else of
+    crawl, number = (owner, 0) if isinstance(owner, str) else owner
     name = quote(crawl, safe="")
     return f"{PREFIX}{{{name}/{number}}}:" if number else f"{PREFIX}{{{name}}}:"
 
@@ -112,9 +112,9 @@ def prefixes(crawl: str, shards: int) -> list[str]:
     return [home] if shards == 1 else [home, home.replace("}:", "/*}:")]
 
 
-def meta(of: str | Shard) -> str:
+def meta(owner: str | Shard) -> str:
     """Return the name of the hash that describes the crawl and its state."""
-    return prefix(of) + "meta"
+    return prefix(owner) + "meta"
 
 
 def rank_of(band: bytes) -> int:
@@ -122,9 +122,9 @@ def rank_of(band: bytes) -> int:
     return int.from_bytes(band, "big") - 2**52
 
 
-def fixed(of: str | Shard) -> tuple[str, ...]:
+def fixed(owner: str | Shard) -> tuple[str, ...]:
     """Return the fixed names of keys, which every script gets as KEYS."""
-    return tuple(prefix(of) + name for name in FIXED)
+    return tuple(prefix(owner) + name for name in FIXED)
 
 
 def shard_of(partition: bytes, token: bytes, shards: int) -> int:

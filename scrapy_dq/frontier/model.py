@@ -40,7 +40,7 @@ class FrontierRefused(FrontierError):
     """
 
 
-class BegunAnew(FrontierRefused):
+class CrawlReplaced(FrontierRefused):
     """The crawl was deleted, and another crawl with the same name has begun."""
 
 
@@ -147,7 +147,7 @@ class Parentless(IntEnum):
     opened may be finished again."""
 
 
-def fits_a_partition(name: str) -> bool:
+def fits_partition(name: str) -> bool:
     """Tell whether *name* is a valid partition name."""
     try:
         size = len(name.encode())

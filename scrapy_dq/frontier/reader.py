@@ -18,12 +18,12 @@ from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES
 from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, IN_FLIGHT, WAITING, Entry
 
 T = TypeVar("T")
-MOST_RECORDS = 200
+MAX_RECORDS = 200
 _PART = 1_000
 """Approximate maximum number of members of a hash or set in one page."""
 _ELEMENTS = 500
 """Maximum number of elements of a list in one page."""
-_MOST_LISTS = 200
+_MAX_LISTS = 200
 """Maximum number of lists whose heads are read in one call. There may be a million lists of one element."""
 _HEAD = 8
 """Number of elements in the head of a list. One call reads the heads of many lists."""
@@ -43,11 +43,11 @@ class ReadPace:
         most: maximum number of records to read in one call.
     """
 
-    def __init__(self, most: int = MOST_RECORDS) -> None:
+    def __init__(self, most: int = MAX_RECORDS) -> None:
         self._most = most
         self.count = min(4, most)
 
-    def saw(self, records: Collection[bytes]) -> None:
+    def observe(self, records: Collection[bytes]) -> None:
         """Adapt to the largest of *records*, which were read last."""
         largest = max(map(len, records), default=0)
         self.count = max(1, min(self._most, 4 * self.count, MAX_EXCHANGE_BYTES // max(1, largest)))
@@ -96,10 +96,10 @@ class Reader:
         while cursor:
             cursor, read = await self.ask(scan, name, max(0, cursor), count=pace.count)
             if scan == "hscan":
-                pace.saw(read.values())
+                pace.observe(read.values())
                 found = list(read.items())
             else:
-                pace.saw([each[0] for each in read] if scan == "zscan" else read)
+                pace.observe([each[0] for each in read] if scan == "zscan" else read)
                 found = list(read)
             yield found
 
@@ -118,7 +118,7 @@ class Reader:
         while found := await self.ask("lrange", name, at, at + max(1, pace.count // beside) - 1):
             yield found
             at += len(found)
-            pace.saw(found)
+            pace.observe(found)
 
     async def offset(self) -> int:
         """Return the difference in ms between times in this shard, which are larger, and times since 1970."""
@@ -190,16 +190,16 @@ class Reader:
 
     async def heads(self, lists: Sequence[Backlog]) -> Pages:
         """Yield the first elements of each list; one call reads many lists."""
-        at, pace = 0, ReadPace(_HEAD * _MOST_LISTS)
-        while some := lists[at : at + max(1, pace.count // _HEAD)]:
+        at, pace = 0, ReadPace(_HEAD * _MAX_LISTS)
+        while chunk := lists[at : at + max(1, pace.count // _HEAD)]:
             pipe = self.client.pipeline(transaction=False)
-            for each in some:
+            for each in chunk:
                 pipe.lrange(self._prefix + each.name, 0, _HEAD - 1)
             heads = await _awaited(pipe.execute())
-            pace.saw([element for head in heads for element in head])
+            pace.observe([element for head in heads for element in head])
             for head in heads:
                 yield head
-            at += len(some)
+            at += len(chunk)
 
 
 async def _awaited(reply: Any) -> Any:

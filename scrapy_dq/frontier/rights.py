@@ -12,7 +12,7 @@ from scrapy_dq.frontier import keys
 class Role(NamedTuple):
     """A role of a user of Redis, and its rights."""
 
-    who: str
+    users: str
     commands: str
     """The rules for commands in the form that ACL SETUSER takes."""
 

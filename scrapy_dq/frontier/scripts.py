@@ -20,10 +20,10 @@ from typing import Any
 from redis.exceptions import NoScriptError, OutOfMemoryError, ResponseError
 
 from scrapy_dq.frontier.blocking import at_once, reply_of
-from scrapy_dq.frontier.errors import moved_to, passes
+from scrapy_dq.frontier.errors import is_transient, moved_to
 from scrapy_dq.frontier.keys import FIXED
 
-_MOST_MOVES = 4
+_MAX_REDIRECTS = 4
 """How many MOVED answers a call follows."""
 UNDECLARED_KEYS = "--!df flags=allow-undeclared-keys"
 """The first line of a script. Dragonfly needs it, because partitions have keys that no client can declare.
@@ -168,7 +168,9 @@ class Function(Script):
             # A full Redis refuses every function, but refuses a script only at a command that needs memory.
             return await super()._run(client, keys, args)
         except ResponseError as error:
-            if passes(error) or "on @user_function:" in str(error):  # an outage, or an error in the function
+            if is_transient(error) or "on @user_function:" in str(
+                error
+            ):  # an outage, or an error in the function
                 raise
         # Redis has no functions, or refuses them to this user. Each version and service has its own message
         # for this. Any other error will also occur in the script.
@@ -195,7 +197,7 @@ async def at_node(client: Any, call: Callable[[], Awaitable[Any]]) -> Any:
 
     The client's route then leads to the node that MOVED names (backend/cluster.py).
     """
-    for _ in range(_MOST_MOVES):
+    for _ in range(_MAX_REDIRECTS):
         try:
             return await call()
         except ResponseError as error:

@@ -131,12 +131,12 @@ def pack_identity(crawl: Identity, order: Order, seen: Seen) -> tuple[Any, ...]:
     return (
         keys.schema_of(crawl.shards), order.value if crawl.order_given else "",
         seen.value if crawl.seen_given else "", crawl.fingerprinter, crawl.spider, crawl.partition_by,
-        crawl.spider_args, crawl.run_name, kept_as(crawl.keep_seen), ms(crawl.seen_ttl_s),
+        crawl.spider_args, crawl.run_name, pack_keep_seen(crawl.keep_seen), ms(crawl.seen_ttl_s),
         pack_limits(crawl.limits) if crawl.limits else b"", crawl.starts, crawl.shards,
     )  # fmt: skip
 
 
-def kept_as(keep_seen: bool | None) -> int | str:
+def pack_keep_seen(keep_seen: bool | None) -> int | str:
     """Return the argument that tells whether a run keeps its fingerprints; None: use the stored value."""
     return "" if keep_seen is None else int(keep_seen)
 
@@ -256,11 +256,11 @@ def parse_commands(packed: bytes) -> Commands:
 def parse_members(flat: list[Any]) -> list[Member]:
     """Read the members of lua/transitions/overview.lua's answer."""
     found = []
-    for id_, said, fenced, in_flight, beat, since, done, waits in zip(*[iter(flat)] * 8, strict=True):
+    for id_, identity, fenced, in_flight, beat, since, done, waits in zip(*[iter(flat)] * 8, strict=True):
         counts = (in_flight, beat, number_of(since) / 1000, number_of(done))
-        waits_since, _, why = waits.partition(b" ")
-        wait = (number_of(waits_since) / 1000, why.decode("utf-8", "replace"))
-        found.append(Member(id_text(id_), json.loads(said), fenced == b"1", *counts, *wait))
+        waits_since, _, reason = waits.partition(b" ")
+        wait = (number_of(waits_since) / 1000, reason.decode("utf-8", "replace"))
+        found.append(Member(id_text(id_), json.loads(identity), fenced == b"1", *counts, *wait))
     return found
 
 
@@ -287,10 +287,10 @@ def parse_beats(reply: list[Any]) -> tuple[dict[str, int], int]:
     return {id_text(flat[i]): number_of(flat[i + 1]) for i in range(0, len(flat), 2)}, int(reply[2])
 
 
-def denied(words: str, start_keys: Sequence[str] = ()) -> str:
-    """Return the message about access that Redis denies to this user; *words*: Redis's own message."""
+def denied(message: str, start_keys: Sequence[str] = ()) -> str:
+    """Return the message about access that Redis denies to this user; *message*: Redis's own message."""
     return (
-        f"Redis denies access: {words}. The user in REDIS_URL needs what docs/deploying.md lists, for "
+        f"Redis denies access: {message}. The user in REDIS_URL needs what docs/deploying.md lists, for "
         f"example: ACL SETUSER name {acl_of('crawler', start_keys=start_keys)}"
     )
 
@@ -299,8 +299,8 @@ def refused_commands(reply: list[Any]) -> str:
     """Return the denied commands in the answer of lua/transitions/probe.lua, and Redis's message, or ""."""
     if reply[0] != b"DENIED":
         return ""
-    _, words, *names = (part.decode("utf-8", "replace") for part in reply)
-    return f"{', '.join(names)} ({words.strip().rstrip('.')})"
+    _, message, *names = (part.decode("utf-8", "replace") for part in reply)
+    return f"{', '.join(names)} ({message.strip().rstrip('.')})"
 
 
 def refuse(reply: Any) -> None:

@@ -16,10 +16,10 @@ from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import as_unavailable, describe, explain, is_answer, is_no_answer
 from scrapy_dq.frontier.model import FrontierError
 from scrapy_dq.inspection.place import Place
-from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, WAIT_S, Snapshot, Watcher
+from scrapy_dq.inspection.snapshot import EVERY_S, MAX_MEMBERS_READ, WAIT_S, Snapshot, Watcher
 from scrapy_dq.text import printable
 
-MOST_CRAWLS = 500
+MAX_CRAWLS = 500
 PART = 15
 """Maximum number of crawls that one look reads. A crawl costs Redis 0.16 ms, and 0.008 ms for each worker."""
 LONGEST_S = 3.0
@@ -57,7 +57,7 @@ class Crawls:
     @property
     def full(self) -> bool:
         """Whether there may be more crawls than are listed."""
-        return len(self.rows) >= MOST_CRAWLS
+        return len(self.rows) >= MAX_CRAWLS
 
     @property
     def writable(self) -> bool | None:
@@ -77,10 +77,10 @@ class CrawlList:
         self._listed: dict[str, _Listed] = {}
         self._search = CrawlSearch()
         self._newest: Crawls | FrontierError | None = None
-        self._looked_at = 0.0
+        self._refreshed_at = 0.0
         self._lock = threading.Lock()
 
-    def look(self, place: Place) -> Crawls:
+    def refresh(self, place: Place) -> Crawls:
         """Return the crawls; a call within EVERY_S of a look gets the same result.
 
         Args:
@@ -90,13 +90,13 @@ class CrawlList:
         """
         with self._lock:
             began = time.monotonic()
-            if self._newest is None or began - self._looked_at >= EVERY_S:
+            if self._newest is None or began - self._refreshed_at >= EVERY_S:
                 try:
                     with as_unavailable():
                         self._newest = self._read(place)
                 except FrontierError as error:
                     self._newest = error
-                self._looked_at = time.monotonic()
+                self._refreshed_at = time.monotonic()
             if isinstance(self._newest, FrontierError):
                 raise self._newest
             return self._newest
@@ -112,15 +112,15 @@ class CrawlList:
         Raises:
             redis.exceptions.RedisError: no reply.
         """
-        for name in [self._only] if self._only else self._search.go_on(place.nodes, budget_s=budget_s):
-            if name not in self._listed and len(self._listed) < MOST_CRAWLS:
+        for name in [self._only] if self._only else self._search.scan_more(place.nodes, budget_s=budget_s):
+            if name not in self._listed and len(self._listed) < MAX_CRAWLS:
                 self._listed[name] = _Listed(place.of(name))
 
     def _read(self, place: Place) -> Crawls:
         self.find(place)
         until = time.monotonic() + LONGEST_S
         for each in sorted(self._listed.values(), key=lambda each: each.due)[:PART]:
-            if not each.look(only=bool(self._only)):
+            if not each.refresh(only=bool(self._only)):
                 del self._listed[each.row.crawl]
             if time.monotonic() >= until:
                 break
@@ -135,10 +135,10 @@ class _Listed:
         self.row = Row(place.crawl)
         self.due = 0.0
         self._client = place.client
-        self._watcher = Watcher(place, most_members=MOST_READ)
+        self._watcher = Watcher(place, most_members=MAX_MEMBERS_READ)
         self._first_at = 0.0
 
-    def look(self, *, only: bool) -> bool:
+    def refresh(self, *, only: bool) -> bool:
         """Read the crawl, and return whether it exists.
 
         Args:
@@ -147,7 +147,7 @@ class _Listed:
         self.due = at = time.monotonic()
         self._first_at = self._first_at or at
         try:
-            found = self._watcher.look(totals=True)
+            found = self._watcher.snapshot(totals=True)
         except Exception as error:
             if only and not is_answer(error):
                 raise
@@ -172,14 +172,14 @@ def finished_before(place: Place, age_s: float) -> Iterator[tuple[Place, Overvie
     """
     latest = place.now() - age_s
     for name in CrawlSearch().all_names(place.nodes):
-        of_it = replace(place, config=replace(place.config, crawl=name))
+        crawl_place = replace(place, config=replace(place.config, crawl=name))
         try:
             overview = peek(place.client, name)
         except Exception as error:
             reason_of_one(error, place.client)
             continue
         if overview.phase == "finished" and 0 < overview.finished_at <= latest:
-            yield of_it, overview
+            yield crawl_place, overview
 
 
 def reason_of_one(error: Exception, client: Any) -> str:

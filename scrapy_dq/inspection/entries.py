@@ -23,7 +23,7 @@ LONGEST_CAUSE = 200
 LONGEST_HOST = 255
 LONGEST_SHOWN = 500
 """Characters of a URL or a reason in a list."""
-MOST_BYTES = 16_777_216
+MAX_BYTES = 16_777_216
 """Maximum number of bytes that a list reads, because records may have megabytes."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://\S{1,2000}", re.IGNORECASE)
 # The status of a response stays, because it is a cause: HTTP 404, status 404.
@@ -54,21 +54,21 @@ def details_of(record: dict[str, Any]) -> str:
     """Describe a record in a few words, without its URL and reason."""
     where = record["where"]
     # A request in the rotation waits for nothing: a worker may lease it now.
-    said = [] if where == "rotation" else ["waits for a lease or budget" if where == "saturated" else where]
+    parts = [] if where == "rotation" else ["waits for a lease or budget" if where == "saturated" else where]
     if record["ahead"] is not None:
-        said.append("next" if not record["ahead"] else f"behind {record['ahead']:,}")
+        parts.append("next" if not record["ahead"] else f"behind {record['ahead']:,}")
     if record["wait_s"]:
-        said.append(f"due in {span(record['wait_s'])}")
+        parts.append(f"due in {span(record['wait_s'])}")
     if record["done"]:
-        said.append("done")
+        parts.append("done")
     if record["at"]:
-        said += [when(record["at"]), by_whom(record)]
+        parts += [when(record["at"]), worker_of(record)]
     elif record["worker"]:
-        said.append(record["worker"])
+        parts.append(record["worker"])
     if "method" in (request := record["request"]):
-        said.append(f"{request['method']} {request.get('callback') or 'parse'}")
-        said += [f"priority {request['priority']}"] if request.get("priority") else []
-    return ", ".join(map(str, said))
+        parts.append(f"{request['method']} {request.get('callback') or 'parse'}")
+        parts += [f"priority {request['priority']}"] if request.get("priority") else []
+    return ", ".join(map(str, parts))
 
 
 def matches(pattern: str) -> Callable[[str], bool]:
@@ -115,7 +115,7 @@ def title_of(request: dict[str, Any]) -> str:
     return f"({kind}: {request.get('payload', request.get('item'))!s:.200})"
 
 
-def by_whom(record: dict[str, Any]) -> str:
+def worker_of(record: dict[str, Any]) -> str:
     """Return a text with the worker that had the entry, and the number of workers that crashed with it."""
     times = f", after {record['attempts']} crashes" if record["attempts"] else ""
     return f"{record['worker'] or 'before any worker leased it'}{times}"
@@ -128,8 +128,8 @@ def cause_of(reason: str) -> str:
     """
     found = _PLACE.search(reason)
     place = f" {printable(found[0])}" if found else ""
-    what = _NUMBER.sub("#", _URL.sub("<URL>", reason[: found.start() if found else None]))
-    return printable(what, LONGEST_CAUSE - len(place)) + place
+    cause = _NUMBER.sub("#", _URL.sub("<URL>", reason[: found.start() if found else None]))
+    return printable(cause, LONGEST_CAUSE - len(place)) + place
 
 
 def host_of(url: str) -> str:
@@ -159,7 +159,7 @@ def groups_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """Return at most *most* failed requests (the newest) or dead letters (any), and their groups.
 
-    The largest group is first. At most MOST_BYTES are read. Texts are printable. `missing` has a sentence
+    The largest group is first. At most MAX_BYTES are read. Texts are printable. `missing` has a sentence
     about the shards that did not answer.
 
     Raises:
@@ -167,10 +167,10 @@ def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """
     census = place.overview(hint=False, most_members=0).census
     rows = []
-    for found in kept(place.shards, place.crawl, kind, most, most_bytes=MOST_BYTES):
+    for found in kept(place.shards, place.crawl, kind, most, most_bytes=MAX_BYTES):
         record = summary_of(found, place)
         texts = {name: printable(record[name], LONGEST_SHOWN) for name in ("url", "reason", "worker")}
-        rows.append(record | texts | {"by": printable(by_whom(record))})
+        rows.append(record | texts | {"by": printable(worker_of(record))})
     return {
         "kind": kind,
         "at": round(time.time(), 3),

@@ -21,12 +21,12 @@ from scrapy_dq.inspection.words import named, unanswered
 from scrapy_dq.text import count_of, named_run, printable
 
 T = TypeVar("T")
-MOST_EVENTS = 500
-MOST_SAMPLES = 1_080
-MOST_MINUTES = 2_880
+MAX_EVENTS = 500
+MAX_SAMPLES = 1_080
+MAX_MINUTES = 2_880
 """Maximum numbers of stored records. Source: lua/lib/journal.lua, lua/lib/samples.lua"""
-MOST_TEXT = 80
-MOST_POINTS = 360
+MAX_TEXT = 80
+MAX_POINTS = 360
 CURVES = ("at", "pages_per_s", "left", "failed", "memory_bytes", "workers")
 """The numbers of a point of the page's curves; None: unknown."""
 
@@ -83,7 +83,7 @@ class Event:
     """Seconds since 1970 by the clock of Redis; the last time of a repeated event."""
     run: int
     kind: str
-    """Kind of event: see `said`. Other versions may write other kinds."""
+    """Kind of event: see `describe`. Other versions may write other kinds."""
     who: str
     """The id of a worker, or `user@host` of the user who gave a command; empty: unknown."""
     count: int
@@ -104,7 +104,7 @@ def read_samples(client: Any, crawl: str, *, minutes: bool = False) -> list[Samp
     Raises:
         redis.exceptions.RedisError: no reply, or another type of key.
     """
-    name, kept = ("minutes", MOST_MINUTES) if minutes else ("samples", MOST_SAMPLES)
+    name, kept = ("minutes", MAX_MINUTES) if minutes else ("samples", MAX_SAMPLES)
 
     def read(client: Any, shard: Shard) -> list[Sample]:
         return _read(client, keys.prefix(shard) + name, kept, parse_sample)
@@ -149,16 +149,16 @@ def read_curves(place: Place, *, minutes: bool) -> dict[str, Any]:
         "points": list(_points(samples)),
         "missing": list(unanswered(place.shards.unreachable)),
         "events": [
-            {"at": event.at, "run": event.run, "kind": event.kind, "said": said(event), "who": event.who}
+            {"at": event.at, "run": event.run, "kind": event.kind, "said": describe(event), "who": event.who}
             for event in reversed(events)
         ],
     }
 
 
 def _points(samples: Sequence[Sample]) -> Iterator[list[float | None]]:
-    """Yield at most MOST_POINTS, each with the mean rate and the last counts of some adjacent samples."""
+    """Yield at most MAX_POINTS, each with the mean rate and the last counts of some adjacent samples."""
     found = list(zip(samples, paces(samples), strict=True))
-    step = -(-len(found) // MOST_POINTS) or 1
+    step = -(-len(found) // MAX_POINTS) or 1
     for begin in range(0, len(found), step):
         part = found[begin : begin + step]
         last, rate = part[-1][0], mean([pace.pages_per_s for _, pace in part])
@@ -189,7 +189,7 @@ def read_events(client: Any, crawl: str) -> list[Event]:
 
 def events_in_shard(client: Any, shard: Shard) -> list[Event]:
     """Return the events that one shard has recorded; see `read_events`."""
-    found = _read(client, keys.prefix(shard) + "journal", MOST_EVENTS, _event)
+    found = _read(client, keys.prefix(shard) + "journal", MAX_EVENTS, _event)
     return [replace(event, shards=(shard.number,)) for event in found]
 
 
@@ -284,27 +284,27 @@ def extent(curve: Curve) -> str:
     return f"{text(known[-1])}, at most {text(max(known))}"
 
 
-def said(event: Event) -> str:
+def describe(event: Event) -> str:
     """Describe an event for people, without a full stop; name its shards if home is not among them."""
     in_others = event.kind in _OF_SHARDS and HOME not in event.shards
-    return _words_of(event) + (f" ({named(event.shards)})" if in_others else "")
+    return _sentence(event) + (f" ({named(event.shards)})" if in_others else "")
 
 
-def _words_of(event: Event) -> str:
-    of, leases = event.count, count_of(event.count, "lease")
-    times = f" ({of:,} times)" if of > 1 else ""
-    why = f" ({event.about})" if event.about else ""
+def _sentence(event: Event) -> str:
+    count, leases = event.count, count_of(event.count, "lease")
+    times = f" ({count:,} times)" if count > 1 else ""
+    reason = f" ({event.about})" if event.about else ""
     run = named_run("the run", event.about)
     words = {
         "began": f"{run} began",
         "finished": f"{run} finished{times}",
         "joined": "a worker joined",
-        "left": "a worker left" + why + (f"; {leases} given back" if of else ""),
+        "left": "a worker left" + reason + (f"; {leases} given back" if count else ""),
         "died": f"a worker died with {leases}",
         "returned": f"a worker registered again, with {leases}; its former id: {event.about}",
-        "waits": f"{count_of(of, 'worker waits', 'workers wait')} for Redis: {event.about}",
-        "outage": f"Redis gave no usable answer for {of / 1000:,.1f} s",
-        "damaged": f"{of:,} requests, or keys, were found deleted or evicted",
+        "waits": f"{count_of(count, 'worker waits', 'workers wait')} for Redis: {event.about}",
+        "outage": f"Redis gave no usable answer for {count / 1000:,.1f} s",
+        "damaged": f"{count:,} requests, or keys, were found deleted or evicted",
         "pause": f"paused{times}",
         "drain": f"draining{times}",
         "resume": f"resumed{times}",
@@ -312,11 +312,11 @@ def _words_of(event: Event) -> str:
         "complete": f"the run may end although a start() is incomplete{times}",
         "limit": f"limits changed{times}: {event.about}",
         "limits": f"a worker joined with other limits, which apply to all from now on: {event.about}",
-        "retry": f"{count_of(of, 'request')} put back into the backlog",
-        "forget": f"{count_of(of, 'fingerprint')} forgotten",
-        "drop": f"{count_of(of, 'request')} dropped: {event.about}",
+        "retry": f"{count_of(count, 'request')} put back into the backlog",
+        "forget": f"{count_of(count, 'fingerprint')} forgotten",
+        "drop": f"{count_of(count, 'request')} dropped: {event.about}",
     }
-    return words.get(event.kind) or f"{event.kind} {of:,} {event.about}".strip()
+    return words.get(event.kind) or f"{event.kind} {count:,} {event.about}".strip()
 
 
 def _read(client: Any, name: str, most: int, parse: Callable[[bytes], T]) -> list[T]:
@@ -357,5 +357,5 @@ def parse_sample(record: bytes) -> Sample:
 def _event(record: bytes) -> Event:
     """Decode a record of lua/lib/journal.lua; see `parse_sample`."""
     run, at_ms, kind, who, count, about = msgpack.unpackb(record, raw=True)
-    who_text, about_text = (printable(text.decode("utf-8", "replace"), MOST_TEXT) for text in (who, about))
+    who_text, about_text = (printable(text.decode("utf-8", "replace"), MAX_TEXT) for text in (who, about))
     return Event(at_ms / 1000, run, kind.decode(), who_text, count, about_text)

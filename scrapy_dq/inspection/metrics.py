@@ -99,7 +99,7 @@ class Metrics:
         """Return all metrics; without an answer from Redis, only dq_up and dq_scrape_seconds."""
         began = time.monotonic()
         try:
-            found = self.crawls.look(place) if place else None
+            found = self.crawls.refresh(place) if place else None
         except FrontierError:
             found = None
         took_s = time.monotonic() - began
@@ -131,11 +131,13 @@ def _of_redis(found: Crawls) -> Iterator[core.Metric]:
         if value is not None:
             yield core.GaugeMetricFamily(name, about, value)
     now = time.monotonic()
-    for name, about, of in (
+    for name, about, value_of in (
         ("dq_crawl_up", "0: the crawl's keys cannot be read", lambda row: row.snapshot is not None),
         ("dq_age_seconds", "How old the figures of the crawl are", lambda row: max(0.0, now - row.asked_at)),
     ):
-        yield _family(core.GaugeMetricFamily, name, about, [([label_of(row.crawl)], of(row)) for row in rows])
+        yield _family(
+            core.GaugeMetricFamily, name, about, [([label_of(row.crawl)], value_of(row)) for row in rows]
+        )
     yield from _of_crawls(rows)
 
 

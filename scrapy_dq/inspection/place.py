@@ -99,7 +99,7 @@ class Place:
         absent = f"there is no crawl {self.crawl!r} at {self.target}"
         if not hint:
             return NoSuchCrawl(absent)
-        names = CrawlSearch().go_on(self.nodes)
+        names = CrawlSearch().scan_more(self.nodes)
         return NoSuchCrawl(f"{absent}: {suggestion(self.crawl, names, 'crawls', '--crawl ')}")
 
     def now(self) -> float:

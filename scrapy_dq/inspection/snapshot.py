@@ -16,7 +16,7 @@ from scrapy_dq.frontier.records import Entry
 from scrapy_dq.frontier.worker.identity import certainly_dead, on_this_machine, own_identity
 from scrapy_dq.inspection.place import Place
 from scrapy_dq.inspection.totals import Totals, TotalsReader
-from scrapy_dq.inspection.words import TROUBLED
+from scrapy_dq.inspection.words import UNHEALTHY
 from scrapy_dq.text import printable
 
 EVERY_S = 1.0
@@ -27,7 +27,7 @@ WAIT_S = 2.5
 """Seconds after which an unchanged heartbeat counts. A live worker has a heartbeat at least once a second."""
 TOP = 10
 COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
-MOST_READ = 1_000
+MAX_MEMBERS_READ = 1_000
 """Maximum number of worker records that a page or a scrape reads. Another program could write many more."""
 LONGEST_WAIT = 250
 """Characters of the reason for which a worker waits."""
@@ -79,11 +79,11 @@ class Snapshot:
         """Workers that wait for Redis, grouped by reason, with the start of the longest wait."""
         found: dict[str, list[float]] = {}
         for row in self.workers:  # a dead worker's record may still report a wait
-            if row["waits_for"] and row["state"] not in TROUBLED:
+            if row["waits_for"] and row["state"] not in UNHEALTHY:
                 found.setdefault(row["waits_for"], []).append(row["waits_since"] or 0.0)
-        return [{"workers": len(each), "since": min(each), "why": why} for why, each in found.items()]
+        return [{"workers": len(each), "since": min(each), "why": reason} for reason, each in found.items()]
 
-    def brief(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return the JSON of a crawl in a list of crawls; an absent crawl has no counts."""
         overview = self.overview
         return {
@@ -105,7 +105,7 @@ class Snapshot:
         turn = self.turn
         # A high rate does not help a partition that has to wait.
         least_s = max((each.takes_s for each in sizes.slowest), default=0.0)
-        return self.brief() | {
+        return self.summary() | {
             "at": self.at,
             **{name: getattr(census, name) for name in ("gone", "incomplete", "declined", "unserved")},
             "turn": turn and _turn(turn) | {"workers": sum(map(_awaits, self.workers))},
@@ -117,7 +117,7 @@ class Snapshot:
             "redis_memory_bytes": self.info.get("used_memory"),
             "redis_maxmemory_bytes": self.info.get("maxmemory"),
             "partitions": sizes.partitions,
-            "partitions_looked_at": sizes.looked_at,
+            "partitions_looked_at": sizes.examined,
             "largest_partitions": [asdict(each) for each in sizes.largest],
             "slowest_partitions": [asdict(each) for each in sizes.slowest],
             "blocked_partitions": [asdict(each) for each in sizes.blocked],
@@ -146,12 +146,12 @@ class Watcher:
         """Read the records of at most *most_members* workers; all are counted."""
         self._place = place
         self._most_members = most_members
-        self._looks: deque[tuple[float, Overview]] = deque()
+        self._overviews: deque[tuple[float, Overview]] = deque()
         self._sizes: Sizes | None = None
         self._sizes_until = 0.0
         self._totals = TotalsReader()
 
-    def look(self, *, turn: bool = False, partitions: bool = False, totals: bool = False) -> Snapshot:
+    def snapshot(self, *, turn: bool = False, partitions: bool = False, totals: bool = False) -> Snapshot:
         """Return a snapshot; its phase is `absent` if there is no such crawl.
 
         Args:
@@ -180,12 +180,12 @@ class Watcher:
         self, at: float, overview: Overview, now: float | None
     ) -> tuple[list[dict[str, Any]], float | None]:
         """Compare with earlier looks; return the rows of the workers, and the rate of the crawl."""
-        looks = self._looks
-        while len(looks) > 1 and at - looks[1][0] >= RATE_OVER_S:
-            looks.popleft()
+        overviews = self._overviews
+        while len(overviews) > 1 and at - overviews[1][0] >= RATE_OVER_S:
+            overviews.popleft()
         # A new run starts at 0, and all counts of a shard appear or disappear together.
-        same = next((each for each in looks if _counted_in(each[1]) == _counted_in(overview)), None)
-        looks.append((at, overview))
+        same = next((each for each in overviews if _counted_in(each[1]) == _counted_in(overview)), None)
+        overviews.append((at, overview))
         rows = _rows(at, overview, same, now)
         if same is None or at <= same[0]:
             return rows, None
@@ -205,16 +205,16 @@ def watched(place: Place, seconds: float, **parts: bool) -> Snapshot:
     """Watch a crawl for *seconds*, and return a snapshot; 0: without rates.
 
     Args:
-        parts: arguments of `Watcher.look`.
+        parts: arguments of `Watcher.snapshot`.
     Raises:
         NoSuchCrawl: there is no such crawl.
     """
     watcher = Watcher(place)
     if seconds:
-        first = watcher.look().overview
+        first = watcher.snapshot().overview
         if first.phase == "open" or first.members:
             time.sleep(seconds)
-    found = watcher.look(**parts)
+    found = watcher.snapshot(**parts)
     if not found.exists:
         raise place.no_such_crawl()
     return found
@@ -238,13 +238,15 @@ def _turn(first: Entry) -> dict[str, Any]:
 
 def _awaits(row: dict[str, Any]) -> bool:
     """Return whether a worker holds no lease, although it may be alive and reach Redis."""
-    return not (row["leases"] or row["waits_for"]) and row["state"] not in TROUBLED
+    return not (row["leases"] or row["waits_for"]) and row["state"] not in UNHEALTHY
 
 
-_Look = tuple[float, "Overview"]
+_TimedOverview = tuple[float, "Overview"]
 
 
-def _rows(at: float, overview: Overview, same: _Look | None, now: float | None) -> list[dict[str, Any]]:
+def _rows(
+    at: float, overview: Overview, same: _TimedOverview | None, now: float | None
+) -> list[dict[str, Any]]:
     """Return the state of each worker of *overview*.
 
     Args:
@@ -295,7 +297,7 @@ def _state(member: Member, before: Member | None, watched: bool, own: dict[str, 
     return "running" if here else "unknown"
 
 
-def troubled_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of workers; workers that do nothing come first, in the order of TROUBLED."""
-    ranks = {state: rank for rank, state in enumerate(TROUBLED)}
+def unhealthy_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of workers; workers that do nothing come first, in the order of UNHEALTHY."""
+    ranks = {state: rank for rank, state in enumerate(UNHEALTHY)}
     return sorted(rows, key=lambda row: ranks.get(row["state"], len(ranks)))

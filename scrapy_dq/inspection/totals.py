@@ -18,7 +18,7 @@ ON_PURPOSE = (
     "closespider_pagecount", "closespider_pagecount_no_item",
 )  # fmt: skip
 """Close reasons of workers that leave requests behind on purpose."""
-_COMES_AND_GOES = ("began", "joined", "left", "died", "returned", "stop")
+_MEMBERSHIP_EVENTS = ("began", "joined", "left", "died", "returned", "stop")
 _SUMMED = ("exchanges", "exchange_s", "errors", "outage_s")
 _PARTITIONS = {"ready": "rotation", "suspects": "suspects", "resting": "resting", "saturated": "saturated"}
 
@@ -143,6 +143,6 @@ class _Run:
         for event in events:
             if event.kind == "died":
                 self.deaths[shard.number, event.who] = event.count
-            if shard.number == HOME and event.kind in _COMES_AND_GOES:
+            if shard.number == HOME and event.kind in _MEMBERSHIP_EVENTS:
                 self.stopped = event.kind == "stop" or event.about in ON_PURPOSE
                 self.end = event.about if event.kind == "left" else ""

@@ -29,7 +29,7 @@ def span(seconds: float) -> str:
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
-def fine_span(seconds: float) -> str:
+def precise_span(seconds: float) -> str:
     """Return a duration that may be short; "" for 0."""
     if not seconds:
         return ""
@@ -46,15 +46,15 @@ def run_of(status: dict[str, Any]) -> str:
     return named_run(f"run {status['run']}", status["run_name"])
 
 
-TROUBLED = ("dead", "silent", "stalled", "fenced")
+UNHEALTHY = ("dead", "silent", "stalled", "fenced")
 """The states of workers that do nothing."""
 
 
 def workers(status: dict[str, Any]) -> str:
     """Return the number of workers, and how many of them do nothing: `2 (dead)`, `3 (1 dead)`."""
     total, states = status["workers"], status.get("worker_states", {})
-    troubled = {state: states[state] for state in TROUBLED if states.get(state)}
-    parts = [state if count == total else f"{count:,} {state}" for state, count in troubled.items()]
+    unhealthy = {state: states[state] for state in UNHEALTHY if states.get(state)}
+    parts = [state if count == total else f"{count:,} {state}" for state, count in unhealthy.items()]
     return f"{total:,}" + (f" ({', '.join(parts)})" if parts else "")
 
 
@@ -63,7 +63,7 @@ def awaited(partition: str, wait_s: float | None) -> str:
     shown = printable(partition, LONGEST_NAME) or "(no name)"
     if wait_s is None:
         return f"for a lease or budget of {shown}"
-    return f"{fine_span(wait_s) or '0 s'} for the turn of {shown}"
+    return f"{precise_span(wait_s) or '0 s'} for the turn of {shown}"
 
 
 def awaiting(status: dict[str, Any]) -> Iterator[str]:
@@ -130,5 +130,5 @@ def named(shards: Collection[int]) -> str:
 
 def examined(status: dict[str, Any]) -> str:
     """Return how many partitions were examined to find the largest and slowest."""
-    total, looked_at = status["partitions"], status["partitions_looked_at"]
-    return f"of {total:,}" if looked_at >= total else f"of {looked_at:,} examined, of {total:,}"
+    total, examined_count = status["partitions"], status["partitions_looked_at"]
+    return f"of {total:,}" if examined_count >= total else f"of {examined_count:,} examined, of {total:,}"

@@ -12,7 +12,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.serialize import ScrapyJSONEncoder
 
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.environment import data_dir, need_asyncio
+from scrapy_dq.environment import data_dir, require_asyncio
 from scrapy_dq.frontier.rights import literal
 from scrapy_dq.items.replay_log import MARK_PREFIX
 from scrapy_dq.items.writer import ItemWriter
@@ -64,7 +64,7 @@ class RedisPipeline:
         Raises:
             ConfigError: one ERROR line was logged.
         """
-        config = self._checked(need_asyncio)
+        config = self._checked(require_asyncio)
         self.key = config.items_key
         if not hasattr(self, "serialize"):
             self.serialize = _serializer(config.items_serializer)
@@ -119,8 +119,8 @@ class RedisPipeline:
                 self.crawler.stats.inc_value(name, count)
 
     def _given_up(self) -> str:
-        heard = self.crawler.signals.send_catch_log(items_given_up)
-        if heard:
+        receivers = self.crawler.signals.send_catch_log(items_given_up)
+        if receivers:
             return "Their requests are released, and run again in the next crawl"
         return "They are lost: Scrapy's own scheduler considers their requests done"
 

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 IN_REDIS = "redis"
 """The value of DQ_ITEMS with which workers send items to Redis."""
-MOST_MESSAGES = 500
+MAX_MESSAGES = 500
 """Maximum number of messages in one trip to Redis."""
-MOST_MISSING = 1_000_000
+MAX_MISSING = 1_000_000
 """Maximum number of messages of one worker that a rollback of Redis may have lost."""
 _NAME = re.compile(r"[\w-]{1,64}\.[0-9]{9}\.[0-9]{20}\.000-[0-9a-f]{32}\.journal", re.ASCII)
 _ALLOWED = {Kind.PACKED, Kind.END, Kind.VOID}
@@ -167,12 +167,12 @@ class Collector:
         self._key = key_of(crawl)
         self._folder = folder
         self._journals: dict[str, _Collected] = {}
-        here, owner = f"{socket.gethostname()}:{folder}", f"{self._key}:folder"
-        client.set(owner, here, nx=True)
-        there = client.get(owner).decode("utf-8", "replace")
-        if there != here:
+        own, owner = f"{socket.gethostname()}:{folder}", f"{self._key}:folder"
+        client.set(owner, own, nx=True)
+        stored = client.get(owner).decode("utf-8", "replace")
+        if stored != own:
             raise CrewError(
-                f"the items of this crawl are collected in {printable(there)}: run this there or, if that "
+                f"the items of this crawl are collected in {printable(stored)}: run this there or, if that "
                 f"folder is gone, delete the key {owner}"
             )
 
@@ -189,7 +189,7 @@ class Collector:
         Args:
             passed: called with the number of messages that a trip has moved.
         """
-        while messages := self._client.xrange(self._key, count=MOST_MESSAGES):
+        while messages := self._client.xrange(self._key, count=MAX_MESSAGES):
             for number, fields in messages:
                 if not self._add(fields.get(b"item", b"")):
                     logger.warning("%s: message %s is from no worker, and is dropped", self._key, number)
@@ -239,7 +239,7 @@ class _Collected:
 
     def add(self, number: int, records: bytes) -> bool:
         """Write a message, unless the journal has it; return whether its number is plausible."""
-        if number > self._next + MOST_MISSING:
+        if number > self._next + MAX_MISSING:
             return False
         if self._is_new(number):
             self._file.write(records)

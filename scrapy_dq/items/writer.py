@@ -13,7 +13,7 @@ from typing import Any
 
 from scrapy_dq.backend.cluster import tag_of
 from scrapy_dq.backend.connection import Connection
-from scrapy_dq.frontier.errors import describe, explain, passes
+from scrapy_dq.frontier.errors import describe, explain, is_transient
 from scrapy_dq.frontier.worker.outage import Outage
 from scrapy_dq.items.replay_log import MARK_PREFIX, ItemLog
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 LINGER_S = 0.01
 MAX_ITEMS, MAX_BYTES = 500, 1_048_576
 """Limits of a batch, which bound the time for which it blocks Redis. A single item may be larger."""
-MOST_TRIES = 5
+MAX_TRIES = 5
 """Maximum number of attempts to send an item that is larger than a batch. Redis may refuse it by closing the
 connection (from 512 MB), or a slow line may take longer than the timeout. Without a limit, all later items
 would wait for this item."""
-LOOK_S = 0.2
+POLL_S = 0.2
 CHECK_S = 1.0
 """Seconds between two checks whether Redis was rolled back, while there are no new items."""
 # One command for each key, so that each key's part of a batch is stored as a whole or not at all. Not MULTI:
@@ -82,12 +82,12 @@ class ItemWriter:
         self._ending = False
         self._outage = Outage("Items wait, and with them their requests, until Redis serves again", "items")
         self._closing_since: float | None = None
-        self._told: set[tuple[str | bytes, str]] = set()
+        self._logged: set[tuple[str | bytes, str]] = set()
         """Keys whose items were refused, each with the advice that was logged."""
         self._kick = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
 
-    def _need_one_slot(self, key: str | bytes) -> None:
+    def _require_one_slot(self, key: str | bytes) -> None:
         # A pipeline goes to one node, and the mark has to be on that node.
         try:
             tag = tag_of(key)
@@ -110,7 +110,7 @@ class ItemWriter:
                 is in another slot of a Redis Cluster than earlier keys.
         """
         if self.connection.in_cluster:
-            self._need_one_slot(key)
+            self._require_one_slot(key)
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_on(), name="scrapy-dq items")
         waiting = _Waiting(key, item, asyncio.get_running_loop().create_future())
@@ -165,7 +165,7 @@ class ItemWriter:
         """
         began, storing = time.monotonic(), asyncio.ensure_future(self._store())
         try:
-            while not (await asyncio.wait([storing], timeout=LOOK_S))[0]:
+            while not (await asyncio.wait([storing], timeout=POLL_S))[0]:
                 now = time.monotonic()
                 if self._closing_since is None and self.closing():
                     self._closing_since = now
@@ -194,13 +194,13 @@ class ItemWriter:
         by_key: dict[str | bytes, list[_Waiting]] = {}
         for waiting in self._batch:
             by_key.setdefault(waiting.key, []).append(waiting)
-        is_sending_a_large_one = False
+        sends_large_item = False
         try:
             if self._client is None:
                 self._client = await self.connection.connect()
             if sum(len(waiting.item) for waiting in self._batch) > MAX_BYTES:
                 await self._client.ping()
-                is_sending_a_large_one = True
+                sends_large_item = True
             pipe = self._client.pipeline(transaction=False)
             for key, parts in by_key.items():
                 self._add(pipe, key, [waiting.item for waiting in parts])
@@ -208,15 +208,15 @@ class ItemWriter:
                 self._log.begin(pipe)
             replies = await pipe.execute(raise_on_error=False)
         except Exception as error:
-            self._tries += is_sending_a_large_one
-            if passes(error) and self._tries < MOST_TRIES:
+            self._tries += sends_large_item
+            if is_transient(error) and self._tries < MAX_TRIES:
                 return error
             replies = [error] * len(by_key)
         self._batch, outage = [], None
         for (key, parts), reply in zip(by_key.items(), replies, strict=False):
             if not isinstance(reply, Exception):
                 self._confirm(parts)
-            elif passes(reply) and self._tries < MOST_TRIES:
+            elif is_transient(reply) and self._tries < MAX_TRIES:
                 self._batch, outage = self._batch + parts, reply
             else:
                 self._refuse(key, parts, reply)
@@ -235,7 +235,7 @@ class ItemWriter:
                 done = asyncio.get_running_loop().create_future()
                 done.set_result(None)
                 self._waiting.extendleft(_Waiting(key, item, done) for key, item in reversed(forgotten))
-        elif passes(reply):
+        elif is_transient(reply):
             return reply
         else:
             self._log.off = True
@@ -273,22 +273,24 @@ class ItemWriter:
             self._fail(lost, "Redis was unavailable until the end of the crawl")
 
     def _refuse(self, key: str | bytes, parts: list[_Waiting], error: Exception) -> None:
-        why = f"Redis refuses items for the key {key!r} ({describe(error)})"
+        reason = f"Redis refuses items for the key {key!r} ({describe(error)})"
         advice = (
             f"They are lost to this crawl. The key has to be a {self.kind}, or not exist, and the user in "
             f"REDIS_URL has to be allowed to write to it; REDIS_ITEMS_KEY names another key"
         )
-        if self._tries >= MOST_TRIES:
+        if self._tries >= MAX_TRIES:
             size = len(parts[0].item)
-            why = f"an item of {size:,} bytes was sent {MOST_TRIES} times without success ({describe(error)})"
+            reason = (
+                f"an item of {size:,} bytes was sent {MAX_TRIES} times without success ({describe(error)})"
+            )
             advice = (
                 "It is not stored. Redis accepts no item of 512 MB or more, or the connection is too slow to "
                 "send it within socket_timeout (REDIS_PARAMS)"
             )
-        if (key, advice) not in self._told:
-            self._told.add((key, advice))
-            logger.error("%s. %s", why, advice)
-        self._fail(parts, why)
+        if (key, advice) not in self._logged:
+            self._logged.add((key, advice))
+            logger.error("%s. %s", reason, advice)
+        self._fail(parts, reason)
 
     def _confirm(self, parts: Iterable[_Waiting]) -> None:
         done = [waiting for waiting in parts if not waiting.stored.done()]
@@ -298,8 +300,8 @@ class ItemWriter:
             self._log.add(waiting.key, waiting.item)
         self.counted(len(done), 0)
 
-    def _fail(self, parts: Iterable[_Waiting], why: str) -> None:
+    def _fail(self, parts: Iterable[_Waiting], reason: str) -> None:
         lost = [waiting for waiting in parts if not waiting.stored.done()]
         for waiting in lost:
-            waiting.stored.set_exception(ItemNotStored(why))
+            waiting.stored.set_exception(ItemNotStored(reason))
         self.counted(0, len(lost))

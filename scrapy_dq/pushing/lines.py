@@ -16,7 +16,7 @@ from scrapy_dq.start_urls.payloads import NoRequest, object_in
 from scrapy_dq.text import printable
 
 PART_BYTES = 65_536
-LOOK_S = 0.2
+POLL_S = 0.2
 """Seconds until a waiting read notices that it should end."""
 
 
@@ -66,7 +66,7 @@ async def lines_of(
     waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
     while True:
         # Not read() in a thread, because a program that is stopped would wait for the next line.
-        while waits and not (await asyncio.to_thread(select.select, [descriptor], [], [], LOOK_S))[0]:
+        while waits and not (await asyncio.to_thread(select.select, [descriptor], [], [], POLL_S))[0]:
             pass
         part = os.read(descriptor, PART_BYTES)
         if not part:

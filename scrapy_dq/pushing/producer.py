@@ -26,7 +26,7 @@ T = TypeVar("T")
 PATIENCE_S = 60.0
 """Seconds to wait for a Redis that does not answer."""
 LEAVING_S = 5.0
-LOOK_S = 1.0
+POLL_S = 1.0
 """Seconds between two checks of how long Redis has not answered."""
 
 
@@ -58,7 +58,7 @@ class Producer(Listener):
         self.doubt = ""
         """Why it is not certain that all puts are on disk, in a sentence without a full stop."""
         self._frontiers, self._connect = frontiers, connect
-        self._options = replace(options, meanwhile=f"Trying again for {PATIENCE_S:.0f} s")
+        self._options = replace(options, outage_note=f"Trying again for {PATIENCE_S:.0f} s")
         # It has no start(), and no supervisor has restarted it.
         self._crawl = replace(crawl, starts="", restart_window_s=0.0)
         self._dropped = dropped
@@ -93,7 +93,7 @@ class Producer(Listener):
             FrontierError: the run is over, or differs, so nothing was changed; or as `hand_in`.
         """
         try:
-            joined = await self.patiently(self._join)
+            joined = await self.with_retries(self._join)
             if joined.loss:
                 logger.warning("%s", joined.loss)
             yield joined
@@ -132,7 +132,7 @@ class Producer(Listener):
             As `hand_in`.
         """
         if not self._worker.put(put):
-            self._need_run()
+            self._require_run()
         if any(part.full for part in self._worker.parts):
             await self.hand_in()
 
@@ -154,7 +154,7 @@ class Producer(Listener):
         worker, silent_since = self._worker, 0.0
         since = worker.composed
         while late := [part for part in parts if not part.has_all(since)]:
-            self._need_run()
+            self._require_run()
             for part in worker.parts:
                 if part.refusal is not None:
                     raise part.refusal
@@ -165,13 +165,13 @@ class Producer(Listener):
             for part in late:
                 part.ask_if_idle()
             # Not asyncio.wait_for, which before Python 3.12 loses a Ctrl-C that comes with an answer.
-            await self._answered.wait(LOOK_S)
-        self._need_run()
+            await self._answered.wait(POLL_S)
+        self._require_run()
 
-    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of *call*; while Redis does not answer, repeat it for at most PATIENCE_S."""
         deadline = time.monotonic() + PATIENCE_S
-        told = False
+        logged = False
         while True:
             try:
                 answer = await call()
@@ -184,12 +184,12 @@ class Producer(Listener):
             except FrontierUnavailable as error:
                 if time.monotonic() >= deadline:
                     raise
-                if not told:
+                if not logged:
                     logger.warning("%s. Trying again for %.0f s", error, PATIENCE_S)
-                    told = True
+                    logged = True
                 await asyncio.sleep(0.5)
 
-    def _need_run(self) -> None:
+    def _require_run(self) -> None:
         if self._worker.lost or self._worker.over:
             raise FrontierRefused("the crawl was deleted, or replaced by another one: start again")
 
@@ -204,8 +204,8 @@ class Producer(Listener):
     def frontier_lost(self) -> None:
         self._answered.ring()
 
-    def counted(self, what: Count | type[Move], amount: float) -> None:
-        if what is Count.REJOIN:
+    def counted(self, kind: Count | type[Move], amount: float) -> None:
+        if kind is Count.REJOIN:
             self.disturbed = True
-        elif what in (Count.EXCHANGE, Count.ERROR):
+        elif kind in (Count.EXCHANGE, Count.ERROR):
             self._answered.ring()

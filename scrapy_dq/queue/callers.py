@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
 
-from scrapy_dq.codec import CannotDecode, ForOthers, Items
+from scrapy_dq.codec import CannotDecode, ForeignEntry, Items
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable
 from scrapy_dq.frontier.worker.worker import Worker
-from scrapy_dq.queue.calls import Call, Get, Join, Look, Putting, ShutDown
+from scrapy_dq.queue.calls import Call, Get, Join, Putting, ReadCensus, ShutDown
 from scrapy_dq.queue.pace import OnDemand
 from scrapy_dq.queue.puts import Puts
 
@@ -35,7 +35,7 @@ class Callers:
         self._incomplete_until = 0.0
         """Monotonic time until which other workers may repeat puts that Redis has lost."""
         self._gets: deque[Get] = deque()
-        self._looks: list[Look] = []
+        self._census_reads: list[ReadCensus] = []
         self._joins: list[Join] = []
         self._shut = self._shut_now = False
         self._needed: list[int] = []
@@ -73,20 +73,20 @@ class Callers:
             call.patient = call.patient and not self._shut
             self._gets.append(call)
             self.serve()  # the buffer may hold an item for a caller that was interrupted
-        elif isinstance(call, Look):
-            self._looks.append(call)
+        elif isinstance(call, ReadCensus):
+            self._census_reads.append(call)
         elif isinstance(call, Join):
             self._joins.append(call)
         if self._shut_now:
             self._answer_shut()
-        self.hurry(parts)
+        self.request_exchanges(parts)
         self.fail_expired()
 
     def expire(self, call: Call) -> None:
         """Let a call wait only for the next answer from Redis."""
         call.patient = False
         if not call.future.done():
-            self.hurry()
+            self.request_exchanges()
             self.fail_expired()
 
     def abandon(self, call: Call) -> None:
@@ -108,13 +108,13 @@ class Callers:
         if self._shut_now:
             self._answer_shut()
         if self._gets or self.puts:  # otherwise no caller waits, and there may be no worker yet
-            self.hurry()
+            self.request_exchanges()
             self.fail_expired()
 
     def fail_all(self, error: Callable[[], Exception]) -> None:
         """Answer each call with a new error."""
         self.puts.fail_all(error, error)
-        for call in (*self._gets, *self._looks, *self._joins):
+        for call in (*self._gets, *self._census_reads, *self._joins):
             call.fail(error())
         self._forget_answered()
 
@@ -128,10 +128,10 @@ class Callers:
             self._granted += 1
             try:
                 item = self._items.decode(lease.payload)
-            except ForOthers as error:
+            except ForeignEntry as error:
                 self.worker.release(lease.entry_id)
-                what = f"the next item is for other members of the crawl, and was given back: {error}"
-                self._gets.popleft().fail(FrontierRefused(what))
+                message = f"the next item is for other members of the crawl, and was given back: {error}"
+                self._gets.popleft().fail(FrontierRefused(message))
                 continue
             except CannotDecode as error:
                 logger.error("An item that cannot be read is now a dead letter: %s", error)
@@ -147,19 +147,19 @@ class Callers:
             # The exchange brought items, but not enough for all calls. The next exchange may bring more.
             for get in self._gets:
                 get.after = worker.composed
-            self.hurry()
+            self.request_exchanges()
         if worker.applied > self._applied:
             self._applied = worker.applied
             self._answer_joins()
-        self.puts.look_for_room(worker)
-        self._answer_looks()
+        self.puts.check_full(worker)
+        self._answer_census_reads()
         self.fail_expired()
         if parts := self.puts.hand_over(worker):
-            self.hurry(parts)
+            self.request_exchanges(parts)
 
     def no_answer(self) -> None:
         """Fail the calls that must not wait for an answer after a failed exchange."""
-        self.puts.look_for_room(self.worker)
+        self.puts.check_full(self.worker)
         self.fail_expired()
 
     def fail_expired(self) -> None:
@@ -169,7 +169,7 @@ class Callers:
         outage = f"{worker.outage}. It is not known whether anything waits there" if worker.outage else ""
         for call in self._impatient:
             # A `get` needs an answer from any shard, a count needs answers from all.
-            if outage and (isinstance(call, Look) or call.after < worker.answered):
+            if outage and (isinstance(call, ReadCensus) or call.after < worker.answered):
                 call.fail(FrontierUnavailable(outage))
             elif isinstance(call, Get) and call.after < worker.answered:
                 call.fail(ShutDown() if self._shut else queue.Empty())
@@ -184,13 +184,13 @@ class Callers:
 
     def start_over(self) -> None:
         """Restart all calls with a new worker."""
-        for call in chain(self._gets, self._looks, self._joins):
+        for call in chain(self._gets, self._census_reads, self._joins):
             call.after = 0
         self.puts.start_over()
         self.puts.hand_over(self.worker)
-        self.hurry()
+        self.request_exchanges()
 
-    def hurry(self, parts: Iterable[int] | None = None) -> None:
+    def request_exchanges(self, parts: Iterable[int] | None = None) -> None:
         """Make an exchange of each of these parts due at once; None: of all parts."""
         for number in range(len(self._needed)) if parts is None else parts:
             self._needed[number] = self.worker.composed + 1
@@ -205,12 +205,12 @@ class Callers:
 
     @property
     def _impatient(self) -> list[Call]:
-        return [call for call in chain(self._gets, self._looks) if not call.patient]
+        return [call for call in chain(self._gets, self._census_reads) if not call.patient]
 
-    def _answer_looks(self) -> None:
-        for look in self._looks:
-            if look.after < self.worker.applied:
-                look.answer(self.worker.census)
+    def _answer_census_reads(self) -> None:
+        for read in self._census_reads:
+            if read.after < self.worker.applied:
+                read.answer(self.worker.census)
 
     def _answer_joins(self) -> None:
         worker = self.worker
@@ -220,7 +220,7 @@ class Callers:
                     join.answer()
 
     def _answer_shut(self) -> None:
-        for waiting in chain(self._gets, self._looks):
+        for waiting in chain(self._gets, self._census_reads):
             waiting.fail(ShutDown())
         for join in self._joins:
             join.answer()
@@ -228,5 +228,5 @@ class Callers:
 
     def _forget_answered(self) -> None:
         self._gets = deque(call for call in self._gets if not call.future.done())
-        self._looks = [call for call in self._looks if not call.future.done()]
+        self._census_reads = [call for call in self._census_reads if not call.future.done()]
         self._joins = [call for call in self._joins if not call.future.done()]

@@ -45,7 +45,7 @@ class Get(Call):
     """Waits for one item; the answer is (entry id, item)."""
 
 
-class Look(Call):
+class ReadCensus(Call):
     """Waits for a census taken after the call."""
 
 

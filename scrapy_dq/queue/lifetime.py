@@ -30,23 +30,23 @@ _inherited: list[Any] = []
 from the epoll that both processes share."""
 
 
-def opened(what: Any) -> None:
+def opened(obj: Any) -> None:
     """Close a member at the end of this process."""
-    _open.add(what)
+    _open.add(obj)
 
 
-def closed(what: Any) -> None:
+def closed(obj: Any) -> None:
     """Record that a member is closed."""
-    _open.discard(what)
+    _open.discard(obj)
 
 
-def watch(what: Any) -> None:
-    """Call *what*.forget() in each forked child of this process, and close the child's queues at its end."""
-    _forkable.add(what)
-    # In a child that was started with *what*, the main thread may end before any queue is opened.
-    util.register_after_fork(what, _close_at_end_of_child)
+def watch(obj: Any) -> None:
+    """Call *obj*.forget() in each forked child of this process, and close the child's queues at its end."""
+    _forkable.add(obj)
+    # In a child that was started with *obj*, the main thread may end before any queue is opened.
+    util.register_after_fork(obj, _close_at_end_of_child)
     if multiprocessing.parent_process() is not None:
-        _close_at_end_of_child(what)
+        _close_at_end_of_child(obj)
 
 
 def _close_at_end_of_child(_: Any) -> None:

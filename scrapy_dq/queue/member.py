@@ -22,7 +22,7 @@ from scrapy_dq.frontier.worker.membership import JOIN_PATIENCE_S
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.queue import lifetime
 from scrapy_dq.queue.callers import Callers
-from scrapy_dq.queue.calls import Call, Flush, Look, Putting, ShutDown
+from scrapy_dq.queue.calls import Call, Flush, Putting, ReadCensus, ShutDown
 from scrapy_dq.queue.lifetime import LoopThread
 from scrapy_dq.queue.puts import PERHAPS_STORED
 from scrapy_dq.settings import Config
@@ -54,7 +54,7 @@ class Member(Listener):
         self._order = order
         self._durable = durable
         self._has_put = False
-        self._away = False
+        self._unanswered = False
         self._forgotten = False
         """A roll-back of Redis has lost items. The next `flush` must report this."""
         self._flushes: set[asyncio.Task[None]] = set()
@@ -66,7 +66,7 @@ class Member(Listener):
         self._stopping = asyncio.Lock()
         self._stopped: Worker | None = None
         """The last worker that has left the crawl."""
-        self._left_over: dict[bytes, Put] = {}
+        self._leftover_puts: dict[bytes, Put] = {}
         """Puts that an ended run had confirmed, but perhaps not finished, and the next run has not stored."""
         self._thread = LoopThread(self._live, self._end)
 
@@ -126,7 +126,7 @@ class Member(Listener):
         try:
             await self._open()
         except Exception as error:
-            await self._let_go()
+            await self._disconnect()
             self._thread.opened.set_exception(error)
             return
         self._thread.opened.set_result(None)
@@ -134,7 +134,7 @@ class Member(Listener):
             await self._closing.wait()
             await self._leave()
         finally:
-            await self._let_go()
+            await self._disconnect()
             await self._thread.stop_accepting()
 
     async def _open(self) -> None:
@@ -195,11 +195,11 @@ class Member(Listener):
             while again:
                 if self._broken:
                     raise FrontierLost(self._broken)  # no answer would come
-                look = Look()
-                self._callers.add(look)
+                read = ReadCensus()
+                self._callers.add(read)
                 try:
                     left = call.deadline - time.monotonic()
-                    await asyncio.wait_for(asyncio.wrap_future(look.future), left)
+                    await asyncio.wait_for(asyncio.wrap_future(read.future), left)
                 except asyncio.TimeoutError:
                     raise FrontierUnavailable(self.worker.outage or "Redis takes too long") from None
                 again = puts.replayed(self.worker)
@@ -225,12 +225,12 @@ class Member(Listener):
             call.fail(ShutDown())  # cancelled: this process leaves
 
     def _start_over(self) -> None:
-        left_over = self._callers.puts.without_sent(self.worker.left_over)
-        self._left_over.update((put.entry_id, put) for put in left_over)
-        if self._starting_over is None and (left_over or not self._closing.is_set()):
-            self._starting_over = asyncio.get_running_loop().create_task(self._join_anew())
+        leftover_puts = self._callers.puts.without_sent(self.worker.leftover_puts)
+        self._leftover_puts.update((put.entry_id, put) for put in leftover_puts)
+        if self._starting_over is None and (leftover_puts or not self._closing.is_set()):
+            self._starting_over = asyncio.get_running_loop().create_task(self._join_next_run())
 
-    async def _join_anew(self) -> None:
+    async def _join_next_run(self) -> None:
         """Join the next run, and put the items there that the ended run has not stored."""
         await self._stop_worker(0)
         while True:
@@ -244,11 +244,12 @@ class Member(Listener):
                 return
         self._starting_over = None
         logger.info("Items that were not stored in the previous run are put into this one")
-        if self._left_over:
+        if self._leftover_puts:
             logger.warning(
-                "%d items are put into it again: Redis was rolled back and lost them", len(self._left_over)
+                "%d items are put into it again: Redis was rolled back and lost them",
+                len(self._leftover_puts),
             )
-            for put in self._left_over.values():
+            for put in self._leftover_puts.values():
                 self.worker.put(put)
         self._callers.start_over()
 
@@ -256,7 +257,7 @@ class Member(Listener):
         """Stop the worker, unless it has been stopped.
 
         RACE: while this process leaves, one frontier reports the end of the run, which makes it start over.
-        `_leave` and `_join_anew` would both make exchanges with the other frontiers.
+        `_leave` and `_join_next_run` would both make exchanges with the other frontiers.
         """
         async with self._stopping:
             worker = self.worker
@@ -264,9 +265,9 @@ class Member(Listener):
                 await worker.stop(within_s, durable=durable)
                 self._stopped = worker
 
-    def _break(self, why: str) -> None:
-        self._broken = why
-        self._callers.fail_all(lambda: FrontierLost(why))
+    def _break(self, reason: str) -> None:
+        self._broken = reason
+        self._callers.fail_all(lambda: FrontierLost(reason))
 
     async def _leave(self) -> None:
         self._callers.shut(immediate=True)
@@ -275,7 +276,7 @@ class Member(Listener):
         left = True
         while left:
             if (joining := self._starting_over) is not None:
-                left_s = max(0.0, deadline - time.monotonic()) if self._left_over else 0.0
+                left_s = max(0.0, deadline - time.monotonic()) if self._leftover_puts else 0.0
                 await asyncio.wait([joining], timeout=left_s)
                 joining.cancel()
                 await asyncio.wait([joining])
@@ -284,17 +285,17 @@ class Member(Listener):
             await self._stop_worker(left_s, durable=self._durable and self._has_put)
             # The run may have ended during this stop: then this process may be a member of the next run.
             left = self._starting_over is not failed or self.worker is not worker
-        if self._left_over:
+        if self._leftover_puts:
             logger.error(
                 "%d items may be lost: Redis was rolled back, and they could not be stored again within the "
                 "%.0f s that closing may take",
-                len(self._left_over),
+                len(self._leftover_puts),
                 grace_s,
             )
-        why = self.worker.outage or "This process has left the crawl"
-        self._callers.puts.fail_all(ShutDown, lambda: FrontierUnavailable(f"{why}. {PERHAPS_STORED}"))
+        outage = self.worker.outage or "This process has left the crawl"
+        self._callers.puts.fail_all(ShutDown, lambda: FrontierUnavailable(f"{outage}. {PERHAPS_STORED}"))
 
-    async def _let_go(self) -> None:
+    async def _disconnect(self) -> None:
         try:
             await self._connection.close()
         except Exception as error:
@@ -325,16 +326,16 @@ class Member(Listener):
     def rolled_back(self, parentless: bool) -> None:
         self._forgotten = self._forgotten or parentless  # `flush` reports it; later puts are stored again
 
-    def counted(self, what: Count | type[Move], amount: float) -> None:
-        if what is Count.EXCHANGE:
-            if self._away:
-                self._away = False
+    def counted(self, kind: Count | type[Move], amount: float) -> None:
+        if kind is Count.EXCHANGE:
+            if self._unanswered:
+                self._unanswered = False
                 self._callers.disturbed(is_older=False)
             self._exchanged()
-        elif what is Count.REJOIN:
+        elif kind is Count.REJOIN:
             self._callers.disturbed(is_older=True)
-        elif what is Count.ERROR:
-            self._away = True
+        elif kind is Count.ERROR:
+            self._unanswered = True
             self._connection.note_no_answer()
             self._callers.no_answer()
 
@@ -348,6 +349,6 @@ class Member(Listener):
         # stored.
         self._callers.puts.confirm(self.worker)
         if not self._callers.puts.replayed(self.worker):
-            self._left_over.clear()
+            self._leftover_puts.clear()
         if not self._closing.is_set():
             self._callers.exchanged()

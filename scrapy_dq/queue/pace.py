@@ -28,15 +28,15 @@ class OnDemand(Pace):
         self._urgent = urgent
         self._waits = waits
         self._surplus = False
-        self._vain = 0
+        self._leaseless_exchanges = 0
 
     def called(self) -> None:
         super().called()
-        self._vain = 0  # the answer may come soon
+        self._leaseless_exchanges = 0  # the answer may come soon
 
     def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
         super().granted(wanted, leases)
-        self._vain = 0 if leases else self._vain + 1
+        self._leaseless_exchanges = 0 if leases else self._leaseless_exchanges + 1
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return how many more leases are needed; *capacity*: number of waiting callers."""
@@ -49,7 +49,7 @@ class OnDemand(Pace):
             return 0.0
         pause = IDLE_LONGEST_S
         if self._waits():
-            pause = min(IDLE_FIRST_S * 2 ** min(self._vain, 10), IDLE_LONGEST_S)
+            pause = min(IDLE_FIRST_S * 2 ** min(self._leaseless_exchanges, 10), IDLE_LONGEST_S)
         due = self._answered_at + pause * random.uniform(0.8, 1.0)
         if want:
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + IDLE_FIRST_S))

@@ -99,8 +99,8 @@ class Puts:
         if not self._maxsize:
             return MAX_MOVES, 0
         here, sent = _items(worker.parts[part].census), len(self._lanes[part].sent)
-        elsewhere = _items(worker.census) - here + sum(len(lane.sent) for lane in self._lanes) - sent
-        room = self._maxsize - elsewhere
+        in_other_parts = _items(worker.census) - here + sum(len(lane.sent) for lane in self._lanes) - sent
+        room = self._maxsize - in_other_parts
         # Redis would refuse more. With one part, one try shows whether the census is outdated.
         free = max(room - here, int(len(self._lanes) == 1))
         return min(MAX_MOVES, sent + free), room
@@ -133,7 +133,7 @@ class Puts:
             self._forget_answered(lane)
         self._refused.clear()
 
-    def look_for_room(self, worker: Worker) -> None:
+    def check_full(self, worker: Worker) -> None:
         """Record whether the queue is full by the last counts; puts sent to a silent part count as stored."""
         if self._maxsize:
             lanes = zip(worker.parts, self._lanes, strict=True)

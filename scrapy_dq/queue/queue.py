@@ -20,7 +20,7 @@ from scrapy_dq.frontier.model import MAX_EXCHANGE_BYTES, MAX_MOVES, Census, Fron
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.inspection.words import unanswered
 from scrapy_dq.queue import lifetime
-from scrapy_dq.queue.calls import Call, Flush, Get, Join, Look, ShutDown, putting
+from scrapy_dq.queue.calls import Call, Flush, Get, Join, ReadCensus, ShutDown, putting
 from scrapy_dq.queue.member import Member
 from scrapy_dq.settings import Config, ConfigError
 
@@ -202,7 +202,7 @@ class Queue:
             # Another thread reads, because this one may have a running event loop.
             census = ThreadPoolExecutor(1, "scrapy-dq-look").submit(_census_of, self._config).result()
         else:
-            census = self._await(Look(patient=False), False, None)
+            census = self._await(ReadCensus(patient=False), False, None)
         return int(census.waiting + census.delayed)
 
     def empty(self) -> bool:

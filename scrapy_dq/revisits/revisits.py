@@ -25,7 +25,7 @@ from scrapy_dq.text import printable, prose_without_logins
 logger = logging.getLogger(__name__)
 KEY = "dq_visit"
 """A key in the meta of a stored request; a spider never sees it."""
-MOST_VALIDATOR = 1000
+MAX_VALIDATOR_LENGTH = 1000
 """Maximum length, in characters, of an ETag or a date; a longer one is not kept."""
 DIGEST_BYTES = 12
 _CONDITIONS = (("ETag", "If-None-Match"), ("Last-Modified", "If-Modified-Since"))
@@ -132,7 +132,7 @@ class Revisits:
         self.field = policy.field
         self._pages: dict[bytes, _Page] = {}
         """By lease."""
-        self._failures_told = self._field_told = False
+        self._failure_logged = self._field_logged = False
 
     def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
         """Record that *request* is served under a lease, and make it conditional if possible."""
@@ -173,8 +173,8 @@ class Revisits:
             page.fields.append(self._codec.packed(ItemAdapter(item).get(self.field)))
         except Exception as error:  # a class of the project may raise anything
             page.fields = None
-            if not self._field_told:
-                self._field_told = True
+            if not self._field_logged:
+                self._field_logged = True
                 logger.warning(
                     "The field %r of an item cannot be compared (%s): it is unknown whether its page has "
                     "changed. No more of these are shown",
@@ -296,8 +296,8 @@ class Revisits:
             return None if interval_s is None else checked(interval_s)
         except Exception as error:
             interval_s = FALLBACK_S if last_s is None else last_s
-            if not self._failures_told:
-                self._failures_told = True
+            if not self._failure_logged:
+                self._failure_logged = True
                 logger.error(
                     "The policy of DQ_REVISIT fails for %s: %s. The page is visited again after %g s, as "
                     "before, or after a day if this was its first visit. No more of these are shown; "
@@ -344,7 +344,7 @@ def validators_of(response: Response) -> tuple[str, str]:
 
 def _fits(text: object) -> bool:
     """Tell whether *text* can be a header's value, in which a line break would begin another header."""
-    return isinstance(text, str) and len(text) <= MOST_VALIDATOR and text.isprintable()
+    return isinstance(text, str) and len(text) <= MAX_VALIDATOR_LENGTH and text.isprintable()
 
 
 def digest_of(*parts: bytes) -> str:

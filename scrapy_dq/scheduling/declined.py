@@ -11,7 +11,7 @@ from scrapy import Spider
 from scrapy_dq.text import CREW_SHOWS, count_of, without_numbers
 
 logger = logging.getLogger(__name__)
-IN_A_ROW = 10
+MAX_IN_A_ROW = 10
 """After this many declined requests with the same cause, the worker's code counts as different from the other
 workers' code."""
 
@@ -51,7 +51,7 @@ class Declined:
             return False
         self.in_a_row = self.in_a_row + 1 if cause == self._last else 1
         self._last = cause
-        if self.leaving or self.in_a_row < IN_A_ROW:
+        if self.leaving or self.in_a_row < MAX_IN_A_ROW:
             return False
         self.leaving = True
         logger.error(
@@ -59,7 +59,7 @@ class Declined:
             "%s could not serve %s: %s. Deploy the same code to all workers, or keep the old name beside the "
             "new one. If another project uses this Redis, set DQ_CRAWL in one of them. The requests wait for "
             "a worker that can serve them: `scrapy crawl` with the right code continues the crawl %r",
-            IN_A_ROW, self._spider_class, url or "one of them", reason, self._crawl,
+            MAX_IN_A_ROW, self._spider_class, url or "one of them", reason, self._crawl,
             extra={CREW_SHOWS: True},
         )  # fmt: skip
         return True
@@ -67,5 +67,5 @@ class Declined:
     def log_counts(self) -> None:
         """Log how many requests were declined, by cause."""
         for cause, count in self._counts.most_common():
-            what = count_of(count, "stored request")
-            logger.warning("This worker could not serve %s: %s", what, self._reasons[cause])
+            requests = count_of(count, "stored request")
+            logger.warning("This worker could not serve %s: %s", requests, self._reasons[cause])

@@ -162,10 +162,10 @@ class Downloads:
         """
         if request in self._unsent.values() or (partition := self._partitions.get(request)) is None:
             return True
-        there = chain(self._partitions.values(), self._held_up.values())
+        held = chain(self._partitions.values(), self._held_up.values())
         # One more than the site's limit, because the others may wait for a stored request, such as a login.
         most = max(self._most_of_one, self._most(partition) + 1)
-        if not isinstance(self._slots, OneSlot) and list(there).count(partition) >= most:
+        if not isinstance(self._slots, OneSlot) and list(held).count(partition) >= most:
             return False
         self.ended(request)
         self._held_up[request] = partition
@@ -241,16 +241,16 @@ class HeldDownloads:
         """
         self._hooks = hooks
         self._held_up = held_up
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._waiting: WeakSet[Request] = WeakSet()
         self._reported: WeakSet[Request] = WeakSet()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look for such requests, at most once per second; called when no local request can be served."""
         now = time.monotonic()
-        if now - self._looked_at < HELD_UP_AFTER_S:
+        if now - self._checked_at < HELD_UP_AFTER_S:
             return
-        self._looked_at = now
+        self._checked_at = now
         waiting = self._hooks.held_up().difference(self._reported)
         for_long = (request for request in waiting if request in self._waiting)
         held_up = next(filter(self._held_up, for_long), None)

@@ -82,9 +82,9 @@ class Duplicates:
 def _class_of(crawler: Crawler) -> Any:
     """Return DUPEFILTER_CLASS, or ours in place of Scrapy's default or scrapy-redis's class."""
     named = crawler.settings["DUPEFILTER_CLASS"]
-    cls: Any = DupeFilter if peers.is_theirs(named) else load_object(named)
+    cls: Any = DupeFilter if peers.is_peer_class(named) else load_object(named)
     # Scrapy's default would filter in each process separately, so each worker would crawl every page.
-    return DupeFilter if cls is RFPDupeFilter or peers.is_theirs(cls) else cls
+    return DupeFilter if cls is RFPDupeFilter or peers.is_peer_class(cls) else cls
 
 
 def shares_seen(crawler: Crawler) -> bool:
@@ -95,7 +95,7 @@ def shares_seen(crawler: Crawler) -> bool:
 def dupefilter_of(crawler: Crawler) -> BaseDupeFilter:
     """Return the project's dupefilter, for use under our scheduler."""
     named, cls = crawler.settings["DUPEFILTER_CLASS"], _class_of(crawler)
-    if peers.is_theirs(named) or peers.is_theirs(load_object(named)):
+    if peers.is_peer_class(named) or peers.is_peer_class(load_object(named)):
         logger.warning(
             "DUPEFILTER_CLASS = %s would block the event loop with a query to Redis for each request: "
             "scrapy_dq.DupeFilter is used instead, with the same effect. Set DUPEFILTER_CLASS = "

@@ -149,10 +149,10 @@ class EngineHooks:
         for part, fits in _PARTS.items():
             try:
                 value = attrgetter(part)(engine)
-                there = fits is None or fits(value)
+                present = fits is None or fits(value)
             except AttributeError:
-                there = False
-            if not there:
+                present = False
+            if not present:
                 raise UnsupportedScrapy(
                     f"scrapy_dq cannot tell when a request is done: engine.{part} of Scrapy {__version__} is "
                     f"missing or not as expected. Tested are Scrapy 2.13.4 to 2.19; install one of these, or "
@@ -291,12 +291,12 @@ class EngineHooks:
         else:
             self._settled(request, Outcome.FAILED if reason else Outcome.DONE, reason)
 
-    def _note_failure(self, request: Request, what: str, failure: Failure) -> None:
+    def _note_failure(self, request: Request, source: str, failure: Failure) -> None:
         if request in self._slot.inprogress:
             error, place = failure.value, self._own_code.place_of(failure)
             # Scrapy's errors quote URLs, and logins that a URL parser took for a host.
             urls = [request.url, *(str(request.meta.get(name, "")) for name in ("proxy", "_auth_proxy"))]
-            text = prose_without_logins(f"{what}: {type(error).__name__}: {safe_str(error)}", *urls)
+            text = prose_without_logins(f"{source}: {type(error).__name__}: {safe_str(error)}", *urls)
             text = printable(text, LONGEST_REASON - len(place) - 3)
             self._failed.setdefault(request, f"{text} ({place})" if place else text)
 
@@ -318,8 +318,8 @@ class EngineHooks:
 
         def handle_spider_error(failure: Any, request: Any, response: Any, *more: Any, **named: Any) -> Any:
             if not isinstance(failure.value, CloseSpider):
-                what = "errback" if request in self._errbacks else "callback"
-                self._note_failure(request, what, failure)
+                source = "errback" if request in self._errbacks else "callback"
+                self._note_failure(request, source, failure)
             elif request in self._slot.inprogress:
                 self._interrupted.add(request)
             return original(failure, request, response, *more, **named)

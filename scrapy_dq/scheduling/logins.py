@@ -56,14 +56,14 @@ class Logins:
         # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
         if self._writes_cookies and not meta.get("dont_merge_cookies"):
             headers.pop(b"Cookie", None)
-        if self._is_ours(request):
+        if self._is_own_site(request):
             del headers[b"Authorization"]
         if _FROM_ENVIRONMENT in meta:
             for key in _OF_PROXY:
                 meta.pop(key, None)
             headers.pop(b"Proxy-Authorization", None)
 
-    def _is_ours(self, request: Request) -> bool:
+    def _is_own_site(self, request: Request) -> bool:
         return (
             self._header is not None
             and request.headers.get(b"Authorization") == self._header

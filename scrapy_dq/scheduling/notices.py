@@ -43,7 +43,7 @@ class Notices:
         self._reason = "no answer yet"
         """The reason of the last failure."""
         self._turn = asyncio.Lock()
-        self._asking = Repeated("DQ_NOTIFY_URL gets no events until then", self._ask, EVERY_S)
+        self._polling = Repeated("DQ_NOTIFY_URL gets no events until then", self._poll, EVERY_S)
 
     async def end(self) -> None:
         """Ask one last time after the worker has left, because then the run may be finished.
@@ -53,7 +53,7 @@ class Notices:
         until = time.monotonic() + LAST_S
         # The periodic calls stop only afterwards: a pending answer may have notices, and Redis gives them to
         # no other worker.
-        await self._asking.once_more(LAST_S)
+        await self._polling.call_once(LAST_S)
         if self._sending:
             _, unsent = await asyncio.wait(self._sending, timeout=max(0.0, until - time.monotonic()))
             for each in unsent:
@@ -64,7 +64,7 @@ class Notices:
                     self._host, count_of(len(unsent), "event"), self._reason,
                 )  # fmt: skip
 
-    async def _ask(self) -> None:
+    async def _poll(self) -> None:
         async with self._turn:
             found = await self._worker.notices()
         if found is None:
@@ -90,12 +90,12 @@ def notice_of(kind: str, crawl: str, run: int, census: Census, worker_id: str) -
     """Return the JSON of a notice: `text` for people (chat services show it), the rest for programs."""
     dead = count_of(census.dead, "dead letter")
     counts = f"{census.done:,} done, {census.failed:,} failed, {dead}, {census.waiting:,} waiting"
-    look = f"--crawl {shlex.quote(crawl)}"
-    again = f": `scrapy dq retry {look} --all` runs them again" if census.failed or census.dead else ""
+    option = f"--crawl {shlex.quote(crawl)}"
+    again = f": `scrapy dq retry {option} --all` runs them again" if census.failed or census.dead else ""
     words = {
         "finished": f"has finished: {census.done:,} done, {census.failed:,} failed, {dead}{again}",
-        "dead": f"has {dead}: `scrapy dq dead {look}` shows them",
-        "deaths": f"has lost its third worker: `scrapy dq events {look}` shows when each died ({counts})",
+        "dead": f"has {dead}: `scrapy dq dead {option}` shows them",
+        "deaths": f"has lost its third worker: `scrapy dq events {option}` shows when each died ({counts})",
         "outage": f"continues after more than a minute without Redis ({counts})",
     }
     about = {
@@ -130,8 +130,8 @@ class _NoRedirect(HTTPRedirectHandler):
 def _post(url: str, body: bytes) -> str:
     headers = {"Content-Type": "application/json", "User-Agent": "scrapy-dq"}
     try:
-        asked = Request(url, body, headers, method="POST")
-        with build_opener(_NoRedirect).open(asked, timeout=TIMEOUT_S):
+        request = Request(url, body, headers, method="POST")
+        with build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
             return ""
     except HTTPError as error:
         return f"status {error.code}"

@@ -41,11 +41,12 @@ class Origins:
 
     def of(self, request: Request) -> Origin:
         """Return the origin of *request*, which the engine passes now."""
-        of, work = self._hooks, self._in_progress
-        parent = of.parent_of(request)
+        hooks, in_progress = self._hooks, self._in_progress
+        parent = hooks.parent_of(request)
         return Origin(
-            parent, work.parent_of(parent), request is of.following, of.from_start(request), work.feeding
-        )
+            parent, in_progress.parent_of(parent), request is hooks.following, hooks.from_start(request),
+            in_progress.feeding,
+        )  # fmt: skip
 
     def lease_of(self, request: Request) -> bytes | None:
         """Return only the lease of the origin of *request*."""

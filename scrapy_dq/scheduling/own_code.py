@@ -17,7 +17,7 @@ from scrapy_dq.text import printable
 
 LONGEST_PATH, LONGEST_NAME = 80, 40
 """Characters."""
-MOST_CAUSES = 5
+MAX_CAUSES = 5
 _LIBRARIES = tuple(f"{os.path.dirname(str(module.__file__))}{os.sep}" for module in (scrapy, scrapy_dq))
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
@@ -35,7 +35,7 @@ class OwnCode:
         """Return the last frame in this code, such as `spiders/books.py:31 in parse_product`, or ""."""
         error: BaseException | None = failure.value
         trace: TracebackType | None = failure.getTracebackObject()  # type: ignore[no-untyped-call]
-        for _ in range(MOST_CAUSES):
+        for _ in range(MAX_CAUSES):
             for frame, line in reversed(list(walk_tb(trace))):
                 path = self._path(frame.f_code.co_filename)
                 if path:

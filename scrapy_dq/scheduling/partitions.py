@@ -9,11 +9,11 @@ from scrapy.core.downloader import Downloader
 from scrapy.crawler import Crawler
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES, fits_a_partition
-from scrapy_dq.hostnames import one_spelling, with_usual_spellings
+from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES, fits_partition
+from scrapy_dq.hostnames import canonical_host, with_canonical_hosts
 from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
 
-MOST_HOSTS = 10_000
+MAX_HOSTS = 10_000
 """Maximum number of hosts whose partition is cached."""
 LONGEST_CACHED = 300
 """Maximum length of the scheme and host of a URL for the cache; a host has at most 253 characters."""
@@ -48,7 +48,7 @@ class Slots:
         self.most = getattr(crawler.spider, "max_concurrent_requests", 0) or per_domain or MAX_LEASES
         self._own = {
             name.encode(): int(slot["concurrency"])
-            for name, slot in with_usual_spellings(settings.getdict("DOWNLOAD_SLOTS")).items()
+            for name, slot in with_canonical_hosts(settings.getdict("DOWNLOAD_SLOTS")).items()
             if "concurrency" in slot
         }
 
@@ -69,14 +69,14 @@ class Slots:
         if partition is None:
             partition = self._partition_of_slot(request)
             if self._by_host and url.startswith(("http://", "https://")):
-                if len(self._hosts) >= MOST_HOSTS:
+                if len(self._hosts) >= MAX_HOSTS:
                     self._hosts.clear()
                 self._hosts[begin] = partition
         return partition
 
     def _partition_of_slot(self, request: Request) -> bytes:
         slot = self._slot_of(request)
-        return _partition_of_host(one_spelling(slot) if self._by_host else slot)
+        return _partition_of_host(canonical_host(slot) if self._by_host else slot)
 
     def _slot_of(self, request: Request) -> str:
         return str(self._downloader.get_slot_key(request))
@@ -139,7 +139,7 @@ def partition_without_downloader(request: Request) -> bytes:
     slot = request.meta.get(Downloader.DOWNLOAD_SLOT)
     if slot is not None:
         return _partition(str(slot))
-    return _partition_of_host(one_spelling(urlparse_cached(request).hostname or ""))
+    return _partition_of_host(canonical_host(urlparse_cached(request).hostname or ""))
 
 
 def _partition_of_host(name: str) -> bytes:
@@ -148,12 +148,12 @@ def _partition_of_host(name: str) -> bytes:
     A host with an invalid name has no address, so its requests fail like requests to any unknown host. As
     dead letters they would all stay in Redis, and one page can have tens of thousands of such links.
     """
-    return _partition(name if fits_a_partition(name) else ascii(name)[1:-1][:MAX_PARTITION_BYTES])
+    return _partition(name if fits_partition(name) else ascii(name)[1:-1][:MAX_PARTITION_BYTES])
 
 
 @lru_cache(maxsize=10_000)
 def _partition(name: str) -> bytes:
-    if not fits_a_partition(name):
+    if not fits_partition(name):
         raise BadPartition(
             f"the name of its download slot ({name[:100]!a}) is longer than {MAX_PARTITION_BYTES} bytes, or "
             f"contains control characters"

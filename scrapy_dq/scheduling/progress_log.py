@@ -22,14 +22,14 @@ from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.repeated import Repeated
 from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from scrapy_dq.scheduling.feeds import kept_in_process
-from scrapy_dq.settings import Config, breadth_first_queues, peers, queues_in_vain
+from scrapy_dq.settings import Config, breadth_first_queues, ignored_queue_settings, peers
 from scrapy_dq.stats import names as stats
 from scrapy_dq.text import CREW_SHOWS, count_of, named_run, printable
 
 logger = logging.getLogger(__name__)
 EVERY_S = 10.0
 """Seconds between two checks of Redis."""
-WITHOUT_EFFECT = ("JOBDIR", "SCHEDULER_PRIORITY_QUEUE")
+IGNORED_SETTINGS = ("JOBDIR", "SCHEDULER_PRIORITY_QUEUE")
 CLOSING_COUNTS = (
     "CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_PAGECOUNT_NO_ITEM",
     "CLOSESPIDER_ERRORCOUNT",
@@ -96,7 +96,7 @@ _STOPPED_ON_HOLD = (
     "this worker stops ({reason}) before the run has finished: {counts}. The crawl is on hold: `scrapy dq "
     "resume {option}`, and then the same command, continues"
 )
-_TOLD_ELSEWHERE = (
+_LOGGED_ELSEWHERE = (
     "finished", "frontier_lost", "frontier_rolled_back", "outbox_lost", "run_over", "cannot_serve"
 )  # fmt: skip
 
@@ -106,15 +106,15 @@ def log_settings(crawler: Crawler, config: Config) -> None:
     settings, order = crawler.settings, config.order.value
     if understood := breadth_first_queues(settings):
         logger.info("%s: breadth-first, the same as DQ_ORDER = %r", " and ".join(understood), order)
-    names = [*WITHOUT_EFFECT, *queues_in_vain(settings, config.order)]
+    names = [*IGNORED_SETTINGS, *ignored_queue_settings(settings, config.order)]
     if names := [name for name in names if (settings.getpriority(name) or 0) > 0 and settings.get(name)]:
         logger.info(
             "These settings have no effect with scrapy_dq.Scheduler: %s. The order is DQ_ORDER = %r, and "
             "the crawl is kept in Redis",
             printable(", ".join(names)), order,
         )  # fmt: skip
-    for level, remark in peers.remarks(settings, config.order):
-        logger.log(level, "%s", remark)
+    for level, text in peers.advice(settings, config.order):
+        logger.log(level, "%s", text)
 
 
 def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
@@ -155,28 +155,30 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
     census, run = joined.census, named_run(f"run {joined.run}", joined.run_name)
     if joined.status is Status.FINISHED:
         if joined.ended_s is None and not config.run_name:
-            what = f"run {joined.run} has ended while this worker joined it: nothing to do"
+            message = f"run {joined.run} has ended while this worker joined it: nothing to do"
         elif joined.ended_s is None:
-            what = f"run {config.run_name!r} is finished: nothing to do. Another DQ_RUN_NAME starts a new run"
+            message = (
+                f"run {config.run_name!r} is finished: nothing to do. Another DQ_RUN_NAME starts a new run"
+            )
         else:
             left_s = crawl.restart_window_s - joined.ended_s
-            what = (
+            message = (
                 f"run {joined.run}, with the same arguments, was finished {joined.ended_s:.0f} s ago by "
                 f"workers on several hosts: nothing to do for a restarted worker. A new run can start in "
                 f"{left_s:.0f} s, or now with another DQ_RUN_NAME"
             )
     elif not joined.resumed:
-        what = f"new {run}; {counts_of(census)}"
+        message = f"new {run}; {counts_of(census)}"
     else:
         others = census.workers - 1
         workers = f"{others} registered worker{'s' * (others > 1)}"
         verb = f"joined {run} alongside {workers}" if others else f"resumed {run}"
         adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
         hint = "" if others else ". SCHEDULER_FLUSH_ON_START = True starts over"
-        what = f"{verb}; {counts_of(census)}{adopted}{hint}"
+        message = f"{verb}; {counts_of(census)}{adopted}{hint}"
     # At LOG_LEVEL=WARNING, no other line explains why a worker closes as `finished`, with 0 items.
     level = logging.WARNING if joined.status is Status.FINISHED else logging.INFO
-    logger.log(level, "Crawl %r at %s: %s", config.crawl, target, what)
+    logger.log(level, "Crawl %r at %s: %s", config.crawl, target, message)
     if joins_other_run(config, joined):
         logger.warning(
             "Crawl %r: %s is not finished, and this worker continues it. Run %r begins when the same command "
@@ -216,7 +218,7 @@ def _changes(before: Limits | None, now: Limits | None) -> list[str]:
     rows = (
         ("DQ_DOMAIN_DELAY", before.delay_s, now.delay_s),
         ("DQ_DOMAIN_CONCURRENCY", before.concurrency, now.concurrency),
-        ("DQ_DOMAIN_BUDGET", *(f"{of.budget}{'/day' * of.daily}" for of in (before, now))),
+        ("DQ_DOMAIN_BUDGET", *(f"{limits.budget}{'/day' * limits.daily}" for limits in (before, now))),
     )
     own_differ = (before.own, before.own_budgets) != (now.own, now.own_budgets)
     return [f"{name} = {new} (was {old})" for name, old, new in rows if old != new] + [
@@ -233,7 +235,7 @@ def log_end(
         starts: the known arguments of interrupted start() methods.
         on_hold: the crawl is paused or draining.
     """
-    if reason in _TOLD_ELSEWHERE:
+    if reason in _LOGGED_ELSEWHERE:
         return
     if reason == "start_incomplete" and not census.incomplete:
         reason = "start_completed"

@@ -42,9 +42,9 @@ class Scheduler(BaseScheduler):
         With `DQ_ENABLED = False`, and for `scrapy shell`, `fetch`, `view`, `parse` and `check`, it is
         Scrapy's own.
         """
-        asked = enabled(crawler.settings)
-        if is_one_off(crawler) or not asked:
-            if not asked:
+        is_enabled = enabled(crawler.settings)
+        if is_one_off(crawler) or not is_enabled:
+            if not is_enabled:
                 logger.info("DQ_ENABLED = False: using Scrapy's own scheduler, in this process only")
             if crawler.spider is not None:
                 crawler.spider.dq_worker = "local"  # type: ignore[attr-defined]

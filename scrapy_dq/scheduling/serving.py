@@ -75,7 +75,7 @@ class Serving:
     def _take_local(self) -> Request | None:
         taken = self._in_progress.local.pop(self._downloads.choose)
         if taken is None:
-            self._held_up.look()
+            self._held_up.check()
             return None
         request, partition = taken
         self._hooks.forget_parent(request)
@@ -141,7 +141,7 @@ class Serving:
             self.declined.in_a_row = 0
             self._ends.fed(lease.entry_id)
 
-    def _feed(self, requests: Iterable[Request], of: Feeding) -> None:
+    def _feed(self, requests: Iterable[Request], feeding: Feeding) -> None:
         """Pass *requests* to the engine, which stores them at once through `enqueue_request`.
 
         Raises:
@@ -149,18 +149,18 @@ class Serving:
         """
         engine = self._session.crawler.engine
         assert engine is not None
-        self._in_progress.feeding = of
+        self._in_progress.feeding = feeding
         try:
             for request in requests:
                 engine.crawl(request)
         finally:
             self._in_progress.feeding = None
-        if not self._in_progress.local.holds(of.lease):
-            for put in of.puts:
+        if not self._in_progress.local.holds(feeding.lease):
+            for put in feeding.puts:
                 self._worker.note_fed(put)
         self._count(stats.FED)
-        if of.refused:
-            raise NoRequest(of.refused)
+        if feeding.refused:
+            raise NoRequest(feeding.refused)
 
 
 def _excerpt(payload: bytes) -> str:

@@ -19,7 +19,7 @@ from scrapy.http import Response
 from scrapy_dq import gc_tuning
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.codec import CannotDecode
-from scrapy_dq.environment import compared, data_dir, need_asyncio
+from scrapy_dq.environment import compared, data_dir, require_asyncio
 from scrapy_dq.extras import pip_install
 from scrapy_dq.factory import codec_of, config_of, flush_crawl, frontiers_of, identity_of, options_of
 from scrapy_dq.frontier.answers import Joined
@@ -54,7 +54,7 @@ from scrapy_dq.start_urls.idle_timeout import IdleTimeout
 from scrapy_dq.start_urls.keys import feed_spider, patience_s, start_keys_of
 from scrapy_dq.stats import names as stats
 from scrapy_dq.stats.collector import SharedStats, StatsSharing, Tally
-from scrapy_dq.text import losses, not_begun, shown
+from scrapy_dq.text import losses, run_not_started, shown
 
 if TYPE_CHECKING:
     from scrapy_dq.scheduling.ends import Ends
@@ -139,7 +139,7 @@ class Session(Listener):
             ConfigError: a setting or the reactor is invalid; one ERROR line was logged.
         """
         try:
-            need_asyncio()
+            require_asyncio()
             config = config_of(crawler)
             progress_log.log_settings(crawler, config)
             return cls(crawler, config, dupefilter_of(crawler))
@@ -180,7 +180,7 @@ class Session(Listener):
             where = f" {self.config.crawl!r} at {self._connection.target}"
             start_keys = self._start_keys
             if start_keys is not None:
-                self._connection.need_one_slot(self.config.crawl, start_keys.keys)
+                self._connection.require_one_slot(self.config.crawl, start_keys.keys)
             if self.config.flush_on_start:
                 deleted = await flush_crawl(self.config, self._connection)
                 logger.info("Crawl %r flushed: %s", self.config.crawl, progress_log.counts_of(deleted))
@@ -293,7 +293,7 @@ class Session(Listener):
                     self._warn_last(losses(census.failed, census.dead, option))
                 if reason == "finished" and progress_log.joins_other_run(self.config, self.joined):
                     run_name = self.joined.run_name
-                    self._warn_last(not_begun(self.worker.run, run_name, self.config.run_name))
+                    self._warn_last(run_not_started(self.worker.run, run_name, self.config.run_name))
                 self._dupefilter.close(reason)
         finally:
             await self._connection.close()
@@ -301,7 +301,7 @@ class Session(Listener):
                 await self._tracing.end()
 
     async def _leave(self, reason: str) -> None:
-        leaving = self.worker.stop(self._time_left(), why=reason)
+        leaving = self.worker.stop(self._time_left(), reason=reason)
         if self._sharing is None:
             await leaving
         else:
@@ -388,16 +388,16 @@ class Session(Listener):
         if done or others:
             self.crawler.signals.send_catch_log(leases_ended, done=done, others=others)
 
-    def counted(self, what: Count | type[Move], amount: float) -> None:
-        if what in _COUNTERS:
-            self._stats.inc_value(_COUNTERS[what], amount)  # type: ignore[arg-type]
-        if what is Count.ERROR:
+    def counted(self, kind: Count | type[Move], amount: float) -> None:
+        if kind in _COUNTERS:
+            self._stats.inc_value(_COUNTERS[kind], amount)  # type: ignore[arg-type]
+        if kind is Count.ERROR:
             self._connection.note_no_answer()
-        elif what is Count.EXCHANGE and self.listening.exchanged():
+        elif kind is Count.EXCHANGE and self.listening.exchanged():
             self.hooks.wake()  # the engine finds that it is idle
-        if what is Count.EXCHANGE and self.worker.max_pages_reached:
+        if kind is Count.EXCHANGE and self.worker.max_pages_reached:
             self.hooks.close_spider("max_pages")
-        elif what is Count.EXCHANGE and self.worker.only_over_budget():
+        elif kind is Count.EXCHANGE and self.worker.only_over_budget():
             self.hooks.close_spider("domain_budget")
 
     def _capacity(self) -> int:

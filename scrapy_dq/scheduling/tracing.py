@@ -43,7 +43,7 @@ from scrapy_dq.text import printable, prose_without_logins
 logger = logging.getLogger(__name__)
 LAST_S = 5.0
 """How long the end of a crawl waits for its last spans to be sent."""
-MOST_CHARACTERS = 2000
+MAX_URL_LENGTH = 2000
 """Maximum length of a URL in a span."""
 _MARK = bytes((formats.TRACED,))
 _QUERY = re.compile(r"\?\S*")
@@ -143,8 +143,8 @@ class TracedWorker(Settling):
         self._worker.settle(move)
         # After a release the span stays, because the callback may continue, and its requests belong to the
         # trace.
-        of = self._traced.get if isinstance(move, Release) else self._traced.pop
-        lease = of(move.entry_id, None)
+        take = self._traced.get if isinstance(move, Release) else self._traced.pop
+        lease = take(move.entry_id, None)
         if lease is None or not lease.is_recording():
             return
         how = type(move).__name__.lower()
@@ -225,7 +225,7 @@ class TracedWorker(Settling):
 class _Once(logging.Filter):
     """Logs one line of ours in place of the SDK's lines about each batch that it cannot send."""
 
-    said = False
+    logged = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let no record pass."""
@@ -233,13 +233,13 @@ class _Once(logging.Filter):
             self.say(record.getMessage())
         return False
 
-    def say(self, why: str) -> None:
-        """Log *why*, the first time only."""
-        if not self.said:
-            self.said = True
+    def say(self, reason: str) -> None:
+        """Log *reason*, the first time only."""
+        if not self.logged:
+            self.logged = True
             logger.warning(
                 "DQ_TRACE: spans are late or lost; the crawl continues (%s). Later lines are not shown",
-                printable(_QUERY.sub("?...", prose_without_logins(why))),
+                printable(_QUERY.sub("?...", prose_without_logins(reason))),
             )
 
 
@@ -252,7 +252,7 @@ def _provider(service: str) -> TracerProvider:
     Raises:
         ConfigError: a variable of the environment is invalid.
     """
-    _once.said = False
+    _once.logged = False
     for name in _SDK_LOGGERS:
         logging.getLogger(name).addFilter(_once)
     resource = Resource.create()
@@ -262,8 +262,8 @@ def _provider(service: str) -> TracerProvider:
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except ValueError as error:
-        why = printable(prose_without_logins(str(error)))
-        raise ConfigError(f"DQ_TRACE: OpenTelemetry rejects a variable OTEL_*: {why}") from error
+        reason = printable(prose_without_logins(str(error)))
+        raise ConfigError(f"DQ_TRACE: OpenTelemetry rejects a variable OTEL_*: {reason}") from error
     return provider
 
 
@@ -303,7 +303,7 @@ def _shown(request: Request) -> str:
     if not parts.netloc:
         return f"{parts.scheme}:..."
     url = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    shown = printable(prose_without_logins(url, limit=MOST_CHARACTERS), MOST_CHARACTERS)
+    shown = printable(prose_without_logins(url, limit=MAX_URL_LENGTH), MAX_URL_LENGTH)
     return shown + ("?..." if parts.query else "")
 
 

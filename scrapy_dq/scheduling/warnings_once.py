@@ -10,7 +10,7 @@ from scrapy_dq.codec import CannotEncode
 from scrapy_dq.text import CREW_SHOWS, printable, prose_without_logins, shown, without_numbers
 
 logger = logging.getLogger(__name__)
-MOST_REASONS = 10
+MAX_REASONS = 10
 """Maximum number of reasons for which one kind of warning is logged."""
 
 
@@ -27,7 +27,7 @@ class WarningsOnce:
         """Log a warning; without SCHEDULER_DEBUG, once for each reason."""
         cause, warned = without_numbers(reason), self._warned.setdefault(text, set())
         if not self._debug:
-            if cause in warned or len(warned) == MOST_REASONS:
+            if cause in warned or len(warned) == MAX_REASONS:
                 return
             warned.add(cause)
             text += ". No more with this reason are shown (SCHEDULER_DEBUG shows all)"
@@ -45,6 +45,6 @@ class WarningsOnce:
             reason, crew_shows=start,
         )  # fmt: skip
 
-    def warn_dead(self, what: str, reason: str) -> None:
-        """Log that *what* becomes a dead letter."""
-        self.warn(reason, "%s becomes a dead letter: %s", printable(prose_without_logins(what)), reason)
+    def warn_dead(self, subject: str, reason: str) -> None:
+        """Log that *subject* becomes a dead letter."""
+        self.warn(reason, "%s becomes a dead letter: %s", printable(prose_without_logins(subject)), reason)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from scrapy_dq.frontier.keys import MOST_SHARDS
+from scrapy_dq.frontier.keys import MAX_SHARDS
 from scrapy_dq.frontier.model import Limits, Order, Seen, StartQueue
-from scrapy_dq.hostnames import with_usual_spellings
+from scrapy_dq.hostnames import with_canonical_hosts
 from scrapy_dq.settings import peers
 from scrapy_dq.settings import setting as kind
 from scrapy_dq.settings.redis_address import host, name_place, names_redis, url
@@ -46,7 +46,7 @@ class Config:
     partition_by: str = define(
         "DQ_PARTITION_BY", "slot", "How to divide the backlog", choices=("slot", "none")
     )
-    shards: int = define("DQ_SHARDS", 1, "Number of shards of the crawl", "shards", 1, MOST_SHARDS)
+    shards: int = define("DQ_SHARDS", 1, "Number of shards of the crawl", "shards", 1, MAX_SHARDS)
     max_pages: int = define(
         "DQ_MAX_PAGES", 0, "Maximum number of requests of a run, over all workers", "requests", 0, 10**12
     )
@@ -160,7 +160,7 @@ class Config:
     @property
     def limits(self) -> Limits:
         """The limits of a partition, for all workers together."""
-        own = with_usual_spellings(self.domain_limits)
+        own = with_canonical_hosts(self.domain_limits)
         own_budgets = {name: each[2] for name, each in own.items() if each[2] is not None}
         return Limits(
             self.domain_delay_s,
@@ -217,9 +217,9 @@ class Config:
             (ttl_s and self.seen == "compact", f"{ttl} needs times, and DQ_SEEN = 'compact' stores none"),
             (len(kinds) > 1, f"REDIS_START_URLS_AS_{' and '.join(kinds)}: a start key has one type"),
         )
-        for applies, why in contradictions:
+        for applies, message in contradictions:
             if applies:
-                raise ConfigError(why)
+                raise ConfigError(message)
 
     @classmethod
     def for_items(cls, settings: Mapping[str, Any]) -> Config:
@@ -299,8 +299,8 @@ def _fill(setting: Setting, template: str, names: Mapping[str, str]) -> str:
         return template % names
     except KeyError as error:
         allowed = ", ".join(f"%({name})s" for name in sorted(names) if name[0] != "_")
-        ours = setting.field in ("crawl", "run_name")
-        argument = f", or pass the spider's argument: -a {error.args[0]}=..." if ours else ""
+        is_name = setting.field in ("crawl", "run_name")
+        argument = f", or pass the spider's argument: -a {error.args[0]}=..." if is_name else ""
         raise ConfigError(
             f"{setting.name} = {prose_without_logins(template)!r}: there is no {error.args[0]!r} here; use "
             f"{allowed}{argument}"

@@ -39,7 +39,7 @@ def name_of(cls: Any) -> str:
     return str(cls)
 
 
-def is_theirs(cls: Any) -> bool:
+def is_peer_class(cls: Any) -> bool:
     """Tell whether *cls*, a dotted path or a class, belongs to scrapy-redis or derives from such a class."""
     lineage = cls.__mro__ if isinstance(cls, type) else (cls,)
     return any(name_of(ancestor).startswith("scrapy_redis.") for ancestor in lineage)
@@ -51,7 +51,7 @@ def order_of_queue(settings: Mapping[str, Any]) -> Order | None:
     return _ORDERS.get(name_of(cls).rpartition(".")[2]) if cls else None
 
 
-def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, str]]:
+def advice(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, str]]:
     """Yield the log lines for a crawl that begins with these settings, each with its level.
 
     Args:
@@ -62,7 +62,7 @@ def remarks(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, st
     if queue and not given and order_of_queue(settings) is None:
         text = f"{QUEUE_CLASS} = {name_of(queue)!r} is not a queue of scrapy-redis: the order is "
         yield logging.WARNING, f"{text}{order.value!r}. Set DQ_ORDER for another order"
-    if is_theirs(settings.get("STATS_CLASS")):
+    if is_peer_class(settings.get("STATS_CLASS")):
         text = (
             f"STATS_CLASS = {name_of(settings['STATS_CLASS'])} blocks the event loop with a command to Redis"
         )
@@ -98,7 +98,7 @@ def start_queue(settings: Mapping[str, Any]) -> StartQueue:
     return StartQueue.LIFO if "Lifo" in _name(queue) else StartQueue.FIFO
 
 
-def queues_in_vain(settings: Mapping[str, Any], order: Order) -> list[str]:
+def ignored_queue_settings(settings: Mapping[str, Any], order: Order) -> list[str]:
     """Return Scrapy's queue settings whose class does not match *order*, or is unknown."""
     meant = dict.fromkeys(_QUEUES, "Fifo" if order is Order.PRIORITY_FIFO else "Lifo")
     meant[start_queue_setting(settings)] = "ifo"  # Fifo or Lifo

@@ -48,14 +48,14 @@ def split_sentinel_url(url: str) -> tuple[Hosts, str, str]:
     """
     scheme, _, rest = url.partition("://")
     # Not urlsplit, which takes several hosts for one host with a wrong port.
-    where, _, path = rest.partition("/")
+    address, _, path = rest.partition("/")
     path, mark, query = path.partition("?")
     service, _, database = path.rstrip("/").partition("/")
     # The text after an unescaped / ? or # in a password would be taken for the service.
-    is_password = set("@#") & set(path + query) or set("/?#") & set(where)
+    is_password = set("@#") & set(path + query) or set("/?#") & set(address)
     if scheme not in SENTINEL or is_password or not service or not re.fullmatch(r"[0-9]*", database):
         raise ValueError("no URL of Redis Sentinel")
-    login, hosts = _login_and_hosts(where, SENTINEL_PORT)
+    login, hosts = _login_and_hosts(address, SENTINEL_PORT)
     master_url = f"{_plain(scheme)}://{login}localhost/{database}{mark}{query}"
     return hosts, unquote(service), master_url
 
@@ -69,19 +69,19 @@ def split_cluster_url(url: str) -> tuple[Hosts, str]:
         ValueError: the URL has another form.
     """
     scheme, _, rest = url.partition("://")
-    where, mark, query = rest.partition("?")
-    where, _, database = where.partition("/")  # a cluster has only database 0
+    address, mark, query = rest.partition("?")
+    address, _, database = address.partition("/")  # a cluster has only database 0
     if scheme not in CLUSTER or database.strip("/") not in ("", "0") or set("@#") & set(query):
         raise ValueError("no URL of a Redis Cluster")
-    login, hosts = _login_and_hosts(where, PORT)
+    login, hosts = _login_and_hosts(address, PORT)
     host, port = hosts[0]
     first = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return hosts, f"{_plain(scheme)}://{login}{first}/0{mark}{query}"
 
 
-def _login_and_hosts(where: str, port: int) -> tuple[str, Hosts]:
+def _login_and_hosts(address: str, port: int) -> tuple[str, Hosts]:
     """Return the login, with its @, and each host with its port; *port* is the default."""
-    login, at, names = where.rpartition("@")
+    login, at, names = address.rpartition("@")
     hosts = []
     for each in map(_HOST.fullmatch, names.split(",")):
         if each is None or not 0 < int(each["port"] or port) < 65_536:

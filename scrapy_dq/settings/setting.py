@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from scrapy_dq.frontier.model import Order, fits_a_partition
+from scrapy_dq.frontier.model import Order, fits_partition
 from scrapy_dq.text import has_login, prose_without_logins
 
 
@@ -274,7 +274,7 @@ class Backoff(NamedTuple):
 def limits(setting: Setting, value: Any) -> dict[str, PartitionSettings]:
     found = {}
     for partition, own in mapping(setting, value).items():
-        if not isinstance(partition, str) or "://" in partition or not fits_a_partition(partition):
+        if not isinstance(partition, str) or "://" in partition or not fits_partition(partition):
             named = partition[:200] if isinstance(partition, str) else partition
             raise setting.wrong(named, "the name of a partition, usually a host")
         found[partition] = PartitionSettings(**_options(setting, own, _OF_PARTITION, f"of {partition!r}"))
@@ -295,11 +295,11 @@ _OF_RETRIES = {"base": (number, _DAY_S), "cap": (number, _DAY_S), "retry_after":
 
 
 def _options(
-    setting: Setting, given: Any, known: Mapping[str, tuple[Any, float | None]], of: str = ""
+    setting: Setting, given: Any, known: Mapping[str, tuple[Any, float | None]], context: str = ""
 ) -> dict[str, Any]:
     """Return the options in a dict, each checked like a setting, from 0 to its highest value."""
     *first, last = map(repr, known)
-    names = f"{', '.join(first)} and {last} {of}".rstrip()
+    names = f"{', '.join(first)} and {last} {context}".rstrip()
     if not isinstance(given, Mapping):
         raise setting.wrong(given, f"a dict with {names}")
     found = {}
@@ -307,7 +307,7 @@ def _options(
         if name not in known:
             raise setting.wrong(given, f"{names}, not {name!r}")
         parse, high = known[name]
-        where = f"{setting.name}: {name} {of}".rstrip()
+        where = f"{setting.name}: {name} {context}".rstrip()
         found[name] = parse(replace(setting, name=where, parse=parse, low=0, high=high), value)
     return found
 

@@ -21,7 +21,7 @@ from scrapy_dq.frontier.model import UNFINISHED, Seeding
 from scrapy_dq.sharding.protocol import CommonState, ShardProtocol
 
 
-def works(protocols: Sequence[ShardProtocol]) -> bool:
+def has_work(protocols: Sequence[ShardProtocol]) -> bool:
     """Tell whether this worker itself has something to do, or to send."""
     return any(each.outbox or each.leases for each in protocols)
 
@@ -30,7 +30,7 @@ def idle(protocols: Sequence[ShardProtocol]) -> bool:
     """Tell whether the crawl had no work left at the last exchanges; start payloads may still come."""
     if protocols[0].seeding == Seeding.ACTIVE:
         return False
-    return all(each.census.empty for each in protocols) and not works(protocols)
+    return all(each.census.empty for each in protocols) and not has_work(protocols)
 
 
 def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
@@ -40,17 +40,17 @@ def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
         since: number of exchanges composed before home reported the end of the run.
     """
     home = protocols[0]
-    if not home.together.over:
-        if home.start_broken and not works(protocols):
+    if not home.common.over:
+        if home.start_broken and not has_work(protocols):
             return not all(each.census.empty for each in protocols)
         if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
-            return not outrun(protocols)
+            return not overtaken(protocols)
         # Another shard was rolled back after the end, and leased done pages again: these are settled first.
-        if works(protocols[1:]):
+        if has_work(protocols[1:]):
             return True
     elif not home.finished:
         # Another shard is in a later run. Home, or other shards after a roll-back, may know of missing work.
-        since = home.together.over_at
+        since = home.common.over_at
         if home.applied <= since:
             return True
     # Another shard may have been rolled back before the end, further than the log reaches. Only the worker
@@ -58,7 +58,7 @@ def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
     return any(each.applied <= since and not each.finished for each in protocols[1:])
 
 
-def outrun(protocols: Sequence[ShardProtocol]) -> bool:
+def overtaken(protocols: Sequence[ShardProtocol]) -> bool:
     """Tell whether nothing is left at home, and another shard is in a later run without this worker.
 
     RACE: the next run had begun in both shards, then home was rolled back to before the end of this run. A
@@ -66,10 +66,10 @@ def outrun(protocols: Sequence[ShardProtocol]) -> bool:
     home has taken into the next run follows home (`ShardProtocol._follow_home`).
     """
     home = protocols[0]
-    if home.finished or home.seeding == Seeding.ACTIVE or not home.census.empty or works(protocols):
+    if home.finished or home.seeding == Seeding.ACTIVE or not home.census.empty or has_work(protocols):
         return False
     return any(
-        each.outrun_at is not None and each.outrun_at < home.applied and home.run <= each.run
+        each.overtaken_at is not None and each.overtaken_at < home.applied and home.run <= each.run
         for each in protocols[1:]
     )
 
@@ -77,11 +77,11 @@ def outrun(protocols: Sequence[ShardProtocol]) -> bool:
 def reason(protocols: Sequence[ShardProtocol]) -> str:
     """Return why this worker closes when nothing is left to do: `finished`, unless something is missing."""
     home = protocols[0]
-    if any(each.left_behind for each in protocols) or outrun(protocols):
+    if any(each.left_behind for each in protocols) or overtaken(protocols):
         return "run_over"
     # Another shard is in a later run: waiting puts are dropped, and so is the work of a rolled-back home.
-    unsaid = home.seeding == Seeding.ACTIVE or any(each.outbox.parentless for each in protocols)
-    if home.together.over and not home.over and (unsaid or not home.finished):
+    unfinished = home.seeding == Seeding.ACTIVE or any(each.outbox.parentless for each in protocols)
+    if home.common.over and not home.over and (unfinished or not home.finished):
         return "run_over"
     if any(each.census.gone for each in protocols):
         return "frontier_damaged"
@@ -90,7 +90,7 @@ def reason(protocols: Sequence[ShardProtocol]) -> str:
     return "unserved" if any(each.census.unserved for each in protocols) else "finished"
 
 
-class AtOnce:
+class SimultaneousCheck:
     """Tells whether a condition was true in all shards at the same moment.
 
     This takes two answers from each shard, with nothing new between them (see `TerminationDetector`). Each
@@ -104,13 +104,13 @@ class AtOnce:
         """Number of composed exchanges, and the shards' versions, when all last answers first met the
         condition."""
 
-    def confirms(self, each_says_so: bool) -> bool:
+    def confirms(self, all_agree: bool) -> bool:
         """Return whether the condition was true in all shards at the same moment.
 
         Args:
-            each_says_so: the last answer of each shard meets the condition.
+            all_agree: the last answer of each shard meets the condition.
         """
-        if not each_says_so:
+        if not all_agree:
             self._first = None
             return False
         versions = [each.census.version for each in self._protocols]
@@ -192,21 +192,21 @@ class TerminationDetector:
         """The worker's id in each shard when it began to ask."""
         self._left = set(range(len(protocols)))
         """Shards that are lost or damaged, or were not empty at their last answer."""
-        self._asked: dict[int, int] = {}
+        self._awaiting: dict[int, int] = {}
         """For each shard that has not answered, the number of exchanges composed before the question."""
 
     def step(self, shard: int, quiet: bool) -> None:
         """Take a step after an exchange with *shard*; *quiet*: this worker does not keep the run open."""
-        home, of = self._protocols[0], self._protocols[shard]
-        (self._left.add if of.lost or of.damage or not of.census.empty else self._left.discard)(shard)
-        if of.applied > self._asked.get(shard, of.applied):
-            del self._asked[shard]
+        home, part = self._protocols[0], self._protocols[shard]
+        (self._left.add if part.lost or part.damage or not part.census.empty else self._left.discard)(shard)
+        if part.applied > self._awaiting.get(shard, part.applied):
+            del self._awaiting[shard]
         if self._left or not quiet or home.finished or self._has_changed(shard):
-            self._begin_anew()
-        elif self._asked:
+            self._restart()
+        elif self._awaiting:
             return
-        elif works(self._protocols):
-            self._begin_anew()
+        elif has_work(self._protocols):
+            self._restart()
         elif self._stage is _Stage.WORKING:
             self._versions = [each.census.version for each in self._protocols]
             self._ids = [each.id for each in self._protocols]
@@ -218,21 +218,21 @@ class TerminationDetector:
             home.finish_at = self._versions[0]
             self._next(_Stage.FINISHING, 0)
         else:
-            self._begin_anew()  # home has changed since, or a worker listens
+            self._restart()  # home has changed since, or a worker listens
 
     def _has_changed(self, shard: int) -> bool:
-        of = self._protocols[shard]
+        part = self._protocols[shard]
         if self._stage is _Stage.WORKING:
             return False
         # A rejoin may bring back a version that was lost in a roll-back.
-        return of.id != self._ids[shard] or (shard > 0 and of.census.version != self._versions[shard])
+        return part.id != self._ids[shard] or (shard > 0 and part.census.version != self._versions[shard])
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self._stage, self._protocols[0].finish_at = _Stage.WORKING, UNFINISHED
-        self._asked.clear()
+        self._awaiting.clear()
 
     def _next(self, stage: _Stage, *shards: int) -> None:
         self._stage = stage
         for shard in shards:
-            self._asked[shard] = self._protocols[shard].composed
+            self._awaiting[shard] = self._protocols[shard].composed
             self._ask(shard)

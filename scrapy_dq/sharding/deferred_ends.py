@@ -79,8 +79,8 @@ class DeferredEnds:
         waiting = self._waiting[shard]
         while waiting and waiting[0][0] <= self._protocols[shard].retired:
             _, serial, entry_id = heappop(waiting)
-            of, own, left = self._deferred.get(entry_id, (-1, 0, 0))
-            if of != serial:
+            current, own, left = self._deferred.get(entry_id, (-1, 0, 0))
+            if current != serial:
                 continue  # this end was given up, and the entry may have been leased and deferred again
             if left > 1:
                 self._deferred[entry_id] = serial, own, left - 1
@@ -94,8 +94,8 @@ class DeferredEnds:
         waiting, self._waiting[shard] = self._waiting[shard], []
         given_up = []
         for _, serial, entry_id in waiting:
-            of, own, _ = self._deferred.get(entry_id, (-1, 0, 0))
-            if of == serial:
+            current, own, _ = self._deferred.get(entry_id, (-1, 0, 0))
+            if current == serial:
                 del self._deferred[entry_id]
                 self._endings.pop(entry_id, None)
                 given_up.append((own, entry_id))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from scrapy_dq.frontier.answers import Joined, Standing
+from scrapy_dq.frontier.answers import Joined, RunState
 from scrapy_dq.frontier.model import FrontierError, RunOver, Status
 from scrapy_dq.sharding.membership import Home
 from scrapy_dq.sharding.part import Part
@@ -26,15 +26,15 @@ async def join_others(parts: Sequence[Part], joined: Joined) -> Joined:
     home, others = parts[0], [each.membership for each in parts[1:]]
     at_home = home.frontier
     try:
-        of = Home(joined.epoch, joined.run, joined.shards_exist, at_home.standing)
+        home_state = Home(joined.epoch, joined.run, joined.shards_exist, at_home.run_state)
         for each in others:
-            each.home = of
+            each.home = home_state
         joins = await asyncio.gather(*(each.join("") for each in others), return_exceptions=True)
         for answer in joins:
             if isinstance(answer, BaseException):
                 raise answer
         if not joined.shards_exist:
-            await home.membership.patiently(partial(at_home.note_shards, home.epoch, home.run))
+            await home.membership.with_retries(partial(at_home.note_shards, home.epoch, home.run))
     except RunOver:
         joined = replace(joined, status=Status.FINISHED)
         home.protocol.joined(joined, time.monotonic())
@@ -45,15 +45,15 @@ async def join_others(parts: Sequence[Part], joined: Joined) -> Joined:
     return joined
 
 
-async def standing_of(home: Part) -> Standing | None:
+async def run_state_of(home: Part) -> RunState | None:
     """Return home's standing, also if home answers no more exchanges of this worker; None: unknown."""
     try:
-        return await home.frontier.standing()
+        return await home.frontier.run_state()
     except FrontierError:
         return None
 
 
-def version_of(shard: ShardProtocol, home: Standing | None) -> int:
+def version_of(shard: ShardProtocol, home: RunState | None) -> int:
     """Return the version at which the last worker clears *shard*; -1: never, because its run may not be over.
 
     RACE: the shard was rolled back, and another worker has taken it into the next run, with this worker as a

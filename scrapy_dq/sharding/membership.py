@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from scrapy_dq.frontier.answers import Joined, Standing
+from scrapy_dq.frontier.answers import Joined, RunState
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import FrontierRefused, Identity, RunOver
 from scrapy_dq.frontier.wire import parse_joined
@@ -22,7 +22,7 @@ class Home(NamedTuple):
     run: int
     shards_exist: bool
     """All other shards have existed, so a shard that is absent or has another epoch was lost."""
-    standing: Callable[[], Awaitable[Standing]]
+    run_state: Callable[[], Awaitable[RunState]]
     """Asks home for its present state."""
 
 
@@ -49,7 +49,7 @@ async def follow_home(
             )
         if reply[0] not in (b"OTHER", b"LATER"):
             return parse_joined(reply)
-        now = await home.standing()
+        now = await home.run_state()
         if now.epoch != home.epoch:
             raise FrontierRefused(
                 f"{name} was lost while this worker joined it (FLUSHALL? an empty replica promoted?): start "
@@ -79,8 +79,8 @@ class PartMembership(Membership):
         return await follow_home(self._frontier, self._protocol.id, self._identity, self._crawl, self.home)
 
     async def _wait_for_more(self) -> None:
-        of = self._protocol
-        if of.waits_to_seed and of.home.over and not of.under_way:
-            of.outbox.drop_parentless()  # home has counted them
-        elif of.waits_to_seed:  # for an answer of home
+        protocol = self._protocol
+        if protocol.waits_to_seed and protocol.home.over and not protocol.under_way:
+            protocol.outbox.drop_parentless()  # home has counted them
+        elif protocol.waits_to_seed:  # for an answer of home
             await asyncio.sleep(pace.IDLE_FIRST_S)

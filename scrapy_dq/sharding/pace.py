@@ -5,22 +5,22 @@ from __future__ import annotations
 from math import ceil
 
 from scrapy_dq.frontier.worker import pace
-from scrapy_dq.frontier.worker.pace import Rhythm
+from scrapy_dq.frontier.worker.pace import Timing
 
-SPREAD_S, SPREAD_MOST_S = 0.025, 0.5
+SPREAD_S, MAX_SPREAD_S = 0.025, 0.5
 """Seconds that a move waits longer per further shard, and their maximum. Each shard gets only a part of the
 moves, and an exchange has a fixed cost."""
-SLOW_MOST_S = 2.0
+MAX_SLOW_S = 2.0
 """Maximum number of seconds that moves wait for moves of another lease in their shard, and that an idle
 worker waits before it asks a shard again."""
 
 
-def rhythm_of(shards: int) -> Rhythm:
+def timing_of(shards: int) -> Timing:
     """Return a worker's rhythm in each of *shards* shards, at least 2."""
-    longer_s = min(SPREAD_S * (shards - 1), SPREAD_MOST_S)
-    return Rhythm(
+    longer_s = min(SPREAD_S * (shards - 1), MAX_SPREAD_S)
+    return Timing(
         pace.LINGER_S + longer_s, pace.IDLE_FIRST_S + longer_s,
-        min(pace.IDLE_LONGEST_S * shards, SLOW_MOST_S), pace.MEMORY_S * shards, SLOW_MOST_S,
+        min(pace.IDLE_LONGEST_S * shards, MAX_SLOW_S), pace.MEMORY_S * shards, MAX_SLOW_S,
     )  # fmt: skip
 
 

@@ -39,9 +39,9 @@ class Part(Worker):
         """As `Worker.has_all`; home also has to keep the run open for puts in other shards."""
         if not super().has_all(since):
             return False
-        of = self.protocol
-        ended = of.finished and of.composed > since and not of.under_way
-        return of is not of.home or ended or self._whole.keeps_open
+        protocol = self.protocol
+        ended = protocol.finished and protocol.composed > since and not protocol.under_way
+        return protocol is not protocol.home or ended or self._whole.keeps_open
 
     def _exchanged(self) -> None:
         self.membership.beat()

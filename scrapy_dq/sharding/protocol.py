@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from scrapy_dq.frontier.answers import Joined, Receipt, Rejoined
-from scrapy_dq.frontier.calls import Asks, Composed, Exchange, Rejoin
+from scrapy_dq.frontier.calls import Composed, Demand, Exchange, Rejoin
 from scrapy_dq.frontier.model import ELSEWHERE, UNFINISHED, Census, Hold, Parentless, Seeding, Status, Terms
 from scrapy_dq.frontier.moves import Move, is_parentless
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
@@ -67,7 +67,7 @@ class ShardProtocol(WorkerProtocol):
         """The protocol with home."""
         self.others: Sequence[ShardProtocol] = ()
         """This worker's protocols in the other shards."""
-        self.together = CommonState()
+        self.common = CommonState()
         self.raised_at: float | None = None
         """When Redis confirmed a level of seeding that keeps the run open; None: its level may be lower."""
         self.raise_retired = False
@@ -80,7 +80,7 @@ class ShardProtocol(WorkerProtocol):
         """The last exchange had no moves, because puts without a parent may not be sent."""
         self.finish_at = UNFINISHED
         """See `Terms.finish_at`."""
-        self.outrun_at: int | None = None
+        self.overtaken_at: int | None = None
         """Number of exchanges composed before the shard reported a later run without this worker; None: no
         report."""
         self.rolled_back = False
@@ -92,15 +92,15 @@ class ShardProtocol(WorkerProtocol):
         """The exchange under way may bring a suspect."""
 
     @property
-    def unsaid(self) -> bool:
+    def has_unconfirmed(self) -> bool:
         """As with one shard; also if home has to confirm the level, or a shard has to `_catch_up`."""
         if self.raised_at is None and self.stays_raised():
             return True
-        if self.run < self.together.run and not (self.finished or self.together.over):
+        if self.run < self.common.run and not (self.finished or self.common.over):
             return True
         if self is self.home and any(each.waits_to_seed for each in self.others):
             return True
-        return super().unsaid
+        return super().has_unconfirmed
 
     @property
     def waits_to_seed(self) -> bool:
@@ -114,7 +114,7 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def drops_puts(self) -> bool:
-        return self.together.over
+        return self.common.over
 
     @property
     def on_hold(self) -> bool:
@@ -137,28 +137,28 @@ class ShardProtocol(WorkerProtocol):
     def joined(self, joined: Joined, now: float) -> None:
         super().joined(joined, now)
         self.raised_at = now
-        self.together.registered_in(self.run)
+        self.common.registered_in(self.run)
         if self.over:
-            self.together.end()
+            self.common.end()
 
-    def compose(self, now: float, asks: Asks) -> Exchange | Rejoin | None:
+    def compose(self, now: float, demand: Demand) -> Exchange | Rejoin | None:
         if self._pending is None and self._forfeited:
             self._begin_rejoin()
-        return super().compose(now, asks)
+        return super().compose(now, demand)
 
-    def _terms(self, asks: Asks) -> Terms:
+    def _terms(self, demand: Demand) -> Terms:
         most = self._pages_left()
-        self._may_lease = asks.want if most is None else max(0, min(asks.want, most))
+        self._may_lease = demand.want if most is None else max(0, min(demand.want, most))
         return replace(
-            super()._terms(asks), no_suspects=not self._may_meet_suspects(asks.want), max_pages=most,
+            super()._terms(demand), no_suspects=not self._may_lease_suspect(demand.want), max_pages=most,
             busy_elsewhere=self._busy_elsewhere, finish_at=self.finish_at,
         )  # fmt: skip
 
     @property
     def _busy_elsewhere(self) -> bool:
-        counts = (of.census for of in self.others)
+        counts = (each.census for each in self.others)
         return self.home.seeding == Seeding.ACTIVE or any(
-            of.waiting > of.declined or of.in_flight or of.delayed for of in counts
+            each.waiting > each.declined or each.in_flight or each.delayed for each in counts
         )
 
     def _pages_left(self) -> int | None:
@@ -167,15 +167,15 @@ class ShardProtocol(WorkerProtocol):
             return None
         return self.max_pages - sum(other.pages for other in self.others)
 
-    def _may_meet_suspects(self, want: int) -> bool:
+    def _may_lease_suspect(self, want: int) -> bool:
         """Tell whether this shard may lease a suspect from now on, and record that; False: another shard may.
 
         A worker has at most one suspect in all shards, because its death charges each suspect an attempt.
         """
         self.asks_for_suspects = False
-        found = {of for of in self.together.suspects if of.asks_for_suspects or of.leases.suspect}
+        found = {each for each in self.common.suspects if each.asks_for_suspects or each.leases.suspect}
         may = not found - {self}
-        self.together.suspects = {self} if may else found
+        self.common.suspects = {self} if may else found
         self.asks_for_suspects = want > 0 and may
         return may
 
@@ -196,8 +196,8 @@ class ShardProtocol(WorkerProtocol):
         return level
 
     def _next_number(self) -> int:
-        self.together.composed += 1
-        return self.together.composed
+        self.common.composed += 1
+        return self.common.composed
 
     def all_durable(self) -> None:
         super().all_durable()
@@ -217,11 +217,11 @@ class ShardProtocol(WorkerProtocol):
         return numbers
 
     def _accept(self, sent: Composed, receipt: Receipt, now: float) -> None:
-        self.outrun_at = None
+        self.overtaken_at = None
         self._note_level(sent, now)
         super()._accept(sent, receipt, now)
         if self.leases.suspect:
-            self.together.suspects.add(self)
+            self.common.suspects.add(self)
 
     def _note_level(self, sent: Composed, now: float) -> None:
         if sent.call.seeding in _LOWERED:
@@ -235,21 +235,21 @@ class ShardProtocol(WorkerProtocol):
         self.raised_at, self.raise_retired = None, False
 
     @property
-    def _waits_for_the_run(self) -> bool:
+    def _needs_open_run(self) -> bool:
         """A put waits for a level that home will not confirm, or puts in the log are not retired."""
-        waits = self.stays_raised() or any(of.waits_to_seed for of in (self, *self.others))
+        waits = self.stays_raised() or any(each.waits_to_seed for each in (self, *self.others))
         return waits or bool(self.log)
 
     def _only_listened(self, sent: Composed) -> bool:
         # RACE: the worker was declared dead. After *sent*, a put for another shard came and needs the level.
         return super()._only_listened(sent) and not self.stays_raised()
 
-    def _end_with_others(self, sent: Composed, receipt: Receipt) -> None:
-        super()._end_with_others(sent, receipt)
+    def _note_run_ended(self, sent: Composed, receipt: Receipt) -> None:
+        super()._note_run_ended(sent, receipt)
         if receipt.commands is None and self.home.run > self.run:
             self._follow_home()
-        elif receipt.commands is None and self.outrun_at is None:
-            self.outrun_at = self.together.composed
+        elif receipt.commands is None and self.overtaken_at is None:
+            self.overtaken_at = self.common.composed
 
     def _follow_home(self) -> None:
         """Register this shard's part in home's run, because nothing of the previous run is left.
@@ -260,7 +260,7 @@ class ShardProtocol(WorkerProtocol):
         """
         self.log.begin_run()
         self.run, self.census, self.rolled_back = self.home.run, Census(), False
-        self.outrun_at = None
+        self.overtaken_at = None
         self._begin_rejoin()
 
     def _catch_up(self) -> None:
@@ -270,7 +270,7 @@ class ShardProtocol(WorkerProtocol):
         run, and was killed before it reached this shard. The next worker to join would delete this shard's
         entries.
         """
-        newest = self.together
+        newest = self.common
         if self.run < newest.run and newest.run_at < self.composed and not newest.over:
             self._begin_rejoin()
             assert isinstance(self._pending, Rejoin)
@@ -279,7 +279,7 @@ class ShardProtocol(WorkerProtocol):
     def _finish(self, *, over: bool) -> None:
         super()._finish(over=over)
         if over:
-            self.together.end()
+            self.common.end()
 
     def _seed_again(self) -> None:
         super()._seed_again()
@@ -288,7 +288,7 @@ class ShardProtocol(WorkerProtocol):
     def _forfeit(self) -> None:
         """Give up the leases of all shards, so that no page is acked whose puts in this shard were lost."""
         super()._forfeit()
-        self.together.give_up_deferred()
+        self.common.give_up_deferred()
         for other in self.others:
             other.forfeit()
 
@@ -304,12 +304,12 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _parentless(self) -> Parentless:
-        everywhere = (self, *self.others)
-        if any(of.outbox.parentless or of.seeding == Seeding.ACTIVE for of in everywhere):
+        protocols = (self, *self.others)
+        if any(each.outbox.parentless or each.seeding == Seeding.ACTIVE for each in protocols):
             return Parentless.WAITING
         # Only home decides that a run is finished, because a retry may reopen it after another shard ended.
         is_open = self is not self.home and not self.home.finished
-        logged = is_open or any(of.log.parentless for of in everywhere)
+        logged = is_open or any(each.log.parentless for each in protocols)
         return Parentless.LOGGED if logged else Parentless.NONE
 
     def _still_owned(self, answer: Rejoined) -> frozenset[bytes]:
@@ -318,21 +318,21 @@ class ShardProtocol(WorkerProtocol):
 
     def _parents(self, owned: frozenset[bytes]) -> Collection[bytes]:
         # The parent of a put may be leased from another shard.
-        return owned.union(*(of.leases.owned for of in self.others))
+        return owned.union(*(each.leases.owned for each in self.others))
 
     def _continue_as(self, new_id: str, answer: Rejoined) -> None:
         if answer.run != self.run:
             self.rolled_back = False
         super()._continue_as(new_id, answer)
-        self.outrun_at = None
-        self.together.registered_in(self.run)
+        self.overtaken_at = None
+        self.common.registered_in(self.run)
 
     @property
-    def _closes(self) -> tuple[ShardProtocol, ...]:
+    def _ending_protocols(self) -> tuple[ShardProtocol, ...]:
         """For home, all protocols, because home will not confirm the level that other shards' puts need."""
         return (self, *(self.others if self is self.home else ()))
 
-    def _lacks(self, forgot: bool, parentless: bool) -> bool:
+    def _must_restart(self, forgot: bool, parentless: bool) -> bool:
         # Pages of other shards may be acked although their links are gone; no start() brings the links back.
         return forgot
 
@@ -342,21 +342,21 @@ class ShardProtocol(WorkerProtocol):
         super()._give_up_leases(parentless, for_good=for_good)
 
     def _lose(self) -> None:
-        self.together.lost = True
+        self.common.lost = True
         super()._lose()
 
     @property
     def _name(self) -> str:
         return "The frontier" if self is self.home else f"Shard {self.number}"
 
-    _how_to_start_again = "; if one of several shards is gone, after `scrapy dq clear --all`"
+    _restart_hint = "; if one of several shards is gone, after `scrapy dq clear --all`"
 
 
 def connect_protocols(protocols: Iterable[ShardProtocol]) -> None:
     """Connect one worker's protocols to each other; the first one is with home."""
     found = list(protocols)
     for number, each in enumerate(found):
-        each.others, each.together = [other for other in found if other is not each], found[0].together
+        each.others, each.common = [other for other in found if other is not each], found[0].common
         each.home, each.number = found[0], number
     for each in found[1:]:
         # Only home knows which workers are seeding, and decides that the run is finished.

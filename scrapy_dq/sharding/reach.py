@@ -58,24 +58,24 @@ class Reach:
     async def try_once(self) -> None:
         """Make one last call to each lost shard before leaving; other shards need the rest of the time."""
         lost = [self._parts[shard].membership for shard in self.lost]
-        await asyncio.gather(*(each.attempt(each.dialogue.look, 0.0) for each in lost))
+        await asyncio.gather(*(each.attempt(each.dialogue.take_census, 0.0) for each in lost))
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._ttl_s / BEATS_PER_TTL)
             with suppress(FrontierError):  # the next round looks again
-                await self._look()
+                await self._check()
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         silent = {shard for shard, part in enumerate(self._parts) if self._is_silent(part)}
-        witness = next((part for part in self._parts if not part.outage), None)
+        reachable = next((part for part in self._parts if not part.outage), None)
         self.lost &= silent
         if self.lost and any(map(_keeps_waiting, self._parts)):
             self._listener.cut_off()
-        if not silent - self.lost or witness is None:
+        if not silent - self.lost or reachable is None:
             self._beats, self._tried_at = {}, {}
             return
-        others = [each for each in await witness.frontier.members() if each.worker_id != witness.id]
+        others = [each for each in await reachable.frontier.members() if each.worker_id != reachable.id]
         before, self._beats = self._beats, {each.worker_id: each.beat for each in others}
         if not any(
             each.beat > before.get(each.worker_id, each.beat) and not each.waits_for for each in others
@@ -113,5 +113,5 @@ def _tried_at(part: Part) -> float:
 
 def _keeps_waiting(part: Part) -> bool:
     """Tell whether this worker, cut off and without new requests, keeps the crawl from ending."""
-    of = part.protocol
-    return of.outbox.parentless > 0 or of.stays_raised() or part.census.declined > 0
+    protocol = part.protocol
+    return protocol.outbox.parentless > 0 or protocol.stays_raised() or part.census.declined > 0

@@ -35,10 +35,10 @@ from scrapy_dq.frontier.worker.options import WorkerOptions
 from scrapy_dq.frontier.worker.pace import Pace
 from scrapy_dq.frontier.worker.worker import Worker
 from scrapy_dq.sharding import closing
-from scrapy_dq.sharding.closing import AtOnce, Level, TerminationDetector
+from scrapy_dq.sharding.closing import Level, SimultaneousCheck, TerminationDetector
 from scrapy_dq.sharding.deferred_ends import DeferredEnds
-from scrapy_dq.sharding.joining import join_others, standing_of, version_of
-from scrapy_dq.sharding.pace import rhythm_of, share
+from scrapy_dq.sharding.joining import join_others, run_state_of, version_of
+from scrapy_dq.sharding.pace import share, timing_of
 from scrapy_dq.sharding.part import Part
 from scrapy_dq.sharding.protocol import ShardProtocol, connect_protocols
 from scrapy_dq.sharding.reach import Reach
@@ -65,11 +65,11 @@ class ShardedWorker(Worker):
         self._listener = listener
         self._capacity = capacity
         # Only home knows of start() methods, of runs with a name and of restarts.
-        elsewhere = replace(crawl, starts="", run_name="", restart_window_s=0.0)
+        shard_crawl = replace(crawl, starts="", run_name="", restart_window_s=0.0)
         identity, self.heartbeat = own_identity(), Heartbeat(ttl_s=options.ttl_s)
         self._parts = [
             Part(
-                self, shard, frontier, elsewhere if shard else crawl, options, listener,
+                self, shard, frontier, shard_crawl if shard else crawl, options, listener,
                 connect=partial(connect, shard), limit=limit, pace=pace(shard), identity=identity,
                 heartbeat=self.heartbeat,
             )
@@ -80,12 +80,12 @@ class ShardedWorker(Worker):
         protocols = self._protocols = [each.protocol for each in self._parts]
         connect_protocols(protocols)
         for each in self._parts:
-            each.dialogue.pace.rhythm = rhythm_of(len(frontiers))
+            each.dialogue.pace.timing = timing_of(len(frontiers))
             each.tokens = ChildTokens(each.protocol, protocols)
-        self._common = self.home.protocol.together
+        self._common = self.home.protocol.common
         self._turns = deque(range(len(frontiers)))
         """The shards, in the order in which their leases are taken."""
-        self._at_once = AtOnce(protocols, self._common)
+        self._simultaneous = SimultaneousCheck(protocols, self._common)
         self._reported = (True, False)
         """`pending` and `over`, as the owner knows them."""
         self._ended_at = -1
@@ -100,9 +100,9 @@ class ShardedWorker(Worker):
         """Their sum."""
         self._leaving = False
         self.unstored_puts = 0
-        self._told_gone: dict[int, int] = {}
+        self._reported_gone: dict[int, int] = {}
         """By shard, the number of lost requests reported to home under the present id; see `Gone`."""
-        self._told_as = ""
+        self._reported_as = ""
         self._deferred = DeferredEnds(protocols)
         self._common.give_up_deferred = self._deferred.give_up
         self._reach = Reach(self._parts, options.ttl_s, self._deferred, self._end, listener)
@@ -143,8 +143,8 @@ class ShardedWorker(Worker):
         return next((each.outage for each in self.parts if each.outage), "")
 
     @property
-    def left_over(self) -> list[Put]:
-        return [put for each in self._protocols for put in each.left_over]
+    def leftover_puts(self) -> list[Put]:
+        return [put for each in self._protocols for put in each.leftover_puts]
 
     @property
     def lost(self) -> bool:
@@ -160,13 +160,13 @@ class ShardedWorker(Worker):
         return closing.idle(self._protocols)
 
     def idle_at_once(self) -> bool:
-        return self._at_once.confirms(self.idle)
+        return self._simultaneous.confirms(self.idle)
 
     def only_over_budget(self) -> bool:
-        return self._at_once.confirms(
+        return self._simultaneous.confirms(
             all(each.census.only_over_budget for each in self._protocols)
             and any(each.census.waiting for each in self._protocols)
-            and not closing.works(self._protocols)
+            and not closing.has_work(self._protocols)
         )
 
     @property
@@ -202,8 +202,8 @@ class ShardedWorker(Worker):
             self.forget_with_parent(put)
 
     def forget_with_parent(self, put: Put) -> None:
-        if put.parent and (of := self._leased.get(put.parent)) is not None:
-            self.parts[of].tokens.put(put.parent, self.part_of(put), put.entry_id)
+        if put.parent and (owner := self._leased.get(put.parent)) is not None:
+            self.parts[owner].tokens.put(put.parent, self.part_of(put), put.entry_id)
 
     @property
     def last_references(self) -> Sequence[int]:
@@ -230,7 +230,7 @@ class ShardedWorker(Worker):
                 self._leased[lease.entry_id] = shard
                 return lease
         for each in self.parts:
-            each.dialogue.starves()
+            each.dialogue.lease_missed()
         return None
 
     def _dialogue_of(self, entry_id: bytes) -> Dialogue | None:
@@ -295,15 +295,15 @@ class ShardedWorker(Worker):
         waiting = part.census.waiting
         self._waits += waiting - self._waiting[shard]
         self._waiting[shard] = waiting
-        self._look_beyond(shard)
+        self._relay(shard)
         needed, was_needed = self._level.needed(), self._was_needed
         self._was_needed = needed
         if was_needed and not needed:
             self.home.ask()  # to lower it
         elif needed and shard == HOME:
-            self._go_on_seeding()
+            self._continue_seeding()
         part.tokens.exchanged(time.monotonic())
-        self._let_pass(shard)
+        self._apply_due_ends(shard)
         if home.finished != (self._ended_at >= 0):
             self._ended_at = self.composed if home.finished else -1
             for other in self.parts[1:]:
@@ -318,7 +318,7 @@ class ShardedWorker(Worker):
         if self._reported != before and not self._reported[0]:
             self._listener.run_finished()
 
-    def _go_on_seeding(self) -> None:
+    def _continue_seeding(self) -> None:
         """Home has answered: send the moves that waited for it, or ask it again to confirm the level."""
         if self.home.protocol.raised_at is None:  # that exchange was composed before the level was needed
             self.home.ask()
@@ -327,26 +327,26 @@ class ShardedWorker(Worker):
             if self._protocols[shard].held_back:
                 self.parts[shard].dialogue.kick()
 
-    def _look_beyond(self, shard: int) -> None:
+    def _relay(self, shard: int) -> None:
         """Pass a pause from home to all shards, and report losses of all shards to home."""
         if self.home.protocol.commands.hold is Hold.PAUSED:  # only home gets this command
             for part in self.parts:
                 part.dialogue.release_buffer()
-        if shard == HOME and self.home.id != self._told_as:
+        if shard == HOME and self.home.id != self._reported_as:
             # Home may have been rolled back: report again. A shard in another run reports losses of that run.
-            self._told_as, self._told_gone = self.home.id, {}
-        for each, of in enumerate(self._protocols):
-            gone = max(int(of.rolled_back), of.census.gone if each != HOME else 0)
-            if gone > self._told_gone.get(each, 0) and of.run == self.run:
-                self._told_gone[each] = gone
+            self._reported_as, self._reported_gone = self.home.id, {}
+        for each, protocol in enumerate(self._protocols):
+            gone = max(int(protocol.rolled_back), protocol.census.gone if each != HOME else 0)
+            if gone > self._reported_gone.get(each, 0) and protocol.run == self.run:
+                self._reported_gone[each] = gone
                 self.home.dialogue.note(Gone(each, gone))
 
     def _depends(self, entry_id: bytes, shard: int, number: int) -> None:
-        of = self._leased.get(entry_id)
-        if of is not None and of != shard:
+        owner = self._leased.get(entry_id)
+        if owner is not None and owner != shard:
             self._deferred.depends(entry_id, shard, number)
 
-    def _let_pass(self, retired: int) -> None:
+    def _apply_due_ends(self, retired: int) -> None:
         for shard, ending in self._deferred.due(retired):
             self._end(shard, ending)
 
@@ -377,47 +377,47 @@ class ShardedWorker(Worker):
         self._reach.begin()
         return joined
 
-    async def stop(self, deadline_s: float, *, durable: bool | None = None, why: str = "") -> None:
+    async def stop(self, deadline_s: float, *, durable: bool | None = None, reason: str = "") -> None:
         deadline = time.monotonic() + deadline_s
         home, others = self.home.membership, [each.membership for each in self.parts[1:]]
-        everywhere, self._leaving = [home, *others], True
-        await asyncio.gather(*(each.dialogue.cease() for each in everywhere))
+        memberships, self._leaving = [home, *others], True
+        await asyncio.gather(*(each.dialogue.stop_exchanging() for each in memberships))
         try:
             await self._reach.try_once()
             for _ in range(2):
                 # Twice, because the first time may bring news: a level to raise, a later run.
-                await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
+                await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in memberships))
             if raised := self._level.needed():
                 await home.attempt(self._raise_level, deadline)
             if durable is None:
                 durable = bool(self._deferred) or any(each.log.parentless for each in self._protocols)
             if durable:
-                await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in everywhere))
+                await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in memberships))
                 if raised and not self._level.needed():
                     # Its start() is complete: home learns it from an exchange.
-                    await home.attempt(home.dialogue.look, deadline)
-            for shard in range(len(everywhere)):
-                self._let_pass(shard)
+                    await home.attempt(home.dialogue.take_census, deadline)
+            for shard in range(len(memberships)):
+                self._apply_due_ends(shard)
             for shard, entry_id in self._deferred.give_up():
                 self._end(shard, Release(entry_id))
             # More ends may have become due while the worker waited for other shards.
             if any(each.outbox for each in self._protocols):
-                await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in everywhere))
+                await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in memberships))
             if self.home.protocol.finished:
                 # Their last answers may be older than the end. Home is last: a retry opens home first.
-                await asyncio.gather(*(each.attempt(each.dialogue.look, deadline) for each in others))
-                await home.attempt(home.dialogue.look, deadline)
+                await asyncio.gather(*(each.attempt(each.dialogue.take_census, deadline) for each in others))
+                await home.attempt(home.dialogue.take_census, deadline)
             # A part whose run is over no longer knows its failed requests.
-            blind = any(each.over for each in self._protocols)
-            kept = blind or self.census.failed + self.census.dead > 0
-            now = await standing_of(self.home) if self.home.protocol.finished else None
+            any_over = any(each.over for each in self._protocols)
+            kept = any_over or self.census.failed + self.census.dead > 0
+            now = await run_state_of(self.home) if self.home.protocol.finished else None
             leaves = [
-                (each, partial(each.leave, version=version_of(of, now), kept=kept))
-                for each, of in zip(others, self._protocols[1:], strict=True)
+                (each, partial(each.leave, version=version_of(protocol, now), kept=kept))
+                for each, protocol in zip(others, self._protocols[1:], strict=True)
             ]
             # Home is last, because no other run begins while this worker is a member there.
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
-            await home.attempt(partial(home.leave, kept=kept, why=why), deadline)
+            await home.attempt(partial(home.leave, kept=kept, reason=reason), deadline)
         finally:
             self.unstored_puts = self.unconfirmed_puts
             self._end_all()
@@ -425,12 +425,12 @@ class ShardedWorker(Worker):
     async def _raise_level(self, deadline: float) -> None:
         """Ask home until the level is raised; home may have declared this worker dead and be finished."""
         dialogue = self.home.dialogue
-        await dialogue.look(deadline)
+        await dialogue.take_census(deadline)
         # The loop ends: as soon as the puts are certain, an exchange lowers the level.
         while self._level.needed() and not (self.keeps_open or dialogue.done):
             if time.monotonic() >= deadline:
                 raise FrontierUnavailable("home does not confirm that this worker has put requests elsewhere")
-            await dialogue.look(deadline)
+            await dialogue.take_census(deadline)
 
     def _end_all(self) -> None:
         self._leaving = True

@@ -32,7 +32,7 @@ class IdleTimeout:
         self._worker = worker
         self._patience_s = patience_s
         self._timer: asyncio.TimerHandle | None = None
-        self._since = self._heard = 0.0
+        self._since = self._answered_at = 0.0
         self._moved: tuple[int, ...] = ()
         self._was_idle = False
         self.on = patience_s > 0
@@ -45,12 +45,12 @@ class IdleTimeout:
             return False
         if self._timer is None and math.isfinite(self._patience_s):
             self._since, self._moved = time.monotonic(), self._movements()
-            self._look()
+            self._check()
         return True
 
     def exchanged(self) -> bool:
         """Tell whether the crawl now has nothing to do but listen, but had work at the last exchange."""
-        self._heard = time.monotonic()
+        self._answered_at = time.monotonic()
         if self.on:  # the census of many shards takes time
             self._note_movements()
         was_idle, self._was_idle = self._was_idle, self.on and self._worker.idle
@@ -68,18 +68,18 @@ class IdleTimeout:
         if moved != self._moved:
             self._since, self._moved = time.monotonic(), moved
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Stop listening if the crawl has had nothing to do for long enough, else look again later."""
         self._timer = None
         if not self.on or not self._worker.idle:
             return  # idle() starts the next measurement
         now = time.monotonic()
-        if self._worker.outage or now - self._heard > SILENT_S or self._paused():
+        if self._worker.outage or now - self._answered_at > SILENT_S or self._paused():
             self._since = now  # there may have been work
         self._note_movements()
         left_s = self._since + self._patience_s - now
         if left_s > 0:
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._check)
             return
         logger.info("Nothing was fed for %.0f s: this worker closes when the whole crawl is done",
                     time.monotonic() - self._since)  # fmt: skip

@@ -88,17 +88,17 @@ def request_from_data(data: bytes, encoding: str = "utf-8") -> Request:
             raise NoRequest(f"{text[:100]!a} is neither a URL nor a JSON object")
         _checked(check_host, text)
         return Request(text, dont_filter=True)
-    asked = object_in(text)
-    url = _taken(asked, "url", str, None)
+    fields = object_in(text)
+    url = _taken(fields, "url", str, None)
     if not url:
         raise NoRequest('its JSON has no "url"')
     _checked(check_host, url)
-    method = _checked(attributes.method, _taken(asked, "method", str, "GET").upper())
-    meta = _taken(asked, "meta", dict, {})
+    method = _checked(attributes.method, _taken(fields, "method", str, "GET").upper())
+    meta = _taken(fields, "meta", dict, {})
     _check_meta(meta)
-    if not asked:
+    if not fields:
         return Request(url, method=method, meta=meta, dont_filter=True)
-    form = [(name, value) for name, values in asked.items() for value in _form_values(name, values)]
+    form = [(name, value) for name, values in fields.items() for value in _form_values(name, values)]
     return FormRequest(url, method=method, meta=meta, formdata=form, dont_filter=True)
 
 
@@ -120,8 +120,8 @@ def _checked(check: Callable[[Any], Any], value: Any, where: str = "") -> Any:
         raise NoRequest(f"{where}{unfit.reason}") from unfit
 
 
-def _taken(asked: dict[str, Any], name: str, kind: type, default: Any) -> Any:
-    value = asked.pop(name, None)
+def _taken(fields: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = fields.pop(name, None)
     if value is None:
         return default
     if not isinstance(value, kind):

@@ -23,7 +23,7 @@ from scrapy_dq.repeated import Repeated
 logger = logging.getLogger(__name__)
 LONGEST_NAME = 500
 """Maximum number of characters in the name of a shared stat."""
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 """Maximum number of stats that one worker shares."""
 
 
@@ -72,13 +72,13 @@ class SharedStats(MemoryStatsCollector):
             return
         if key not in self._names:
             # One stat per URL, for example, would fill the memory of Redis and every view of the stats.
-            if len(self._names) >= MOST_NAMES:
+            if len(self._names) >= MAX_NAMES:
                 if not self._warned:
                     self._warned = True
                     logger.warning(
                         "%d stats have been counted: further ones (such as %.100r) are not shared with other "
                         "workers",
-                        MOST_NAMES, key,
+                        MAX_NAMES, key,
                     )  # fmt: skip
                 return
             self._names.add(key)
@@ -155,9 +155,9 @@ class StatsSharing:
         self._number = 0
         self._unanswered: bytes | None = None
         self._turn = asyncio.Lock()
-        self._telling = Repeated("Stats are not shared", self.tell, EVERY_S)
+        self._sharing = Repeated("Stats are not shared", self.share, EVERY_S)
 
-    async def tell(self) -> None:
+    async def share(self) -> None:
         """Send all counts so far.
 
         Raises:
@@ -181,4 +181,4 @@ class StatsSharing:
 
     async def end(self) -> None:
         """Send a last tally, within LAST_S, and stop."""
-        await self._telling.once_more(LAST_S)
+        await self._sharing.call_once(LAST_S)

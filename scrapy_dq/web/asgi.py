@@ -23,9 +23,9 @@ from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.settings import Config
 from scrapy_dq.text import printable
 from scrapy_dq.web.access import Access
-from scrapy_dq.web.commands import ENTRY_ID, BadOrder, obey
+from scrapy_dq.web.commands import ENTRY_ID, BadOrder, execute
 from scrapy_dq.web.guard import Guard
-from scrapy_dq.web.reads import Busy, Reads, Seen, Subject
+from scrapy_dq.web.reads import Busy, Reads, Result, Subject
 
 FILES = {
     "/": ("index.html", "text/html"),
@@ -43,17 +43,17 @@ STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (Fr
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Reads]:
     """Return the app and its reader of Redis. Closing the reader ends all requests that wait for a look."""
-    looks = Reads(config)
+    reads = Reads(config)
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
         yield
-        await looks.close()
+        await reads.close()
 
     async def shown_settings(request: Request) -> Response:
         return JSONResponse({"settings": settings_of(config), "steering": access.steering})
 
-    site = _Site(settings, looks)
+    site = _Site(settings, reads)
     routes = [Route(path, _file(*file)) for path, file in FILES.items()]
     routes += [
         Route("/data", site.data),
@@ -61,7 +61,7 @@ def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, R
         Route("/metrics", site.metrics),
         Route("/do", site.do, methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes, lifespan=lifespan), access, FILES.__contains__), looks
+    return Guard(Starlette(routes=routes, lifespan=lifespan), access, FILES.__contains__), reads
 
 
 def metrics_app(access: Access, text: Callable[[], bytes]) -> Any:
@@ -76,10 +76,10 @@ def metrics_app(access: Access, text: Callable[[], bytes]) -> Any:
 class _Site:
     """Answers requests that the guard let pass."""
 
-    def __init__(self, settings: Settings, looks: Reads) -> None:
+    def __init__(self, settings: Settings, reads: Reads) -> None:
         self._settings = settings
-        self._looks = looks
-        self._metrics = Metrics(looks.crawls)
+        self._reads = reads
+        self._metrics = Metrics(reads.crawls)
 
     async def data(self, request: Request) -> Response:
         """Return a fresh look at a subject, or wait for the next look. An open page asks every second."""
@@ -87,15 +87,15 @@ class _Site:
         if subject is None:
             return _refusal(400, "there is no such data")
         try:
-            seen = await self._looks.newest(subject)
+            result = await self._reads.newest(subject)
         except Busy as error:
             return _refusal(503, str(error))
-        return Response(envelope(seen), media_type="application/json")
+        return Response(envelope(result), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of all crawls, for Prometheus."""
         try:
-            text = await self._looks.call("", self._metrics.text)
+            text = await self._reads.call("", self._metrics.text)
         except FrontierError:  # no connection yet
             text = await asyncio.to_thread(self._metrics.text, None)
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
@@ -109,18 +109,18 @@ class _Site:
         if not isinstance(order, dict) or not _is_crawl(order.get("crawl")):
             return _refusal(400, "the body must be an object that names a crawl")
         try:
-            done = await self._looks.call(order["crawl"], lambda place: obey(place, self._settings, order))
+            done = await self._reads.call(order["crawl"], lambda place: execute(place, self._settings, order))
         except (BadOrder, NoSuchCrawl, FrontierError) as error:
             return _refusal(next(status for kind, status in STATUSES if isinstance(error, kind)), str(error))
-        self._looks.forget(order["crawl"])
+        self._reads.forget(order["crawl"])
         return JSONResponse({"done": done})
 
 
-def envelope(seen: Seen) -> str:
+def envelope(result: Result) -> str:
     """Return a look as JSON, with its age."""
-    age_s = f"{time.monotonic() - seen.at:.3f}" if seen.body else "null"
-    error, found = json.dumps(seen.error), json.dumps(seen.found)
-    return f'{{"age_s": {age_s}, "error": {error}, "found": {found}, "look": {seen.body or "null"}}}'
+    age_s = f"{time.monotonic() - result.at:.3f}" if result.body else "null"
+    error, found = json.dumps(result.error), json.dumps(result.found)
+    return f'{{"age_s": {age_s}, "error": {error}, "found": {found}, "look": {result.body or "null"}}}'
 
 
 def _refusal(status: int, error: str) -> Response:

@@ -29,7 +29,7 @@ class BadOrder(ValueError):
     """The order makes no sense, or not at this time; the message has the reason."""
 
 
-def obey(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
+def execute(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
     """Change a crawl as *order* says, and return the result in one sentence; blocking.
 
     Raises:
@@ -56,13 +56,13 @@ _DONE = {
 }
 
 
-def _steer(place: Place, word: Command) -> str:
+def _steer(place: Place, action: Command) -> str:
     found = place.overview(hint=False, most_members=0)
     workers = found.census.workers
-    if found.phase == "finished" and not (word is Command.STOP and workers):
-        raise BadOrder(f"the run is finished: there is nothing to {word.value}")
-    control.steer(place.client, place.crawl, word, _who())
-    return f"{_DONE[word]} {count_of(workers, 'worker') if workers else 'No worker'} registered."
+    if found.phase == "finished" and not (action is Command.STOP and workers):
+        raise BadOrder(f"the run is finished: there is nothing to {action.value}")
+    control.steer(place.client, place.crawl, action, _user_name())
+    return f"{_DONE[action]} {count_of(workers, 'worker') if workers else 'No worker'} registered."
 
 
 def _limit(place: Place, order: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ def _limit(place: Place, order: Mapping[str, Any]) -> str:
     try:
         now = control.limit(
             place.shards, place.crawl, partition, delay_s=delay_s, block_s=block_s,
-            concurrency=None if concurrency is None else int(concurrency), by=_who(),
+            concurrency=None if concurrency is None else int(concurrency), by=_user_name(),
         )  # fmt: skip
     except ValueError as error:
         raise BadOrder(str(error)) from error
@@ -98,7 +98,7 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
     wants = _choice(place, order)
     found = retry(
         place.shards, place.crawl, place.overview(hint=False, most_members=0),
-        failed=wants if kind == "failed" else None, dead=wants if kind == "dead" else None, by=_who(),
+        failed=wants if kind == "failed" else None, dead=wants if kind == "dead" else None, by=_user_name(),
     )  # fmt: skip
     missed = f" No answer from {named(found.unreachable)}: retry again later." if found.unreachable else ""
     if not (found.failed or found.dead or found.left):
@@ -153,11 +153,11 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
         except ValueError as error:
             raise BadOrder(printable(str(error))) from error
         pairs.append((fingerprint(request), scrapy_redis.fingerprint(request)))
-    known = forget(place.shards, place.crawl, pairs, _who()) or 0
+    known = forget(place.shards, place.crawl, pairs, _user_name()) or 0
     return f"Forgotten: {known:,}; not seen before: {len(pairs) - known:,}."
 
 
-def _who() -> str:
+def _user_name() -> str:
     """Return the name that events show for an order: the user who runs this page, as a token has no name."""
     return f"{own_name()} (page)"
 

@@ -15,7 +15,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-MOST_BODY_BYTES = 262_144
+MAX_BODY_BYTES = 262_144
 HEADERS = {
     # No inline script or style. No script can turn text into HTML.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -94,8 +94,8 @@ class Guard:
             if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 return 415, "the content type has to be application/json"
             length = headers.get("content-length", "")
-            if not length.isdigit() or int(length[:12]) > MOST_BODY_BYTES:
-                return 413, f"a Content-Length of at most {MOST_BODY_BYTES:,} bytes is needed"
+            if not length.isdigit() or int(length[:12]) > MAX_BODY_BYTES:
+                return 413, f"a Content-Length of at most {MAX_BODY_BYTES:,} bytes is needed"
         if not public and not self._access.admits(headers.get("authorization", "")):
             return 401, "the token is missing or wrong"
         return None

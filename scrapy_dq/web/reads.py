@@ -18,7 +18,7 @@ from scrapy_dq.inspection.crawls import CrawlList
 from scrapy_dq.inspection.entries import read_failure, read_failures
 from scrapy_dq.inspection.history import read_curves
 from scrapy_dq.inspection.place import NoSuchCrawl, Place, opened
-from scrapy_dq.inspection.snapshot import EVERY_S, MOST_READ, Watcher
+from scrapy_dq.inspection.snapshot import EVERY_S, MAX_MEMBERS_READ, Watcher
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.text import printable
 from scrapy_dq.web import shown
@@ -28,7 +28,7 @@ PATIENCE_S = 25.0
 """Seconds for which a browser's request waits for a look."""
 PAUSE = 49
 """After a look, its crawl is not read for this many times as long, so looks take 2 % of Redis's time."""
-MOST_PAUSE_S = 2.0
+MAX_PAUSE_S = 2.0
 """Maximum pause of other crawls after a look, in seconds, so that a costly crawl does not block them."""
 AFTER_NO_ANSWER_S = 2.0
 """Seconds of pause after a look that Redis did not answer."""
@@ -36,8 +36,8 @@ HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
 """Kinds of subjects, and seconds for which a look at them is fresh. A new sample appears every 10 s."""
 WANTED_S = 15.0
 """Seconds for which the newest look is kept after the last request for it."""
-MOST_SUBJECTS = 200
-MOST_ROWS = 1000
+MAX_SUBJECTS = 200
+MAX_ROWS = 1000
 
 
 class Subject(NamedTuple):
@@ -50,7 +50,7 @@ class Subject(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Result:
     """The result of the newest successful look, and the error of a later one."""
 
     at: float = 0.0
@@ -70,10 +70,10 @@ class _Kept:
     """A subject that a browser has asked for."""
 
     def __init__(self) -> None:
-        self.seen = Seen()
-        self.looked_at = 0.0
+        self.result = Result()
+        self.read_at = 0.0
         self.asked_at = 0.0
-        self.look: Callable[[], Any] | None = None
+        self.read: Callable[[], Any] | None = None
         """Reads the subject, and remembers earlier reads to compute rates."""
         self.task: asyncio.Task[None] | None = None
         """The next look, which all waiting browsers share."""
@@ -96,7 +96,7 @@ class Reads:
         self._turn = asyncio.Lock()
         self._threads = ThreadPoolExecutor(1, "dq-looks")
 
-    async def newest(self, subject: Subject, within_s: float = PATIENCE_S) -> Seen:
+    async def newest(self, subject: Subject, within_s: float = PATIENCE_S) -> Result:
         """Return a fresh result, or wait for the next look; after *within_s*, return the old result.
 
         Raises:
@@ -105,12 +105,12 @@ class Reads:
         now = time.monotonic()
         kept = self._keep(subject, now)
         most_age_s = HISTORY_EVERY_S if subject.kind in HISTORY else EVERY_S
-        is_fresh = kept.seen.body and not kept.seen.error and now - kept.seen.at <= most_age_s
+        is_fresh = kept.result.body and not kept.result.error and now - kept.result.at <= most_age_s
         if not (is_fresh or self._closed):
             if kept.task is None:
-                kept.task = asyncio.ensure_future(self._look_in_turn(subject, kept))
+                kept.task = asyncio.ensure_future(self._read_in_turn(subject, kept))
             await asyncio.wait([kept.task], timeout=within_s)
-        return kept.seen
+        return kept.result
 
     async def call(self, crawl: str, change: Callable[[Place], Any]) -> Any:
         """Call *change* for a crawl immediately, in a separate thread, and return its result.
@@ -131,7 +131,7 @@ class Reads:
         """Drop the results of a crawl that was changed, except its overview, which is soon read again."""
         for subject, kept in self._kept.items():
             if subject.crawl == crawl and subject.kind != "crawl":
-                kept.seen = Seen()
+                kept.result = Result()
 
     async def open(self) -> str:
         """Connect, and return the address of Redis, without a password.
@@ -160,49 +160,49 @@ class Reads:
         for other in [each for each, kept in self._kept.items() if now - kept.asked_at > WANTED_S]:
             if self._kept[other].task is None:
                 del self._kept[other]
-        if subject not in self._kept and len(self._kept) >= MOST_SUBJECTS:
-            raise Busy(f"more than {MOST_SUBJECTS} crawls or requests are looked at")
+        if subject not in self._kept and len(self._kept) >= MAX_SUBJECTS:
+            raise Busy(f"more than {MAX_SUBJECTS} crawls or requests are looked at")
         kept = self._kept.setdefault(subject, _Kept())
         kept.asked_at = now
         return kept
 
-    async def _look_in_turn(self, subject: Subject, kept: _Kept) -> None:
+    async def _read_in_turn(self, subject: Subject, kept: _Kept) -> None:
         """Wait for the turn of *subject*, and look once. The look that has waited longest comes first."""
         try:
             while True:
-                await _sleep_until(max(kept.looked_at + EVERY_S, self._rests.get(subject.crawl, 0.0)))
+                await _sleep_until(max(kept.read_at + EVERY_S, self._rests.get(subject.crawl, 0.0)))
                 async with self._turn:
                     await _sleep_until(self._rest)
                     if self._rests.get(subject.crawl, 0.0) <= time.monotonic():
-                        await self._look_now(subject, kept)
+                        await self._read_now(subject, kept)
                         return
                 # Another look at the same crawl came first.
         finally:
             kept.task = None
 
-    async def _look_now(self, subject: Subject, kept: _Kept) -> None:
+    async def _read_now(self, subject: Subject, kept: _Kept) -> None:
         began = time.monotonic()
-        kept.seen, answered = await self._in_thread(subject, kept)
-        now = kept.looked_at = time.monotonic()
+        kept.result, answered = await self._in_thread(subject, kept)
+        now = kept.read_at = time.monotonic()
         # A look without an answer spent its time waiting, not in Redis.
         pause_s = PAUSE * (now - began) if answered else AFTER_NO_ANSWER_S
         self._rests = {crawl: until for crawl, until in self._rests.items() if until > now}
         self._rests[subject.crawl] = now + pause_s
-        self._rest = now + min(pause_s, MOST_PAUSE_S)
+        self._rest = now + min(pause_s, MAX_PAUSE_S)
 
-    async def _in_thread(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._look, subject, kept)
+    async def _in_thread(self, subject: Subject, kept: _Kept) -> tuple[Result, bool]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, subject, kept)
 
-    def _look(self, subject: Subject, kept: _Kept) -> tuple[Seen, bool]:
+    def _read(self, subject: Subject, kept: _Kept) -> tuple[Result, bool]:
         """Read Redis in this thread; return the result, and whether Redis answered."""
-        before = kept.seen
+        before = kept.result
         try:
             with as_unavailable():
                 self._open()
-                kept.look = kept.look or self._looking_at(subject)
-                found = kept.look()
+                kept.read = kept.read or self._reader_of(subject)
+                found = kept.read()
             if found is not None:
-                return Seen(at=time.monotonic(), body=json.dumps(found)), True
+                return Result(at=time.monotonic(), body=json.dumps(found)), True
             error = "it is not there any more: it may have been retried, or the run has ended"
         except NoSuchCrawl as absent:
             error = str(absent)
@@ -214,8 +214,8 @@ class Reads:
         except Exception as unexpected:  # for example, a record of another version; other looks continue
             logger.exception("a look at %s of a crawl failed", subject.kind)
             return replace(before, error=f"it cannot be read ({type(unexpected).__name__})"), True
-        kept.look = None
-        return Seen(error=printable(error), found=False), True
+        kept.read = None
+        return Result(error=printable(error), found=False), True
 
     def _open(self) -> None:
         if self._place is None:
@@ -225,7 +225,7 @@ class Reads:
         assert self._place is not None
         return replace(self._place, config=replace(self._config, crawl=crawl))
 
-    def _looking_at(self, subject: Subject) -> Callable[[], Any]:
+    def _reader_of(self, subject: Subject) -> Callable[[], Any]:
         """Return a function that reads *subject*; it returns None if the subject does not exist."""
         place = self._at(subject.crawl)
         kind, _, of_one = subject.kind.partition("_")
@@ -233,20 +233,20 @@ class Reads:
             entry_id = bytes.fromhex(subject.entry_id)
             return lambda: shown.full(read_failure(place, kind, entry_id))
         if kind in ("failed", "dead"):
-            return lambda: read_failures(place, kind, MOST_ROWS)
+            return lambda: read_failures(place, kind, MAX_ROWS)
         if kind in HISTORY:
             return lambda: read_curves(place, minutes=kind == "days")
         if kind == "crawls":
-            return lambda: shown.crawls(self.crawls.look(place), place.target)
-        watcher = Watcher(place, most_members=MOST_READ)
+            return lambda: shown.crawls(self.crawls.refresh(place), place.target)
+        watcher = Watcher(place, most_members=MAX_MEMBERS_READ)
 
-        def look() -> dict[str, Any]:
-            found = watcher.look(turn=True, partitions=True)
+        def read() -> dict[str, Any]:
+            found = watcher.snapshot(turn=True, partitions=True)
             if not found.exists:
                 raise place.no_such_crawl(hint=False)
             return shown.crawl(found)
 
-        return look
+        return read
 
 
 async def _sleep_until(at: float) -> None:

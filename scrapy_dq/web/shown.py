@@ -7,11 +7,11 @@ from typing import Any
 
 from scrapy_dq.inspection import words
 from scrapy_dq.inspection.crawls import Crawls, Row
-from scrapy_dq.inspection.snapshot import Snapshot, left, settled, troubled_first
+from scrapy_dq.inspection.snapshot import Snapshot, left, settled, unhealthy_first
 from scrapy_dq.text import printable
 
-MOST_WORKERS = 100
-MOST_ATTRIBUTES = 50
+MAX_WORKERS = 100
+MAX_ATTRIBUTES = 50
 LONGEST = 20_000
 """Characters of one attribute."""
 
@@ -47,7 +47,7 @@ def crawl(found: Snapshot) -> dict[str, Any]:
     if turn := status["turn"]:
         status["turn"] = turn | {"partition": printable(turn["partition"], words.LONGEST_NAME)}
     return status | {
-        "worker_rows": [_worker(row) for row in troubled_first(found.workers)[:MOST_WORKERS]],
+        "worker_rows": [_worker(row) for row in unhealthy_first(found.workers)[:MAX_WORKERS]],
         "words": {
             "phase": words.phase_of(status),
             "left": "" if status["left_s"] is None else words.span(status["left_s"]),
@@ -74,8 +74,8 @@ def _partition(each: dict[str, Any]) -> dict[str, Any]:
         "partition": shown or "(no name)",
         "name": each["partition"] if each["partition"] == shown else None,
         "takes": words.span(each["takes_s"]),
-        "delay": words.fine_span(each["delay_s"]),
-        "blocked": words.fine_span(each["blocked_s"]),
+        "delay": words.precise_span(each["delay_s"]),
+        "blocked": words.precise_span(each["blocked_s"]),
     }
 
 
@@ -84,7 +84,7 @@ def full(record: dict[str, Any] | None) -> dict[str, Any] | None:
     if record is None:
         return None
     request = record["request"]
-    names = list(request)[:MOST_ATTRIBUTES]
+    names = list(request)[:MAX_ATTRIBUTES]
     return {
         "id": record["id"],
         "at": record["at"],

@@ -23,7 +23,7 @@ PASSWORD = "s3cr3t-w0rd"
 CHANGES = ("retry", "push", "clear", "limit", "complete", "move", "export", "import")
 """Commands that may write messages beside their output."""
 
-LOOKS = ("status", "workers", "search", "failed", "dead", "events", "doctor")
+READ_ONLY = ("status", "workers", "search", "failed", "dead", "events", "doctor")
 """Commands that only read, and need only a crawl."""
 
 LISTS = {

@@ -28,7 +28,7 @@ from scrapy_dq.frontier.worker.identity import own_identity
 from scrapy_dq.inspection.place import NoSuchCrawl
 from scrapy_dq.scrapy_redis import fingerprint
 from support.given import StartRedis
-from support.killed import MOST, killed_before
+from support.killed import MAX_COUNT, killed_before
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put, puts
 from support.waiting import Stopwatch
 
@@ -38,7 +38,7 @@ TTL = {"DQ_WORKER_TTL": 1}
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands look at heartbeats every 50 ms instead of every second."""
-    monkeypatch.setattr(liveness, "LOOK_S", 0.05)
+    monkeypatch.setattr(liveness, "POLL_S", 0.05)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_clear_refuses_if_a_worker_joins_during_the_question(
         def consent(question: str, options: Any) -> None:
             stack.enter_context(beating(live, HandWorker(live, "late")))
 
-        monkeypatch.setattr(confirm, "need_consent", consent)
+        monkeypatch.setattr(confirm, "require_consent", consent)
         with pytest.raises(FrontierRefused, match="worker late"):
             dq.text("clear", "--all", **TTL)
     assert live.members() == {"late"}
@@ -216,7 +216,7 @@ def test_a_crawl_that_begins_again_before_the_answer_stays(
         def consent(question: str, options: Any) -> None:
             HandWorker(again, "next").exchange(put(2))
 
-        monkeypatch.setattr(confirm, "need_consent", consent)
+        monkeypatch.setattr(confirm, "require_consent", consent)
         dq = dq_at(server.url)
         dq.crawl = ""
         with pytest.raises(CommandError, match="crawl 'again': a new run has begun"):
@@ -299,7 +299,7 @@ def test_a_misspelled_site_is_refused(dq: Any) -> None:
 def test_a_killed_clear_of_a_site_can_be_repeated(dq: Any, live: LiveFrontier, filled: HandWorker) -> None:
     """After each kill -9, the next command drops the remaining requests."""
     kills = 0
-    while kills < MOST and killed_before(kills + 1, lambda: dq.text("clear", *YES)):
+    while kills < MAX_COUNT and killed_before(kills + 1, lambda: dq.text("clear", *YES)):
         kills += 1
         live.state()
     assert kills > 3

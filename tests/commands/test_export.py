@@ -24,7 +24,7 @@ from scrapy_dq.frontier.keys import Shard
 from scrapy_dq.frontier.model import Admission, FrontierRefused
 from scrapy_dq.frontier.reader import Reader
 from scrapy_dq.inspection.place import NoSuchCrawl
-from support.killed import MOST, killed_before
+from support.killed import MAX_COUNT, killed_before
 from support.live_frontier import HandWorker, LiveFrontier, ack, put
 from support.redis_server import RedisServer
 from support.stored import roll_back
@@ -187,7 +187,7 @@ def test_an_import_that_is_killed_at_any_command_loses_and_doubles_nothing(
     """After each kill -9, the half-imported crawl refuses other commands, except `clear`."""
     settings = {"DQ_PARTITION_BY": "none", "DQ_SHARDS": 2}
     kills = 0
-    for number in range(1, MOST):
+    for number in range(1, MAX_COUNT):
         if not killed_before(number, lambda: new.text("import", str(exported), **settings)):
             break
         kills += 1

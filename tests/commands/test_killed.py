@@ -13,7 +13,7 @@ from commands.test_listing import end_badly
 from commands.test_push import HOST, OWN, SPIDERS
 from scrapy_dq.frontier import peek
 from scrapy_dq.frontier.model import Admission, Order
-from support.killed import MOST, killed_before
+from support.killed import MAX_COUNT, killed_before
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, put
 from support.redis_server import RedisServer
 
@@ -31,7 +31,7 @@ def each_moment(
     def each(
         make: Callable[[LiveFrontier], object], *words: str, **settings: Any
     ) -> Iterator[tuple[Dq, LiveFrontier]]:
-        for number in range(1, MOST):
+        for number in range(1, MAX_COUNT):
             with closing(LiveFrontier(server.url, f"{crawl_name}-{number}", Order.PRIORITY_LIFO)) as live:
                 make(live)
                 dq = Dq(server.url, live.crawl, capsys)
@@ -42,7 +42,7 @@ def each_moment(
                 if not killed:
                     assert number > 2, "the command sent fewer than two Redis commands"
                     return
-        raise AssertionError(f"the command sent {MOST} Redis commands without an end: {words}")
+        raise AssertionError(f"the command sent {MAX_COUNT} Redis commands without an end: {words}")
 
     return each
 

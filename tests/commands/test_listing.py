@@ -16,7 +16,7 @@ from scrapy_dq.codec.formats import ITEM, PAYLOAD, REQUEST, SERIALIZED
 from scrapy_dq.commands import listing
 from scrapy_dq.commands.subcommand import CommandError, WrongUsage
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.entries import look_at_entries
+from scrapy_dq.frontier.admin.entries import scan_entries
 from scrapy_dq.frontier.admin.seen import is_seen
 from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import Admission, Order, Seen
@@ -139,7 +139,7 @@ def test_the_list_begins_with_the_causes_and_ends_with_the_retry_command(
     dq: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Causes are sorted by frequency. The place in the code distinguishes causes; other numbers do not."""
-    monkeypatch.setattr(listing, "MOST_CAUSES", 1)
+    monkeypatch.setattr(listing, "MAX_CAUSES", 1)
     place = "(spiders/shop.py:31 in parse)"
     reasons = [f"KeyError: {number} {place}" for number in (459, 460)]
     reasons += ["KeyError: 459 (spiders/shop.py:32 in parse)", "HTTP 500", "HTTP 502"]
@@ -265,7 +265,7 @@ def test_ahead_counts_the_entries_that_are_served_earlier(
         ahead[int(entry.entry_id)] = entry.ahead
         return True
 
-    assert look_at_entries(live.redis, live.crawl, see).complete
+    assert scan_entries(live.redis, live.crawl, see).complete
     groups: dict[int, list[int]] = {}
     for n in worker.take(30):
         groups.setdefault(n % 3 if "priority" in order.value else 0, []).append(n)

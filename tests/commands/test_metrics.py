@@ -157,12 +157,12 @@ def test_dq_stopped_is_1_only_after_a_deliberate_stop(
     def stopped() -> float | None:
         return scrape().of(live.crawl)["dq_stopped"]
 
-    for why, on_purpose in (("shutdown", 0), ("max_pages", 1), ("memusage_exceeded", 0), ("stopped", 1)):
-        worker = HandWorker(live, why, SPIDER)
+    for reason, on_purpose in (("shutdown", 0), ("max_pages", 1), ("memusage_exceeded", 0), ("stopped", 1)):
+        worker = HandWorker(live, reason, SPIDER)
         worker.exchange(put(1), seeding=1)
         assert stopped() == 0
-        worker.leave(why=why)
-        assert stopped() == on_purpose, why
+        worker.leave(reason=reason)
+        assert stopped() == on_purpose, reason
     HandWorker(live, "killed", SPIDER)
     HandWorker(live, "program").reclaim("killed")
     assert stopped() == 0
@@ -201,7 +201,7 @@ def test_the_run_its_times_and_the_reasons_why_workers_left_are_exported(
     assert (began > live.redis.time()[0] - 600, none) == (True, 0)
     worker.exchange(seeding=1)
     worker.exchange()
-    live.call("leave", worker.worker_id, worker.epoch, worker.run, False, why="finished")
+    live.call("leave", worker.worker_id, worker.epoch, worker.run, False, reason="finished")
     series = scrape().of(live.crawl)
     assert series["dq_run_info finished night-1 exact spider"] == 1
     finished = series["dq_run_finished_timestamp_seconds"]

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from commands.conftest import LOOKS
+from commands.conftest import READ_ONLY
 from support.given import MakeProject, StartSite
 from support.live_frontier import HandWorker, LiveFrontier, put
 from support.project import Project
@@ -38,7 +38,7 @@ def test_each_command_finds_the_crawl_of_a_spider(project: Project) -> None:
         "failed": "http://127.0.0.1:9/refused", "dead": "0 dead letters.", "events": "a worker left",
         "doctor": "ok ",
     }  # fmt: skip
-    for name in LOOKS:
+    for name in READ_ONLY:
         done = run_dq(project, name, project.name)
         assert (done.returncode, done.stderr) == (0, "")
         assert max(map(len, done.stdout.splitlines())) <= 80

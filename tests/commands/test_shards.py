@@ -15,11 +15,11 @@ import pytest
 
 from scrapy_dq.commands.subcommand import CommandError
 from scrapy_dq.frontier import Retried, forget, kept, keys, limit, peek, retry, shared_stats
-from scrapy_dq.frontier.admin.backlog import names_beside
+from scrapy_dq.frontier.admin.backlog import other_names
 from scrapy_dq.frontier.keys import shard_of
 from scrapy_dq.frontier.model import Admission, StartQueue, Terms
 from scrapy_dq.frontier.moves import Defer, Put
-from scrapy_dq.inspection.history import Event, is_known, read_events, said
+from scrapy_dq.inspection.history import Event, describe, is_known, read_events
 from scrapy_dq.inspection.place import NoSuchCrawl, opened
 from scrapy_dq.settings import Config
 from support import stored
@@ -171,7 +171,7 @@ def test_a_fact_noted_by_several_shards_is_one_event(dq: Any, workers: list[Hand
         ("retry", 2 + 3, [0, 2]),
         ("limit", 1, [2]),
     ]
-    words = [said(event) for event in read_events(workers[0].live.redis, dq.crawl)]
+    words = [describe(event) for event in read_events(workers[0].live.redis, dq.crawl)]
     assert words[1] == "a worker died with 3 leases"
     assert words[3] == "a worker died with 5 leases (shard 1)"
     assert words[5] == "limits changed: delay"
@@ -247,11 +247,11 @@ def test_a_partition_with_kept_leases_is_known_by_its_host(dq: Any, workers: lis
     host = next(host for host in HOSTS if not shard_of(host, b"", SHARDS))
     worker.exchange(put(1, partition=host), want=1, terms=Terms(finish_at=-1))
     worker.exchange(Defer(entry_id(1)), terms=Terms(finish_at=-1))
-    assert names_beside(worker.live.redis, worker.live.crawl, host.decode()) is None
+    assert other_names(worker.live.redis, worker.live.crawl, host.decode()) is None
     other = next(
         name for name in (f"{n}.example" for n in range(99)) if not shard_of(name.encode(), b"", SHARDS)
     )
-    assert names_beside(worker.live.redis, worker.live.crawl, other) == [host.decode()]
+    assert other_names(worker.live.redis, worker.live.crawl, other) == [host.decode()]
 
 
 def metas(live: LiveFrontier) -> int:

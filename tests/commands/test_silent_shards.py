@@ -34,7 +34,7 @@ from scrapy_dq.inspection.metrics import Metrics
 from scrapy_dq.inspection.place import NoSuchCrawl, opened, project_config
 from scrapy_dq.scheduling import progress_log
 from scrapy_dq.settings import Config
-from scrapy_dq.web.commands import obey
+from scrapy_dq.web.commands import execute
 from scrapy_dq.web.reads import Reads
 from support.clusters import Cluster
 from support.live_frontier import HandWorker, LiveFrontier
@@ -135,7 +135,7 @@ def test_the_web_page_names_the_silent_shard(crawl: Spread, cluster: Cluster) ->
             assert read_curves(place, minutes=False)["missing"] == found["missing"]
             with pytest.raises(FrontierUnavailable, match=UNANSWERED):
                 read_failure(place, "failed", b"no such id!!")
-            done = obey(place, Settings(), {"action": "retry", "kind": "failed", "all": True})
+            done = execute(place, Settings(), {"action": "retry", "kind": "failed", "all": True})
             assert done.endswith(f" No answer from shard {SILENT}: retry again later.")
         assert read_failure(place, "failed", b"no such id!!") is None
         with crawl.silent():
@@ -233,7 +233,7 @@ def test_the_crawls_of_all_nodes_are_found(
             search, hidden = CrawlSearch(), list(names)[1]
 
             def missing() -> set[str]:
-                return {*names} - {*search.go_on(place.nodes, budget_s=60)}
+                return {*names} - {*search.scan_more(place.nodes, budget_s=60)}
 
             def hint() -> str:
                 with pytest.raises(NoSuchCrawl) as told:
@@ -241,15 +241,15 @@ def test_the_crawls_of_all_nodes_are_found(
                 return str(told.value)
 
             def read(since: float = 0.0) -> set[str]:
-                rows = found.look(place).rows
+                rows = found.refresh(place).rows
                 return {row.crawl for row in rows if row.snapshot and row.asked_at > since}
 
             def error() -> str:
-                return "".join(row.error for row in found.look(place).rows if row.crawl == hidden)
+                return "".join(row.error for row in found.refresh(place).rows if row.crawl == hidden)
 
             # A busy node may not answer within the short time-out.
             wait_until(lambda: read() >= {*names}, "all are read", 60)
-            wait_until(lambda: found.look(place).searched, "all keys are examined", 60)
+            wait_until(lambda: found.refresh(place).searched, "all keys are examined", 60)
             wait_until(lambda: f"did you mean --crawl '{hidden}'" in hint(), "the hint", 60)
             monkeypatch.setattr(crawls, "LONGEST_S", QUICK_S / 2)
             names[hidden].suspend()
@@ -259,7 +259,7 @@ def test_the_crawls_of_all_nodes_are_found(
                     lambda: read(silent_at) >= {*names} - {hidden}, "the other crawls have newer figures", 60
                 )
                 with pytest.raises(FrontierUnavailable):
-                    CrawlList(hidden).look(place)
+                    CrawlList(hidden).refresh(place)
                 wait_until(lambda: "does not answer" in error(), "the error", 60)
                 wait_until(lambda: missing() == {hidden}, "the other nodes' crawls are found", 60)
                 assert not search.complete

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from commands.conftest import LOOKS, loader_of
+from commands.conftest import READ_ONLY, loader_of
 from scrapy_dq.commands import status
 from scrapy_dq.commands.output.status_view import one_line
 from scrapy_dq.frontier.admin.backlog import sizes
@@ -138,7 +138,7 @@ def test_all_reads_every_key_and_shows_when_crawls_finished(
     dq_at: Callable[[str], Any], start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without --all, the search stops at a limit, and a message names this option."""
-    monkeypatch.setattr(status, "MOST_CRAWLS", 1)
+    monkeypatch.setattr(status, "MAX_CRAWLS", 1)
     server = start_redis()
     with ExitStack() as stack:
         lives = [stack.enter_context(closing(LiveFrontier(server.url, name))) for name in "abc"]
@@ -190,7 +190,7 @@ def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     worker.exchange(*[put(100 + n, partition=b"p%d" % n) for n in range(20)], *puts(b"one", 25, 200))
     found = sizes(live.redis, live.crawl, 3)
     assert [(each.partition, each.waiting) for each in found.largest][:2] == [("several", 30), ("one", 25)]
-    assert (found.partitions, found.looked_at) == (22, 22)
+    assert (found.partitions, found.examined) == (22, 22)
     live.redis.delete(live.key("backlog:0:one"))
     assert "one" not in [each.partition for each in sizes(live.redis, live.crawl, 22).largest]
 
@@ -202,12 +202,12 @@ def test_only_a_part_of_many_partitions_is_examined(
     for begin in range(0, 3000, 1000):
         worker.exchange(*[put(n, partition=b"p%d" % n) for n in range(begin, begin + 1000)])
     found = sizes(live.redis, live.crawl, 3, most=600, budget_s=9)
-    assert 600 <= found.looked_at < 2000
-    assert found.partitions == 3000 > found.looked_at
-    assert sizes(live.redis, live.crawl, 3, budget_s=9).looked_at == 3000
-    assert sizes(live.redis, live.crawl, 3, budget_s=0).looked_at < 3000
+    assert 600 <= found.examined < 2000
+    assert found.partitions == 3000 > found.examined
+    assert sizes(live.redis, live.crawl, 3, budget_s=9).examined == 3000
+    assert sizes(live.redis, live.crawl, 3, budget_s=0).examined < 3000
     monkeypatch.setattr(sizes, "__kwdefaults__", {"most": 600, "budget_s": 9})
-    assert f"of {found.looked_at:,} examined, of 3,000:" in dq.text("status", "--no-rate")
+    assert f"of {found.examined:,} examined, of 3,000:" in dq.text("status", "--no-rate")
 
 
 def test_the_slowest_partitions_are_found_by_delay_and_block(dq: Any, live: LiveFrontier) -> None:
@@ -254,7 +254,7 @@ def test_the_slowest_of_very_many_partitions_are_found(dq: Any, live: LiveFronti
     live.limit(b"p1234", block_s=600)
     live.limit(b"p2345", delay_s=300)
     found = sizes(live.redis, live.crawl, 3, budget_s=0)
-    assert found.looked_at < 3000
+    assert found.examined < 3000
     assert [each.partition for each in found.slowest[:2]] == ["p1234", "p2345"]
 
 
@@ -303,7 +303,7 @@ def test_reading_commands_read_no_whole_key_and_change_nothing(
     before = live.dump()
     live.redis.config_resetstat()
     dq = dq_at(server.url)
-    for name in LOOKS[:-1]:
+    for name in READ_ONLY[:-1]:
         dq.text(name, *["--no-rate"] * (name == "status"))
     called = {name.removeprefix("cmdstat_").lower() for name in live.redis.info("commandstats")}
     assert "hscan" in called
@@ -323,7 +323,7 @@ def test_a_user_with_the_rights_of_a_worker_can_run_reading_commands(
     rights = "~dq:* +@connection +@read +@write +@scripting +time"
     live.redis.execute_command("ACL", "SETUSER", "crawler", "on", ">pw", *rights.split())
     dq = dq_at(server.url.replace("redis://", "redis://crawler:pw@"))
-    for name in LOOKS:
+    for name in READ_ONLY:
         dq.text(name)
         assert dq.status == 0, name
     assert dq.found("status", "--no-rate")["redis_memory_bytes"] is None
@@ -337,7 +337,7 @@ def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
 ) -> None:
     """Every command for one crawl reports it, whatever characters the name has."""
     words = {"retry": ["--all"], "limit": ["--site", "a"], "clear": ["--all"]}
-    for name in (*LOOKS[:-1], "pause", "drain", "resume", "stop", "complete", *words):
+    for name in (*READ_ONLY[:-1], "pause", "drain", "resume", "stop", "complete", *words):
         with pytest.raises(NoSuchCrawl, match=f"did you mean --crawl '{live.crawl}'") as told:
             dq.text(name, "--crawl", live.crawl + "x", *words.get(name, ()))
         assert f"no crawl '{live.crawl}x' at 127.0.0.1:" in str(told.value)
@@ -350,10 +350,10 @@ def test_the_search_for_crawl_names_is_bounded(start_redis: StartRedis) -> None:
     with start_redis().client() as client:
         client.mset({f"other-{n}": "" for n in range(5000)})
         search = CrawlSearch()
-        search.go_on(lambda: [client], budget_s=0)
+        search.scan_more(lambda: [client], budget_s=0)
         assert client.info("commandstats")["cmdstat_scan"]["calls"] == 1
-        search.go_on(lambda: [client], most_keys=2000)
+        search.scan_more(lambda: [client], most_keys=2000)
         assert not search.complete
         assert client.info("commandstats")["cmdstat_scan"]["calls"] == 3
-        search.go_on(lambda: [client])
+        search.scan_more(lambda: [client])
         assert search.complete

@@ -161,7 +161,7 @@ def looked(
         member = Member("worker", {}, False, 0, beat=int(at), done=done)
         overview = Overview("open", "e", 0, replace(Census(), done=done), [member], **away)
         place.peek = lambda most, overview=overview: overview
-        seen = watcher.look()
+        seen = watcher.snapshot()
         found.append((seen.pages_per_s, seen.workers[0]["pages_per_s"], seen.workers[0]["state"]))
     return found
 

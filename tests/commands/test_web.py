@@ -22,7 +22,7 @@ from scrapy_dq.inspection.entries import cause_of, host_of, read_failures
 from scrapy_dq.inspection.place import opened
 from scrapy_dq.inspection.settings import settings_of
 from scrapy_dq.settings import Config
-from scrapy_dq.web.reads import MOST_SUBJECTS, Busy, Reads, Subject
+from scrapy_dq.web.reads import MAX_SUBJECTS, Busy, Reads, Subject
 from scrapy_dq.web.shown import LONGEST, full
 from support.failed_records import add_hostile
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, fail, limited, put, puts
@@ -185,7 +185,7 @@ def test_a_list_reads_a_bounded_part(
     worker.exchange(*[put(n, reason="odd") for n in range(2, 22)])
     with opened(Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})) as place:
         assert [len(read_failures(place, kind, 100)["rows"]) for kind in ("failed", "dead")] == [20, 20]
-        monkeypatch.setattr(entries, "MOST_BYTES", 1)
+        monkeypatch.setattr(entries, "MAX_BYTES", 1)
         found = read_failures(place, "failed", 100)
         assert (len(found["rows"]), found["kept"]) == (4, 20)
         assert len(read_failures(place, "dead", 100)["rows"]) <= 20
@@ -199,7 +199,7 @@ def test_too_many_crawls_at_once_are_refused(crawl_name: str) -> None:
     async def ask() -> int:
         looks = Reads(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
         try:
-            for n in range(MOST_SUBJECTS):
+            for n in range(MAX_SUBJECTS):
                 await looks.newest(Subject("crawl", f"{crawl_name}-{n}"), within_s=0)
             with pytest.raises(Busy):
                 await looks.newest(Subject("crawl", crawl_name), within_s=0)
@@ -207,7 +207,7 @@ def test_too_many_crawls_at_once_are_refused(crawl_name: str) -> None:
         finally:
             await looks.close()
 
-    assert asyncio.run(ask()) == MOST_SUBJECTS
+    assert asyncio.run(ask()) == MAX_SUBJECTS
 
 
 def test_only_some_of_very_many_workers_are_shown(page: WebPage, live: LiveFrontier) -> None:

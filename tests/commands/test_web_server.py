@@ -22,7 +22,7 @@ from commands.conftest import PASSWORD
 from scrapy_dq.frontier.model import Order
 from scrapy_dq.settings import Config
 from scrapy_dq.web import app
-from scrapy_dq.web.reads import Reads, Seen, Subject, _Kept
+from scrapy_dq.web.reads import Reads, Result, Subject, _Kept
 from support.given import StartProxy, StartRedis
 from support.live_frontier import HandWorker, LiveFrontier, puts
 from support.redis_server import RedisServer
@@ -71,12 +71,12 @@ def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pyt
     """A look may take long, but an order is carried out during the look."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def look(looks: Reads, *asked: Any) -> tuple[Seen, bool]:
+    def look(looks: Reads, *asked: Any) -> tuple[Result, bool]:
         begun.set()
         may_end.wait(patience(60))
-        return Seen(at=time.monotonic(), body="{}"), True
+        return Result(at=time.monotonic(), body="{}"), True
 
-    monkeypatch.setattr(Reads, "_look", look)
+    monkeypatch.setattr(Reads, "_read", look)
 
     async def ask() -> None:
         looks = Reads(Config.read({"DQ_CRAWL": "x", "REDIS_URL": server.url}, {}))
@@ -112,10 +112,10 @@ def test_a_key_of_another_type_is_not_an_outage(start_redis: StartRedis) -> None
 
         async def ask() -> None:
             await looks.open()
-            failed, answered = await asyncio.to_thread(looks._look, Subject("failed", "first"), _Kept())
+            failed, answered = await asyncio.to_thread(looks._read, Subject("failed", "first"), _Kept())
             assert (failed.body, answered) == ("", True)
             assert "WRONGTYPE" in failed.error
-            listed, answered = await asyncio.to_thread(looks._look, Subject("crawls"), _Kept())
+            listed, answered = await asyncio.to_thread(looks._read, Subject("crawls"), _Kept())
             rows = {row["crawl"]: row for row in json.loads(listed.body)["crawls"]}
             assert (answered, "error" in rows["first"]) == (True, False)
             assert "permission" in rows["second"]["error"]

@@ -90,10 +90,10 @@ def test_a_worker_that_waits_for_the_turn_of_a_site_is_marked(dq: Any, live: Liv
     text = " ".join(dq.text("workers", "--no-rate").split())
     assert len(re.findall(r"unknown, waits [\d.]+ s for the turn of a\.example|1 min 0 s", text)) == 2
     with opened(Config(live.crawl, redis_url=dq.url)) as place:  # this is what the page shows
-        found = Watcher(place).look(turn=True, partitions=True)
+        found = Watcher(place).snapshot(turn=True, partitions=True)
     assert "2 workers wait " in shown.crawl(found)["words"]["awaiting"][0]
     monitor = Monitor(place_of(live.redis, dq.url, live.crawl))  # this is what `scrapy dq crawl` shows
-    monitor.look()
+    monitor.poll()
     assert monitor.turn is not None
     assert monitor.turn.partition == b"a.example"
     first.exchange(*puts(b"b.example", 1, begin=9))
@@ -101,7 +101,7 @@ def test_a_worker_that_waits_for_the_turn_of_a_site_is_marked(dq: Any, live: Liv
     live.call("fence", "second", second.epoch, second.run)
     first.take(1)
     assert dq.found("status", "--no-rate")["turn"] is None
-    monitor.look()
+    monitor.poll()
     assert monitor.turn is None
 
 
@@ -145,7 +145,7 @@ def test_only_some_of_very_many_workers_are_shown(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table of 19,000 workers took 20 s."""
-    monkeypatch.setattr(common, "MOST", 3)
+    monkeypatch.setattr(common, "MAX_COUNT", 3)
     for n in range(5):
         HandWorker(live, f"other-{n}")
     lines = dq.text("workers", "--no-rate").splitlines()

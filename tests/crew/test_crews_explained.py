@@ -8,7 +8,7 @@ import re
 from crew.conftest import SetScene
 from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier.admin.control import Command, steer
-from scrapy_dq.inspection.history import read_events, said
+from scrapy_dq.inspection.history import describe, read_events
 from support.redis_server import RedisServer
 from support.tree_spider import spider_of
 from support.waiting import wait_until
@@ -40,7 +40,7 @@ def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
     assert f"WARNING: {last}" in log.read_text().splitlines()[-1]
     with connect_url(redis_server.url) as client:
         began, *_, finished, _left = read_events(client, here.project.name)
-    assert (said(began), said(finished)) == ("the run 'night-6' began", "the run 'night-6' finished")
+    assert (describe(began), describe(finished)) == ("the run 'night-6' began", "the run 'night-6' finished")
     crew = here.crew("-w", "1", "--json", "-s", "DQ_RUN_NAME=night-7")
     assert crew.wait() == 0
     summary = json.loads(crew.out)

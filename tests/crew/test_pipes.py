@@ -28,7 +28,7 @@ from scrapy_dq.crew.launch import command_of, log_paths
 from scrapy_dq.crew.pipes import MAX_BYTES, VARIABLE, Handshake, Reader, send
 from scrapy_dq.crew.supervisor import SIGNALS, StopSignals, Supervisor
 from scrapy_dq.crew.worker_agent import LONGEST_ERROR, Relay, WorkerAgent
-from scrapy_dq.crew.worker_process import WorkerProcess, how_it_ended
+from scrapy_dq.crew.worker_process import WorkerProcess, describe_exit
 from support.waiting import wait_until
 
 
@@ -107,7 +107,7 @@ class ViewOfOne:
 
 
 def supervised(tmp_path: Path, view: ViewOfOne, *command: str) -> Supervisor:
-    monitor: Any = SimpleNamespace(overview=None, problem="", at=0.0, look=lambda: None)
+    monitor: Any = SimpleNamespace(overview=None, problem="", at=0.0, poll=lambda: None)
     logs = [tmp_path / "log"]
     return Supervisor(command, logs, ("", []), restarts=0, grace_s=0.1, monitor=monitor, view=view)
 
@@ -122,7 +122,7 @@ def test_an_unexpected_error_leaves_no_worker_behind(tmp_path: Path) -> None:
     assert process is not None
     wait_until(lambda: process.poll() == 0, "the worker has ended")
     (tmp_path / "log").unlink()
-    assert process.last_words() == []
+    assert process.log_tail() == []
 
 
 def test_a_worker_that_cannot_be_started_is_reported(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_restarts_are_counted_while_nothing_gets_done(
     monkeypatch.setattr("scrapy_dq.crew.worker_process.FIRST_PAUSE_S", 0.0)
     view = ViewOfAdvance(advances)
     seen = SimpleNamespace(epoch="epoch", run=0, phase="open", stops=0, census=view.census)
-    monitor: Any = SimpleNamespace(overview=seen, problem="", at=math.inf, look=lambda: None)
+    monitor: Any = SimpleNamespace(overview=seen, problem="", at=math.inf, poll=lambda: None)
     command = ("sh", "-c", "kill -9 $$")
     crew = Supervisor(
         command, [tmp_path / "log"], ("", []), restarts=2, grace_s=0.1, monitor=monitor, view=view
@@ -320,7 +320,7 @@ def test_two_crews_of_one_crawl_have_separate_logs(tmp_path: Path) -> None:
 
 def test_the_exit_status_of_a_worker_is_reported_in_words() -> None:
     """The text has the name of the signal, if the signal has a name."""
-    ends = [how_it_ended(status) for status in (1, -9, -250)]
+    ends = [describe_exit(status) for status in (1, -9, -250)]
     assert ends == ["exit status 1", "killed by SIGKILL", "killed by signal 250"]
 
 

@@ -151,7 +151,7 @@ def test_a_redis_that_does_not_answer_is_reported(crawl_name: str) -> None:
     """At its start, the crew raises an error. Later, it keeps showing the last state."""
     with redis.Redis(port=free_port()) as client:
         monitor = Monitor(place_of(client, "redis://127.0.0.1", crawl_name))
-        monitor.look()
+        monitor.poll()
         assert monitor.problem.startswith("Redis does not answer (")
         assert monitor.overview is None
         with pytest.raises(FrontierUnavailable, match="Redis does not answer"):

@@ -9,7 +9,7 @@ import pytest
 
 from scrapy_dq.backend.clients import connect_url
 from scrapy_dq.frontier import peek
-from scrapy_dq.scheduling.declined import IN_A_ROW
+from scrapy_dq.scheduling.declined import MAX_IN_A_ROW
 from support.given import MakeProject, StartSite
 from support.project import Project
 from support.redis_server import RedisServer
@@ -95,7 +95,7 @@ def test_a_worker_with_other_code_leaves_and_the_others_finish(
     assert new.close_reason == "cannot_serve", new.text
     assert len(errors_in(new.text)) == 1, new.text
     for part in (
-        f"could not serve {IN_A_ROW} stored requests in a row",
+        f"could not serve {MAX_IN_A_ROW} stored requests in a row",
         "ProjectSpider",
         "http://",
         "DQ_CRAWL",
@@ -130,7 +130,7 @@ def test_a_run_with_requests_that_no_worker_can_serve_is_not_finished(make: Call
     _, project = make(DQ_MAX_PAGES=PAGES - 4)
     project.run_worker()
     left = PAGES - len(project.count())
-    assert 0 < left < IN_A_ROW
+    assert 0 < left < MAX_IN_A_ROW
     deploy(project)
     last = project.run_worker(settings={"DQ_MAX_PAGES": "0"})
     assert last.close_reason == "unserved", last.text

@@ -19,12 +19,12 @@ from support.hostile import (
     HEADERS,
     META,
     URL,
+    corrupted,
     dead_letters,
     entry,
     errors,
     good,
     instance,
-    spoiled,
     store,
 )
 from support.tree_spider import spider_of, spider_source
@@ -32,7 +32,7 @@ from support.worker import Worker
 
 CANARY_SOURCE = "import scrapy\n\n\nclass Mine(scrapy.Request): ...\n\n\nclass Thing(scrapy.Item): ...\n"
 
-PATIENT = "\nfrom scrapy_dq.scheduling import declined\n\ndeclined.IN_A_ROW = 10**9\n"
+PATIENT = "\nfrom scrapy_dq.scheduling import declined\n\ndeclined.MAX_IN_A_ROW = 10**9\n"
 """With this code, a worker stays, even if many entries in a row need code that it lacks."""
 
 RENAMED = spider_of("""
@@ -164,7 +164,7 @@ def test_a_crawl_with_random_entries_ends(count: int, watched: FaultCrawl) -> No
     rng = random.Random(count)
     intact = good([watched.site.url(f"/good/{number}") for number in range(60)])
     samples = good([watched.site.url(f"/spoiled/{number}") for number in range(60)])
-    payloads = [*intact, *spoiled(samples, count - len(intact), rng)]
+    payloads = [*intact, *corrupted(samples, count - len(intact), rng)]
     rng.shuffle(payloads)
     store(watched, payloads)
 

@@ -10,7 +10,7 @@ import pytest
 
 from scrapy_dq.frontier.worker.outbox import MEMORY_MOVES
 from support.given import MakeCrawl
-from support.outages import assert_told
+from support.outages import assert_outages_logged
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
@@ -71,7 +71,7 @@ def test_a_callback_can_yield_many_links_while_redis_is_unavailable(
     (yielded_s,) = crawl.project.count("yielded")
     crawl.note(verdict, links=links, yielded_s=yielded_s)
     crawl.assert_whole(verdict, workers=1)
-    (outage,) = assert_told([worker], 1)
+    (outage,) = assert_outages_logged([worker], 1)
     assert outage.kept >= links
 
 

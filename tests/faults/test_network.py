@@ -39,7 +39,7 @@ def test_lost_replies_lose_and_double_no_page(exchanges: int, fault_crawl: MakeC
     assert crawl.done == crawl.project.count("item") == dict.fromkeys(crawl.site.paths, 1)
     crawl.assert_whole(verdict)
     for worker in workers:
-        outages.assert_quiet(worker)
+        outages.assert_no_outage_logged(worker)
         # Redis has applied each command, so a repeat is enough, and no worker has to register again.
         assert "dq/rejoins" not in worker.stats
 
@@ -73,7 +73,7 @@ def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_
         stalled_s = max(stalled_s, away.stalled_s)
 
     verdict = crawl.end()
-    told = outages.assert_told(workers, times)
+    told = outages.assert_outages_logged(workers, times)
     crawl.note(verdict, black_holes=times, resumed_after_s=resumed_s, kept=[one.kept for one in told])
     crawl.assert_whole(verdict)
     assert all(one.lasted_s < seconds + RESUMES_WITHIN_S + stalled_s for one in told)

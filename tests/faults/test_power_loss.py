@@ -65,7 +65,7 @@ class Losses:
 def assert_nothing_lost(crawl: FaultCrawl, workers: list[Worker], losses: Losses) -> None:
     crawl.end_whole(losses.may_repeat, losses=losses.count)
     for worker in workers:
-        outages.assert_quiet(worker)
+        outages.assert_no_outage_logged(worker)
         # Redis is away for so short a time that a worker may not notice.
         assert len(outages.outages(worker)) <= losses.count
         assert worker.stats["dq/rejoins"] >= losses.count
@@ -173,7 +173,7 @@ def test_workers_continue_a_run_whose_start_redis_forgot(part: float, fault_craw
     assert set(done) == crawl.site.paths
     assert crawl.overview().run == 1
     for worker in workers if part == 1 else []:  # otherwise they reclaim the first worker, which has ended
-        outages.assert_quiet(worker)
+        outages.assert_no_outage_logged(worker)
 
 
 # After its item is stored, the page continues until the test ends it.

@@ -42,7 +42,7 @@ def test_after_flushall_no_worker_closes_with_finished(times: int, fault_crawl: 
     assert verdict.leases_left == 0
     pids = [worker.pid for worker in last]
     assert crawl.project.count(pids=pids) == dict.fromkeys(crawl.site.paths, 1)
-    outages.assert_told(last, 0)
+    outages.assert_outages_logged(last, 0)
 
 
 @pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
@@ -55,6 +55,6 @@ def test_a_redis_that_forgets_its_scripts_gets_them_again(pages: int, fault_craw
     crawl.note(verdict, script_flushes=len(flushed))
     crawl.assert_whole(verdict)
     assert len(flushed) > 10
-    outages.assert_told(workers, 0)
+    outages.assert_outages_logged(workers, 0)
     for worker in workers:
         assert not {"dq/redis_errors", "dq/rejoins"} & set(worker.stats)

@@ -50,6 +50,6 @@ def test_no_worker_is_reclaimed_after_redis_was_frozen(
     # On a busy machine, Redis may also be late at other times. Workers with a 10 s time-out notice nothing.
     assert min(told) >= times if timeout_s < ttl_s else told == [0, 0]
     for worker in workers:
-        outages.assert_quiet(worker)
+        outages.assert_no_outage_logged(worker)
     crawl.assert_whole(verdict)
     assert all("dq/rejoins" not in worker.stats for worker in workers)

@@ -42,14 +42,14 @@ def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> 
 
 
 def report_it(crawl: FaultCrawl, why: str) -> int:
-    """Return how many workers report *why* as the reason for their wait."""
+    """Return how many workers report *reason* as the reason for their wait."""
     return sum(why in member.waits_for for member in crawl.overview().members)
 
 
 def assert_complete(crawl: FaultCrawl, workers: Sequence[Worker], pauses: int, says: str) -> None:
     """Assert that nothing was lost or done twice, and that each worker has reported each pause."""
     crawl.end_whole(pauses=pauses)
-    outages.assert_told(workers, pauses, says)
+    outages.assert_outages_logged(workers, pauses, says)
     assert all("dq/rejoins" not in worker.stats for worker in workers)
 
 
@@ -104,7 +104,7 @@ def test_volatile_ttl_evicts_no_key_of_a_crawl(
     for worker in workers:
         (warning,) = outages.lines(worker, "WARNING")
         assert "maxmemory-policy volatile-ttl" in warning
-        outages.assert_quiet(worker)
+        outages.assert_no_outage_logged(worker)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_the_crawl_continues_on_its_own_after_redis_was_killed(
         stalled_s = max(stalled_s, away.stalled_s)
 
     verdict = crawl.end()
-    told = outages.assert_told(workers, len(away_s))
+    told = outages.assert_outages_logged(workers, len(away_s))
     rejoins = sum(worker.stats.get("dq/rejoins", 0) for worker in workers)
     longest_ms = longest_call_ms(crawl.project, 2)
     crawl.note(verdict, kills=len(away_s), longest_call_ms=longest_ms, rejoins=rejoins)

@@ -43,5 +43,5 @@ def test_a_crawl_waits_until_it_has_its_rights_again(
         admin.execute_command("ACL", "SETUSER", "crawler", f"+{command}")
         crawl.end_whole()
 
-    outages.assert_told(workers, 1, "denies access")
+    outages.assert_outages_logged(workers, 1, "denies access")
     assert all(worker.stats.get("dq/rejoins", 0) <= 1 for worker in workers)

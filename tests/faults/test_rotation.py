@@ -71,5 +71,5 @@ def test_a_crawl_waits_while_the_certificate_of_redis_is_expired(
     for worker in workers:
         assert worker.text.count(NOT_ACCEPTED) == 1
         assert "certificate has expired" in worker.text
-        outages.assert_quiet(worker)
+        outages.assert_no_outage_logged(worker)
     assert sent == served, served - sent

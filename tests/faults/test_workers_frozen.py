@@ -10,7 +10,7 @@ import pytest
 from support.fault_crawl import FaultCrawl
 from support.fault_spiders import GATHERED, start_together
 from support.given import MakeCrawl
-from support.outages import assert_quiet, lines
+from support.outages import assert_no_outage_logged, lines
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 from support.worker import Worker
@@ -137,7 +137,7 @@ def test_a_worker_with_a_blocking_callback_is_not_declared_dead(times: int, faul
     assert crawl.project.count("unblocked") == {"-": times}
     assert crawl.verdict().repeats == 0
     for worker in workers:
-        assert_quiet(worker)
+        assert_no_outage_logged(worker)
         assert not lines(worker, "WARNING")
         assert "dq/rejoins" not in worker.stats
 

@@ -7,7 +7,7 @@ import pytest
 from scrapy_dq.frontier import keys
 from support.fault_crawl import FaultCrawl
 from support.given import MakeCrawl, MakeProject
-from support.outages import assert_quiet, lines
+from support.outages import assert_no_outage_logged, lines
 from support.project import SPIDER
 from support.worker import Worker
 
@@ -52,7 +52,7 @@ def assert_the_crawl_goes_on(crawl: FaultCrawl, worker: Worker, members: list[st
     crawl.site.set_latency(LATENCY_S)
     assert worker.wait(60) == 0
     assert worker.close_reason == "finished"
-    assert_quiet(worker)
+    assert_no_outage_logged(worker)
     assert not lines(worker, "WARNING")
     assert crawl.project.count("done") == dict.fromkeys(crawl.site.paths, 1)
     overview = crawl.overview()
@@ -97,4 +97,4 @@ def test_two_projects_with_the_same_spider_share_the_crawl(
     assert "joined run 0 alongside 1 registered worker;" in second.text
     for worker in (first, second):
         assert crawl.project.count("done", pids=[worker.pid]).total() > 10
-        assert_quiet(worker)
+        assert_no_outage_logged(worker)

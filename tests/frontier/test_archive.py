@@ -11,7 +11,7 @@ import pytest
 
 from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.archive.dump import dump
-from scrapy_dq.frontier.archive.header import header_of, standing
+from scrapy_dq.frontier.archive.header import change_marker, header_of
 from scrapy_dq.frontier.archive.load import Loaded, load
 from scrapy_dq.frontier.archive.parts import Header, Part, Shape
 from scrapy_dq.frontier.frontier import Frontier
@@ -40,10 +40,10 @@ def dumped(crawl: Crawl, shards: int) -> Archive:
 
     async def read(frontiers: list[Frontier]) -> Archive:
         frontiers = frontiers[:shards]
-        before = await standing(frontiers)
+        before = await change_marker(frontiers)
         header = await header_of(frontiers)
         found = [part async for part in dump(frontiers, header)]
-        assert await standing(frontiers) == before
+        assert await change_marker(frontiers) == before
         return header, found
 
     return crawl.with_frontiers(read)
@@ -246,7 +246,7 @@ def test_a_worker_that_has_come_and_gone_is_noticed(crawl_of: Callable[..., Craw
     filled(crawl, 1)
 
     async def stands(frontiers: list[Frontier]) -> list[Any]:
-        return await standing(frontiers[:1])
+        return await change_marker(frontiers[:1])
 
     before = crawl.with_frontiers(stands)
     assert crawl.with_frontiers(stands) == before
@@ -307,7 +307,7 @@ def test_a_partition_of_many_priorities_is_read_in_parts(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part has about 3,000 bytes at most; a fifo crawl serves the entries in the order of their puts."""
-    monkeypatch.setattr("scrapy_dq.frontier.reader._MOST_LISTS", 20)
+    monkeypatch.setattr("scrapy_dq.frontier.reader._MAX_LISTS", 20)
     monkeypatch.setattr("scrapy_dq.frontier.archive.parts._PART_BYTES", 3000)
     old = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
     new = crawl_of(Seen.EXACT, True, Order.FIFO, f"{crawl_name}-2")

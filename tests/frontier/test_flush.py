@@ -30,7 +30,7 @@ def filled(live: LiveFrontier) -> list[str]:
     return ["worker"]
 
 
-def delete(live: LiveFrontier, most_s: float = inf) -> Flushed:
+def delete(live: LiveFrontier, budget_s: float = inf) -> Flushed:
     """Delete the crawl, even if workers are alive."""
 
     async def by_force(home: Frontier) -> Flushed:
@@ -39,7 +39,7 @@ def delete(live: LiveFrontier, most_s: float = inf) -> Flushed:
     async def of_shard(number: int) -> Frontier:
         return live.frontier
 
-    (deleted,) = live.run(flush_all(by_force, of_shard, 1, most_s))
+    (deleted,) = live.run(flush_all(by_force, of_shard, 1, budget_s))
     return deleted
 
 
@@ -136,7 +136,7 @@ def test_a_flush_at_the_start_stops_its_search_in_time(
     """In a Redis with very many other keys, the flush gives up its search and logs a warning."""
     worker.exchange(*puts(b"a", 3))
     live.redis.delete(live.key("bands"))
-    delete(live, most_s=0.0)
+    delete(live, budget_s=0.0)
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "scrapy dq clear" in line
     assert HandWorker(live, "again").joined.run == 0

@@ -19,16 +19,16 @@ from scrapy_dq.frontier.answers import Figures
 from scrapy_dq.frontier.model import Admission, Limits, Status
 from scrapy_dq.frontier.worker.audit import audit
 from scrapy_dq.inspection.history import (
-    MOST_EVENTS,
-    MOST_MINUTES,
-    MOST_SAMPLES,
+    MAX_EVENTS,
+    MAX_MINUTES,
+    MAX_SAMPLES,
     Event,
     Pace,
     Sample,
+    describe,
     paces,
     read_events,
     read_samples,
-    said,
 )
 from support.live_frontier import HISTORY, IDENTITY, HandWorker, LiveFrontier, ack, bury, fail, put, puts
 from support.redis_server import RedisServer
@@ -43,11 +43,11 @@ NOTHING = Figures()
 
 def report(
     worker: HandWorker, counted: Figures = NOTHING, ended_s: float = 0.0, epoch: str = "",
-    waited_s: float = 0.0, why: str = "",
+    waited_s: float = 0.0, reason: str = "",
 ) -> tuple[dict[str, int], int]:  # fmt: skip
     """Send a heartbeat with a report."""
     live, epoch = worker.live, epoch or worker.epoch
-    return live.call("report", worker.worker_id, epoch, True, counted, ended_s, waited_s, why)
+    return live.call("report", worker.worker_id, epoch, True, counted, ended_s, waited_s, reason)
 
 
 def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[str, int]:
@@ -55,7 +55,9 @@ def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[
 
     async def make() -> dict[str, int]:
         async with redis.asyncio.Redis.from_url(url) as client:
-            return (await live.frontier.on(client).report("spider", epoch, True, Figures(1), ended_s))[0]
+            return (
+                await live.frontier.with_client(client).report("spider", epoch, True, Figures(1), ended_s)
+            )[0]
 
     return live.run(make())  # type: ignore[no-any-return]
 
@@ -175,16 +177,16 @@ def test_the_history_is_bounded(live: LiveFrontier, spider: HandWorker) -> None:
     for name in ("done", "failed", "waiting", "delayed", "seen"):
         live.change_count(name, size + len(name))
     figures, meta = Figures(size, size / 1000, size, size / 1000), live.key("meta")
-    for n in range(MOST_MINUTES + 20):
+    for n in range(MAX_MINUTES + 20):
         live.redis.hset(meta, "sampled", f"0 0 {n} 0 0 0 0")  # so that `minutes` gets each sample
         report(spider, figures)
-    for n in range(MOST_EVENTS + 20):
+    for n in range(MAX_EVENTS + 20):
         steer(live.redis, live.crawl, Command.PAUSE, f"{n:03}" + "x" * 500)
     kept = [live.redis.llen(live.key(name)) for name in ("samples", "minutes", "journal")]
-    assert kept == [MOST_SAMPLES, MOST_MINUTES, MOST_EVENTS]
+    assert kept == [MAX_SAMPLES, MAX_MINUTES, MAX_EVENTS]
     assert sum(live.redis.memory_usage(live.key(name), samples=0) for name in HISTORY) <= 256 * 1024
     found = len(samples(live)), len(samples(live, minutes=True)), len(events(live))
-    assert found == (MOST_SAMPLES, MOST_MINUTES, MOST_EVENTS)
+    assert found == (MAX_SAMPLES, MAX_MINUTES, MAX_EVENTS)
 
 
 def test_without_the_right_to_use_info_samples_lack_only_the_memory(
@@ -367,7 +369,7 @@ def test_the_beginning_of_an_outage_is_one_event_for_all_workers(
     """Each worker reports the start and the reason of its wait; another reason is another event."""
     other = HandWorker(live, "other", SPIDER)
     for worker, why in ((spider, "full"), (spider, "full"), (other, "full"), (other, "denied")):
-        report(worker, waited_s=5.0, why=why)
+        report(worker, waited_s=5.0, reason=why)
     assert happened(live)[3:] == [("waits", "", 2, "full"), ("waits", "", 1, "denied")]
     now = live.redis.time()[0]
     waits = {
@@ -428,7 +430,7 @@ def test_texts_are_shown_in_one_short_line(live: LiveFrontier, spider: HandWorke
         live.key("journal"), msgpack.packb([0, 1, b"joined", b"\x1b]0;x\a" + b"\xff" * 300, 1, b"\n\x9b"])
     )
     for event in events(live):
-        for text in (event.who, event.about, said(event)):
+        for text in (event.who, event.about, describe(event)):
             assert text.isprintable()
             assert len(text) < 200
     assert len(events(live)) == 5

@@ -38,7 +38,7 @@ DEFINED = {
 }
 """The locals of the top level of each file."""
 SCRIPTS = sorted(lua_files("transitions"))
-LOOKS = ["known", "sizes", "upcoming"]
+READ_ONLY = ["known", "sizes", "upcoming"]
 """Read-only scripts, for commands."""
 MOVES = (
     "put", "ack", "release", "decline", "bury", "fail", "again", "defer", "settle", "sent", "block", "gone",
@@ -95,7 +95,7 @@ def stated_args(name: str) -> list[str]:
     while "(" in text:
         text = re.sub(r"\([^()]*\)", "", text)
     if text.strip().endswith(SAID):
-        said = re.search(r"local SAID = {([^}]*)}", LUA["described"])
+        said = re.search(r"local FIELDS = {([^}]*)}", LUA["described"])
         assert said
         text = text.replace(SAID, ", ".join(re.findall(r"\w+", said[1])))
     return [] if text.strip() == "none" else [part.strip() for part in text.split(",")]
@@ -207,7 +207,7 @@ def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
     assert re.sub(r"\W+", " ", lines[0]).startswith(f" {opening} ")
 
 
-@pytest.mark.parametrize("name", [*(each for each in SCRIPTS if each not in LOOKS), *MOVES, "finish"])
+@pytest.mark.parametrize("name", [*(each for each in SCRIPTS if each not in READ_ONLY), *MOVES, "finish"])
 def test_a_transition_states_its_cost_and_what_a_crash_leaves(name: str) -> None:
     """The header of a move, or of a script that changes something, has RETURNS, COST and CRASH."""
     for word in ("RETURNS", "COST", "CRASH"):

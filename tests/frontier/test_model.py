@@ -191,10 +191,10 @@ class FrontierMachine(BothFrontiers):
         found = (answer[0] / UNIT_S, answer[1], round(answer[2] / UNIT_S), *answer[3:])
         assert found == self.reference.limit(partition, delay_s, concurrency, block_s, budget)
 
-    @rule(word=st.sampled_from((*Command, Command.RESUME, Command.RESUME, Command.RESUME)))
-    def steer(self, word: Command) -> None:
+    @rule(action=st.sampled_from((*Command, Command.RESUME, Command.RESUME, Command.RESUME)))
+    def steer(self, action: Command) -> None:
         """The user gives all workers a command."""
-        assert steer(self.live.redis, self.live.crawl, word) == self.reference.steer(word)
+        assert steer(self.live.redis, self.live.crawl, action) == self.reference.steer(action)
 
     @rule(failed=WHICH, dead=WHICH)
     def retry(self, failed: int, dead: int) -> None:
@@ -202,7 +202,7 @@ class FrontierMachine(BothFrontiers):
         reference = self.reference
         kept = [record[0] for record in reference.failed], sorted(reference.dead)
         # After the last worker has cleared a run, a late put may store an entry again that failed in it.
-        stored = reference.elsewhere()
+        stored = reference.unfinished()
         chosen = [
             [entry_id for i, entry_id in enumerate(ids) if bits >> i & 1 and entry_id not in stored]
             for ids, bits in zip(kept, (failed, dead), strict=True)
@@ -414,6 +414,6 @@ def test_a_retry_of_a_finished_run_ends_its_hold(machine: FrontierMachine) -> No
     machine.begin(order=order, seen=seen, limits=Limits(0.0, 0, {}), partitions=1, named=False,
                   moves=[("seen", 0, 0, False, 0, "never"), *[PUT] * 5])  # fmt: skip
     machine.finish()
-    machine.steer(word=Command.PAUSE)
+    machine.steer(action=Command.PAUSE)
     machine.retry(dead=1, failed=0)
     machine.the_overview_is_the_same()

@@ -16,7 +16,7 @@ from support.compact import chance_of_a_false_seen, compacted
 from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 
 KEPT = replace(IDENTITY, keep_seen=True)
-LOAD, MOST_SPLITS, SWEPT_BESIDE, MOST_BUCKETS = 200, 6, 100, 2**28
+LOAD, MAX_SPLITS, SWEPT_PER_CALL, MAX_BUCKETS = 200, 6, 100, 2**28
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -74,7 +74,7 @@ def test_no_fingerprint_is_lost_as_seen_grows(live: LiveFrontier) -> None:
         moves = (put(n, admission=Admission.SEEN, token=token, payload=b"") for n, token in enumerate(part))
         before = live.redis.hget(live.key("seen"), "buckets") or 1024
         assert worker.exchange(*moves, seeding=1).dropped == ()
-        assert directory(live)["buckets"] - int(before) <= MOST_SPLITS
+        assert directory(live)["buckets"] - int(before) <= MAX_SPLITS
     assert directory(live) == {"buckets": -(-250_000 // LOAD), "count": 250_000}
     pipe = live.redis.pipeline(transaction=False)
     names = sorted(name for name in live.key_names() if name.startswith("seen:"))
@@ -99,7 +99,7 @@ def test_overdue_splits_are_made_a_few_at_a_time(live: LiveFrontier) -> None:
     assert directory(live)["buckets"] == 1024
     for splits in (1, 2, 3):
         worker.exchange(seen(1000, 1000 + splits))
-        assert directory(live)["buckets"] == 1024 + splits * MOST_SPLITS
+        assert directory(live)["buckets"] == 1024 + splits * MAX_SPLITS
     assert worker.exchange(*(seen(n, n) for n in range(500))).dropped == tuple(range(500))
 
 
@@ -159,7 +159,7 @@ def test_an_old_seen_set_is_unlinked_in_small_steps(
     left_behind(live, monkeypatch)
     worker = HandWorker(live, "worker", KEPT)
     assert worker.exchange(seen(1, 1), seen(2, 1000)).dropped == ()
-    for left in range(1024 - SWEPT_BESIDE, 0, -SWEPT_BESIDE):
+    for left in range(1024 - SWEPT_PER_CALL, 0, -SWEPT_PER_CALL):
         assert list(live.redis.hvals(live.key("discarded"))) == [b"%d" % left]
         live.state()
         worker.exchange()

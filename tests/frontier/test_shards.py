@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from scrapy_dq.frontier import keys
-from scrapy_dq.frontier.admin.backlog import names_beside
+from scrapy_dq.frontier.admin.backlog import other_names
 from scrapy_dq.frontier.admin.overview import _of_all
 from scrapy_dq.frontier.answers import Joined, Member
 from scrapy_dq.frontier.frontier import Frontier
@@ -56,7 +56,7 @@ class Other:
         self.frontier = Frontier(live.frontier.client, live.crawl, live.order, shard=2)
 
     def join(self, home: Joined, *, complete: bool = False, worker_id: str = "a", **changed: Any) -> Joined:
-        of = Home(home.epoch, home.run, complete, self._live.frontier.standing)
+        of = Home(home.epoch, home.run, complete, self._live.frontier.run_state)
         crawl = replace(SPREAD, **changed)
         return self._live.run(follow_home(self.frontier, worker_id, {"host": worker_id}, crawl, of))
 
@@ -213,8 +213,8 @@ def test_a_partition_with_a_kept_lease_is_in_use_under_its_own_name(live: LiveFr
     worker = HandWorker(live, "a", limited(concurrency=1))
     worker.exchange(put(1, partition=b"x"), want=1)
     worker.exchange(Defer(entry_id(1)))
-    assert names_beside(live.redis, live.crawl, "y") == ["x"]
-    assert names_beside(live.redis, live.crawl, "x") is None
+    assert other_names(live.redis, live.crawl, "y") == ["x"]
+    assert other_names(live.redis, live.crawl, "x") is None
 
 
 @pytest.mark.parametrize("ends_by", ["its worker's death", "a release"])

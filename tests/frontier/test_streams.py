@@ -238,7 +238,7 @@ def test_a_move_acknowledges_messages_whose_requests_are_stored(fed: Stream, cla
             return frontier
 
         mover = Mover(Shape(fed.order, Seen.EXACT, shards), int, nobody)
-        return fed.run(mover.within(of_shard(fed.crawl), of_shard(fed.crawl + BETWEEN)))  # type: ignore[no-any-return]
+        return fed.run(mover.in_same_redis(of_shard(fed.crawl), of_shard(fed.crawl + BETWEEN)))  # type: ignore[no-any-return]
 
     try:
         assert moved(3).entries > 3

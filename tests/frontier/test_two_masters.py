@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from scrapy_dq.frontier.calls import Asks, Rejoin
+from scrapy_dq.frontier.calls import Demand, Rejoin
 from scrapy_dq.frontier.model import Seeding
 from scrapy_dq.frontier.worker.outbox import Outbox
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
@@ -43,8 +43,8 @@ class Masters:
         """
         worker, call = self.worker, None
         worker.outbox.append(put(next(self._numbers)))
-        while worker.unsaid:
-            call = worker.compose(now, Asks())
+        while worker.has_unconfirmed:
+            call = worker.compose(now, Demand())
             if in_turn and isinstance(call, Rejoin):
                 self.swap()
             if isinstance(call, Rejoin):

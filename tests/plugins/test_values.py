@@ -18,7 +18,7 @@ class ItsSpider(Spider):
     name = "its"
 
 
-def there_and_back(value: Any) -> Any:
+def round_trip(value: Any) -> Any:
     codec = Codec(ItsSpider())
     return codec.decode(codec.encode(Request(URL, meta={"value": value}))).meta["value"]
 
@@ -35,12 +35,12 @@ def test_scalars_come_back_with_their_classes(module: str) -> None:
     else:
         values = [library.Timestamp("2026-01-02 03:04:05.123456789"), library.Timedelta("1ns"), library.NaT]
         values += [library.Timestamp("2026-01-02", tz="Europe/Berlin"), library.NA]
-    again = there_and_back(values)
+    again = round_trip(values)
     assert [*map(type, again)] == [*map(type, values)]
     assert [*map(str, again[:3])] == [*map(str, values[:3])]
     for value, other in zip(values, again, strict=True):
         assert other is value or other == value or (other != other and value != value)
-        assert [*map(type, there_and_back({value: 1}))] == [type(value)]
+        assert [*map(type, round_trip({value: 1}))] == [type(value)]
 
 
 def test_a_value_without_a_plain_form_is_refused() -> None:
@@ -70,5 +70,5 @@ def test_a_scalar_of_another_shape_is_refused() -> None:
 def test_strings_of_beautifulsoup_come_back_as_str() -> None:
     """The class of such a string refers to the whole page, so only the text is kept."""
     soup = importlib.import_module("bs4").BeautifulSoup("<p>a<!--b--></p>", "html.parser")
-    again = there_and_back([*soup.p.contents])
+    again = round_trip([*soup.p.contents])
     assert (again, [*map(type, again)]) == (["a", "b"], [str, str])

@@ -86,7 +86,7 @@ def test_a_member_that_learns_of_the_end_as_it_leaves_stops_its_worker_once(
         assert not stopping
         stopping.append(worker)
         if not stopped:  # as if a shard reported the end
-            worker.parts[0].protocol.left_over = puts
+            worker.parts[0].protocol.leftover_puts = puts
             q._member._start_over()
             await asyncio.sleep(0)
         await stop(worker, *args, **named)

@@ -91,7 +91,7 @@ def test_a_site_at_its_limit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None
     async def look() -> None:
         held = HeldDownloads(hooks, held_up)
         for _ in range(5):
-            held.look()
+            held.check()
 
     asyncio.run(look())
     assert asked.count(waiting) == 1

@@ -14,7 +14,7 @@ import redis
 
 from scrapy_dq import RedisSpider
 from scrapy_dq.frontier import keys
-from scrapy_dq.scheduling.warnings_once import MOST_REASONS
+from scrapy_dq.scheduling.warnings_once import MAX_REASONS
 from scrapy_dq.settings import Config, ConfigError
 from scrapy_dq.start_urls.keys import patience_s, start_keys_of
 from support.given import Errors, Look, MakeProject, Reasons, StartSite, Tree
@@ -180,7 +180,7 @@ def test_a_payload_that_makes_no_request_becomes_a_dead_letter(
     found = reasons(project)
     for reason in BAD.values():
         assert any(reason in one for one in found), (reason, found)
-    assert worker.text.count("becomes a dead letter") == MOST_REASONS < len(BAD)
+    assert worker.text.count("becomes a dead letter") == MAX_REASONS < len(BAD)
     assert "A start payload ('no scheme either')" in worker.text
     assert not any("SEK" in one for one in (*found, worker.text))
     assert not errors(worker)

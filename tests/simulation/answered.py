@@ -23,9 +23,9 @@ class Answered(Listener):
         self._world = world
         self.runs: set[tuple[str, int]] = set()
         """The worker's runs, by epoch and number."""
-        self.told_at = float("inf")
+        self.finished_at = float("inf")
         """The last time Redis reported the run as finished: no request was left, and no worker seeded."""
-        self.outrun = False
+        self.overtaken = False
         """Redis reported only that the next run has begun, when this worker's start() was complete."""
         self.ids: set[str] = set()
         """The worker's ids in Redis; a rejoin adds one."""
@@ -48,9 +48,9 @@ class Answered(Listener):
         if not same or status != b"FINISHED":
             return  # a late copy, or the run continues
         if of_run:
-            self.told_at = self._world.now
+            self.finished_at = self._world.now
         else:
-            self.outrun = self.worker.parts[0].protocol.seeding == Seeding.DONE
+            self.overtaken = self.worker.parts[0].protocol.seeding == Seeding.DONE
 
     def gave_back(self, entry_ids: set[bytes]) -> None:
         """Record released leases, whose work Redis does not know."""
@@ -69,9 +69,9 @@ class Answered(Listener):
         # had not stored the end of their leases, so other workers have processed these pages again.
         self.unnoticed = parentless_lost
         if last_seq >= OTHER_RUN:
-            self.outrun = protocol.seeding == Seeding.DONE
+            self.overtaken = protocol.seeding == Seeding.DONE
         else:
-            self.told_at = self._world.now
+            self.finished_at = self._world.now
 
     def forgotten(self, losses: list[tuple[float, float]]) -> bool:
         """Tell whether Redis was set back to before this worker's registration."""
@@ -81,7 +81,7 @@ class Answered(Listener):
 
     def redis_set_back(self) -> None:
         """Expect a different answer to a rejoin under way, because Redis may have more data than before."""
-        if any(of.rejoins for of in self._protocols):
+        if any(of.is_rejoining for of in self._protocols):
             self.unnoticed = False
 
     def _entered(self) -> None:

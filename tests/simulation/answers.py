@@ -24,7 +24,7 @@ from simulation.virtual import Process
 from simulation.visits import parts
 from support.stored import _dead_letter as dead_letter
 
-MOST_EXCHANGES = 2_000
+MAX_EXCHANGES = 2_000
 """If a schedule makes more exchanges than this for each shard, its crawl counts as endless. The limit leaves
 room for a program that waits 60 s for an fsync because Redis's clock was set back."""
 PUT, RELEASE = 0, 2
@@ -108,7 +108,7 @@ class Answers:
     def _ran(self, process: Process, transition: str, args: tuple[Any, ...], outcome: Any) -> None:
         if transition == "exchange":
             self.report.exchanges += 1
-            if self.report.exchanges > MOST_EXCHANGES * self.setup.shards:
+            if self.report.exchanges > MAX_EXCHANGES * self.setup.shards:
                 raise Violation("the crawl does not end: it makes too many exchanges")
             names = args[2 + args[1] :]
             if self._sent.setdefault((names[0], names[3]), names) != names:

@@ -68,10 +68,10 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     else:
         here = {visit.identity for visit in done if visit.run == run}
     # docs/reliability.md, "A process that Redis has forgotten, and that was away for long".
-    outrun = crawler.outrun and crawler.forgotten(schedule.losses)
+    overtaken = crawler.overtaken and crawler.forgotten(schedule.losses)
     # Other workers' later leases belong to the next run, which they finish.
-    missing = set() if outrun else schedule.from_start(crawler) - here
-    missing |= set() if outrun else schedule.from_feed() - {each.identity for each in done}
+    missing = set() if overtaken else schedule.from_start(crawler) - here
+    missing |= set() if overtaken else schedule.from_feed() - {each.identity for each in done}
     # A dead letter yields no requests.
     dead = schedule.dead | expected(schedule.plan.pages, tuple({page for page, _ in schedule.dead}), "")
     missing -= dead
@@ -87,7 +87,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     schedule.doubts.append((crawler, violation))
 
 
-def another_says_so(schedule: Schedule) -> None:
+def other_reports_loss(schedule: Schedule) -> None:
     """Check that, if a worker closes with `finished` over a loss, another worker reports it or is dead."""
     for crawler, violation in schedule.doubts:
         others = [each for each in schedule.crawlers if each is not crawler and each.runs & crawler.runs]
@@ -329,7 +329,7 @@ def keys_left(schedule: Schedule) -> None:
         # had left with another version of them. If home was lost, the shard may have all of another crawl,
         # and the next run clears it.
         dead = rolled_back and keys.prefix(keys.Shard(CRAWL, shard)).encode() + b"members" in of_shard
-        dead = dead or any(at >= each.told_at for each in schedule.crawlers for _, at in schedule.losses)
+        dead = dead or any(at >= each.finished_at for each in schedule.crawlers for _, at in schedule.losses)
         if not dead and _epoch(schedule, shard) == _epoch(schedule, HOME):
             names |= of_shard
     left = {key.rpartition(b"}:")[2] for key in names} - KEPT - {FEED.encode()}

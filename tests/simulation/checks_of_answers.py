@@ -26,8 +26,8 @@ def applied(
     if number != last + 1 and not schedule.losses:
         raise Violation(f"exchange {number} of {worker_id} is applied after exchange {last}")
     of_worker = f"{keys.prefix(keys.Shard(CRAWL, shard))}worker:{worker_id}"
-    heard = worker_id in schedule.fenced and answer[1] == 1  # 0 means that the run is finished
-    if heard and schedule.store.run("HGET", of_worker, "fenced") == b"1":
+    was_applied = worker_id in schedule.fenced and answer[1] == 1  # 0 means that the run is finished
+    if was_applied and schedule.store.run("HGET", of_worker, "fenced") == b"1":
         raise Violation(f"an exchange of {worker_id} is applied, although the worker is fenced")
     if answer[10]:
         raise Violation(f"keys contradict the counts: {answer[10].decode()}")

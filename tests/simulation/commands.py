@@ -46,7 +46,7 @@ def _drain(schedule: Schedule, client: BlockingClient, random: Random) -> None:
     _hold(schedule, client, random, Command.DRAIN)
 
 
-def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Command) -> None:
+def _hold(schedule: Schedule, client: BlockingClient, random: Random, action: Command) -> None:
     def resume() -> None:
         try:
             control.steer(client, CRAWL, Command.RESUME)
@@ -54,7 +54,7 @@ def _hold(schedule: Schedule, client: BlockingClient, random: Random, word: Comm
             schedule.world.at(schedule.world.now + AGAIN_S, resume)
 
     schedule.world.at(schedule.world.now + random.uniform(0.1, 0.5), resume)
-    control.steer(client, CRAWL, word)
+    control.steer(client, CRAWL, action)
 
 
 def resume_again(schedule: Schedule) -> None:

@@ -194,7 +194,7 @@ class Crawler(Answered):
             return "frontier_lost"
         if self._stopping:
             return self._stopping
-        return "run_over" if self.worker.over and self.worker.left_over else self.worker.ending
+        return "run_over" if self.worker.over and self.worker.leftover_puts else self.worker.ending
 
     async def _yield_start(self) -> None:
         for page in self.starts:
@@ -398,8 +398,8 @@ class Crawler(Answered):
             self.stop("stopped")
         self._wake()
 
-    def counted(self, what: Count | type[Move], amount: float) -> None:
-        if what is Count.EXCHANGE:
+    def counted(self, kind: Count | type[Move], amount: float) -> None:
+        if kind is Count.EXCHANGE:
             self._entered()
             if self.worker.max_pages_reached:
                 self.stop("max_pages")
@@ -411,7 +411,7 @@ class Crawler(Answered):
                 if visit.entry_id not in owned:
                     visit.confirmed_at = self._world.now
             self._unconfirmed = [visit for visit in self._unconfirmed if not visit.settled]
-        elif what is Count.REJOIN:
+        elif kind is Count.REJOIN:
             self.rejoined_at.append(self._world.now)
             self._unconfirmed.clear()
 

@@ -200,14 +200,14 @@ def lag(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
     network, world = schedule.network, schedule.world
     snapshot, taken_at = schedule.store.snapshot(), world.now
 
-    def applied(once_more: Callable[[], None]) -> None:
+    def applied(repeat: Callable[[], None]) -> None:
         def happen() -> None:
             schedule.struck("lag", f"{victim.process.name}, to {taken_at - BEGIN_S:.4f} s")
             schedule.set_back(snapshot, taken_at)
             network.cut()
             pause_s = random.choice((0.001, 0.05, 0.2))
             victim.process.freeze(pause_s)
-            world.at(world.now + pause_s, once_more)
+            world.at(world.now + pause_s, repeat)
 
         world.at(world.now + 0.004, happen)
 

@@ -62,7 +62,7 @@ MUTATIONS = (
     )),
     Mutation("3", "a roll-back beyond the log is not noticed", (
         (WORKER + "protocol.py", "if forgot:\n", "if False:\n"),
-        (WORKER + "protocol.py", "unknown or self._lacks(*self.log.forgot(last_seq))", "False"),
+        (WORKER + "protocol.py", "unknown or self._must_restart(*self.log.forgot(last_seq))", "False"),
     )),
     Mutation("4", "the run is not compared", (
         (LUA + "lib/state.lua", "  if state.run > run then return 'FINISHED' end\n", ""),
@@ -84,7 +84,7 @@ MUTATIONS = (
         (LUA + "lib/starts.lua", "  return note_broken(name, worker_id, seeding == AGAIN)", "  return ''"),
     )),
     Mutation("7", "the count of leases is not compared", (
-        (LUA + "transitions/exchange.lua", "if held ~= there.in_flight then", "if false then"),
+        (LUA + "transitions/exchange.lua", "if held ~= key_sizes.in_flight then", "if false then"),
     )),
     Mutation("8", "a repeat of an exchange has other contents", (
         (WORKER + "protocol.py", "if self._pending is None:\n            try:",
@@ -107,7 +107,7 @@ MUTATIONS = (
         (LUA + "lib/member.lua", "if ours.run_name ~= '' then return ours.run_name == was[1] and -1 end", ""),
     )),
     Mutation("11", "a worker gets several suspects", (
-        (LUA + "moves/lease.lua", "is_there('quarantine') and not holds_suspect", "is_there('quarantine')"),
+        (LUA + "moves/lease.lua", "may_exist('quarantine') and not holds_suspect", "may_exist('quarantine')"),
     )),
     Mutation("11", "each lease of a dead worker is charged", (
         (LUA + "transitions/drain.lua", "if lease and lease.quarantined then", "if lease then"),
@@ -117,7 +117,7 @@ MUTATIONS = (
         (WORKER + "reclaim.py", "await self._frontier.fence(worker_id, epoch, run, gone, by)", '"OK", ""'),
     )),
     Mutation("12", "exchanges of a fenced worker are applied", (
-        (LUA + "transitions/exchange.lua", "if me[2] == '1' then return { 'RESYNC' } end", ""),
+        (LUA + "transitions/exchange.lua", "if record[2] == '1' then return { 'RESYNC' } end", ""),
     )),
     Mutation("13", "ids are used again", (
         ("scrapy_dq/scheduling/admission.py", "prefix = os.urandom(8)", "prefix = bytes(8)"),
@@ -133,7 +133,7 @@ MUTATIONS = (
          "admit[admission](token)"),
     )),
     Mutation(GUARD, "a repeat of an exchange brings no leases", (
-        (LUA + "transitions/exchange.lua", "repeat_grants(worker_id, me[5] or '')", ""),
+        (LUA + "transitions/exchange.lua", "repeat_grants(worker_id, record[5] or '')", ""),
     )),
     Mutation(GUARD, "a lease that is in progress here is started again", (
         (WORKER + "leases.py", "if lease.entry_id in self._running or lease.entry_id in self._settling:",
@@ -185,11 +185,11 @@ MUTATIONS = (
          "AGAIN then ack(worker_id, { id })"),
     )),
     Mutation(GUARD, "a late copy of its join takes a worker into the next run", (
-        (LUA + "transitions/exchange.lua", "if registered ~= '0' and me[8] and", "if false and"),
+        (LUA + "transitions/exchange.lua", "if registered ~= '0' and record[8] and", "if false and"),
         (LUA + "transitions/rejoin.lua", "since * registered > 0 and since ~= registered", "false"),
     ), test="frontier/test_late.py::test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run"),
     Mutation(GUARD, "partitions without entries hide the partitions behind them", (
-        (LUA + "moves/lease.lua", "until want <= 0 or fruitless == 0", "until true or fruitless == 0"),
+        (LUA + "moves/lease.lua", "until want <= 0 or unleasable == 0", "until true or unleasable == 0"),
     ), test="frontier/test_damage.py::test_partitions_without_entries_do_not_hide_those_behind_them"),
     Mutation(SHARDS, "an ack waits for no put in another shard", (
         (SHARDING + "worker.py", "elif self._deferred.defers(shard, ending):", "elif False:"),
@@ -230,7 +230,7 @@ MUTATIONS = (
     ), test=RULES + "all_shards_answer_twice_before_home_may_finish"),
     Mutation(SHARDS, "their versions are not compared", (
         (SHARDING + "closing.py",
-         "(shard > 0 and of.census", "(False and of.census"),
+         "(shard > 0 and part.census", "(False and part.census"),
     ), test=RULES + "a_shard_that_changed_between_its_answers_restarts_the_collect"),
     Mutation(SHARDS, "home finishes although it has changed", (
         (LUA + "moves/finish.lua",
@@ -251,11 +251,11 @@ MUTATIONS = (
     ), test="frontier/test_shards.py::test_a_kept_lease_does_not_count_as_a_suspect"),
     Mutation(SHARDS, "a worker gets a suspect of each shard at once", (
         (SHARDING + "protocol.py",
-         "no_suspects=not self._may_meet_suspects(asks.want)", "no_suspects=False"),
+         "no_suspects=not self._may_lease_suspect(demand.want)", "no_suspects=False"),
     ), test=RULES + "one_shard_at_a_time_may_bring_a_suspect"),
     Mutation(SHARDS, "leases of other shards are kept when an outbox is lost", (
         (SHARDING + "protocol.py", "            other.forfeit()\n", "            pass\n"),
-        (SHARDING + "protocol.py", "        self.together.give_up_deferred()\n", ""),
+        (SHARDING + "protocol.py", "        self.common.give_up_deferred()\n", ""),
     ), test=RULES + "a_lost_outbox_gives_up_the_leases_of_all_shards"),
     Mutation(SHARDS, "a worker that is cut off from a shard returns no leases", (
         (SHARDING + "reach.py", "            self._end(own, Release(entry_id))\n", "            pass\n"),
@@ -293,8 +293,8 @@ def main() -> int:
                 counts = [count for count, _ in tries]
                 is_found = (middle := median(counts)) <= options.most
                 shown = ", ".join(str(count) if count <= options.most else "-" for count in counts)
-                said = next((text for _, text in tries if text), "nothing")
-                of_tries = shown, f"{middle:.0f}", said[:60]
+                failure = next((text for _, text in tries if text), "nothing")
+                of_tries = shown, f"{middle:.0f}", failure[:60]
             found = found and is_found
             row = (mutation.rule, mutation.what, *of_tries)
             console.print(*row, sep=" | ", markup=False, highlight=False)
@@ -337,7 +337,7 @@ def _try(mutation: Mutation, first: int, most: int) -> tuple[int, str]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=folder) as child:
             assert child.stdout is not None
             for line in child.stdout:
-                failures = {int(seed): said for seed, said in json.loads(line)["failures"].items()}
+                failures = {int(seed): failure for seed, failure in json.loads(line)["failures"].items()}
                 if failures:
                     child.terminate()
                     seed = min(failures)

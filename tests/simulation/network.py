@@ -40,7 +40,7 @@ class Rates:
 
 
 NONE = Rates()
-MOST_SHARDS = 5
+MAX_SHARDS = 5
 Watch = Callable[[Process, str, tuple[Any, ...], Any], None]
 
 
@@ -74,7 +74,7 @@ class Network:
 
     def cut(self, away_s: float = 0.0, shard: int | None = None) -> None:
         """Cut all connections, or a shard's. Calls on their way and answers are lost; late copies arrive."""
-        for each in range(MOST_SHARDS) if shard is None else (shard,):
+        for each in range(MAX_SHARDS) if shard is None else (shard,):
             self.generations[each] += 1
             self.away_until[each] = max(self.away_until[each], self.world.now + away_s)
 
@@ -165,15 +165,15 @@ class Client:
             elif fault == "late" or network.generations[shard] == generation:
                 if fault == "twice":
                     later_s = world.random.choice((0.01, 0.1, network.timeout_s)) * world.random.random()
-                    world.at(world.now + later_s, once_more)
+                    world.at(world.now + later_s, repeat)
                 outcome = network.apply(process, name, args, options, f"{number} {fault}")
                 network.strike(transition, number, "applied", process)
                 if transition == "exchange" and (do := network.after.pop(process, None)):
-                    do(once_more)
+                    do(repeat)
                 if fault in ("", "twice"):
                     world.at(world.now + network.latency_s(), lambda: reply(outcome), thread)
 
-        def once_more() -> None:
+        def repeat() -> None:
             network.apply(process, name, args, options, f"{number} once more")
 
         def reply(outcome: Any) -> None:

@@ -29,7 +29,7 @@ from simulation.virtual import Process
 from simulation.visits import FED_MARK, Visit, parts
 
 ITEMS: Any = SimpleNamespace(decode=lambda payload: payload)
-MOST_GETS = 3
+MAX_GETS = 3
 """Maximum number of gets. An item that the program cannot process returns, and may be the next one."""
 
 
@@ -93,9 +93,9 @@ class _Member(Member):
 
     user: QueueUser
 
-    def counted(self, what: Count | type[Move], amount: float) -> None:
-        super().counted(what, amount)
-        self.user.counted(what)
+    def counted(self, kind: Count | type[Move], amount: float) -> None:
+        super().counted(kind, amount)
+        self.user.counted(kind)
 
     async def _join(self) -> None:
         self.user.unconfirmed.clear()
@@ -133,16 +133,16 @@ class QueueUser(Program):
         """The ids with which the member considers itself a member."""
         return {each.id for each in self._member.worker.parts}
 
-    def counted(self, what: Count) -> None:
+    def counted(self, kind: Count) -> None:
         """Record the visits that Redis has confirmed."""
-        if what is Count.EXCHANGE:
+        if kind is Count.EXCHANGE:
             dialogues = self._member.worker.parts
             owned = {entry_id for each in dialogues for entry_id in each.leases.owned}
             for visit in self.unconfirmed:
                 if visit.entry_id not in owned:
                     visit.confirmed_at = self._world.now
             self.unconfirmed = [visit for visit in self.unconfirmed if not visit.settled]
-        elif what is Count.REJOIN:
+        elif kind is Count.REJOIN:
             self.unconfirmed.clear()
 
     async def _main(self) -> None:
@@ -173,7 +173,7 @@ class QueueUser(Program):
             self.stored.add((page, origin))
 
     async def _take(self) -> None:
-        for _ in range(self._random.choice((0, MOST_GETS))):
+        for _ in range(self._random.choice((0, MAX_GETS))):
             call = Get()
             try:
                 entry_id, payload = await self._answer(call, self._random.uniform(0.05, 0.5))

@@ -23,12 +23,12 @@ from simulation.store import CRAWL, Server, Store
 from simulation.virtual import BEGIN_S, Process
 from simulation.visits import FEED, Visit
 
-MOST_S = 200.0
+MAX_S = 200.0
 """Maximum duration of a schedule; the faults end after about three seconds."""
-LOOK_S = 0.2
-MOST_MOVES = 10_000
+POLL_S = 0.2
+MAX_EVENTS = 10_000
 """More moves than any schedule makes. An outbox that keeps this many in memory needs no disk."""
-MOST_STARTS = 100
+MAX_STARTS = 100
 """If a schedule starts more processes, its crawl counts as endless. A page that kills its workers may cost 20
 processes a run."""
 
@@ -39,7 +39,7 @@ class Schedule(Answers):
     def __init__(self, plan: Plan, server: Server, trace: bool = False) -> None:
         super().__init__(plan.seed)
         self.plan = plan
-        self.disk = Disk(self.world, used=plan.setup.memory_moves < MOST_MOVES)
+        self.disk = Disk(self.world, used=plan.setup.memory_moves < MAX_EVENTS)
         self.setup = replace(plan.setup, spill_dir=self.disk.folder)
         size(plan.setup)
         self.store = Store(server, self.world, plan.setup.functions)
@@ -73,18 +73,18 @@ class Schedule(Answers):
             self.world.at(BEGIN_S + number * 0.3, lambda page=page: self._feed(page))
         self.world.at(BEGIN_S + random.uniform(0.0, FAULTS_END_S), lambda: checks.stored(self))
         self.world.at(BEGIN_S + FAULTS_END_S, self._end_faults)
-        self.world.at(BEGIN_S + LOOK_S, self._look)
+        self.world.at(BEGIN_S + POLL_S, self._look)
 
     def run(self) -> Report:
         """Run the schedule to its end; raise Violation or Endless."""
         report = self.report
         try:
-            self.world.run(BEGIN_S + MOST_S)
+            self.world.run(BEGIN_S + MAX_S)
             if self._broken:
                 raise self._broken
             checks.no_exception(self)
             checks.stored(self)
-            checks.another_says_so(self)
+            checks.other_reports_loss(self)
             checks.extras(self)
             checks.pushed(self)
             checks.dead_letters(self)
@@ -114,7 +114,7 @@ class Schedule(Answers):
         # Redis may have lost the other workers' joins. Then nothing in it shows their start requests.
         known = [each for each in self.crawlers if run in each.runs and not self.losses] or [of]
         # A worker that joins after this worker's last FINISHED answer opens the run again.
-        known = [each for each in known if each.joined_at <= of.told_at]
+        known = [each for each in known if each.joined_at <= of.finished_at]
         starts = {page for each in known for page in each.starts}
         return checks.expected(self.plan.pages, tuple(starts), origin)
 
@@ -210,10 +210,10 @@ class Schedule(Answers):
             since = at
         return since
 
-    def noted(self, who: str, what: str) -> None:
+    def noted(self, process: str, event: str) -> None:
         """Add a line to the trace."""
         if self._tracing:
-            self._note(f"{who} {what}")
+            self._note(f"{process} {event}")
 
     def start_later(self, within_s: float = 0.0, part: int = 0, *, again: bool = False) -> None:
         """Start a worker within a time (0: random); *again*: even if the crawl is finished."""
@@ -250,36 +250,36 @@ class Schedule(Answers):
         if not again and self._is_over() and not checks.gone_on(self):
             return  # the worker would begin the next run
         name = f"worker{len(self.crawlers)}"
-        if len(self.crawlers) >= MOST_STARTS:
+        if len(self.crawlers) >= MAX_STARTS:
             raise Violation(f"the crawl does not end, although faults have: {self._endings()}")
         self.noted(name, "starts")
         crawler = Crawler(self.network, self.setup, self.plan.pages, name, part, self._happened)
         self.crawlers.append(crawler)
 
-    def _happened(self, who: str, what: str) -> None:
-        self.noted(who, what)
+    def _happened(self, process: str, event: str) -> None:
+        self.noted(process, event)
         try:
-            damaged = what == "ends: frontier_damaged" and self.setup.shards > 1
-            if damaged or what.startswith("ends: not started: shard"):
+            damaged = event == "ends: frontier_damaged" and self.setup.shards > 1
+            if damaged or event.startswith("ends: not started: shard"):
                 self._clear()
-            crawlers = (each for each in self.crawlers if each.process.name == who)
-            if what == "closes over budgets":
+            crawlers = (each for each in self.crawlers if each.process.name == process)
+            if event == "closes over budgets":
                 checks.closes_over_budget(self, next(crawlers))
-            if what == "is rolled back":
+            if event == "is rolled back":
                 checks.has_lost(self, next(crawlers))
-            if what.startswith("ends: "):
+            if event.startswith("ends: "):
                 crawler = next(crawlers)
                 checks.may_end(self, crawler)
-            if what in ("ends: finished", "ends: unserved"):
+            if event in ("ends: finished", "ends: unserved"):
                 checks.nothing_lost(self, crawler)
                 checks.same_frontier(self, crawler)
                 if self._again:
                     self._again = False
                     for part in range(max(2, self.setup.parts)):
                         self.start_later(0.2, part % self.setup.parts, again=True)
-            elif what.startswith("takes again"):
-                raise Violation(f"{who} {what}, which is in progress there")
-            elif what.startswith("takes"):
+            elif event.startswith("takes again"):
+                raise Violation(f"{process} {event}, which is in progress there")
+            elif event.startswith("takes"):
                 checks.concurrency(self)
         except Violation as error:
             self._broken = self._broken or error  # raised here, it would only end a task of the worker
@@ -295,20 +295,20 @@ class Schedule(Answers):
         self.store.run(*self.feed_command(page))
         self._fed.append((self.world.now, page))
 
-    def _note(self, what: str) -> None:
-        self.report.trace.append(f"{self.world.now - BEGIN_S:9.4f} {what}")
+    def _note(self, event: str) -> None:
+        self.report.trace.append(f"{self.world.now - BEGIN_S:9.4f} {event}")
 
     def _end_faults(self) -> None:
         self.network.rates = NONE
 
     def _look(self) -> None:
-        self.world.at(self.world.now + LOOK_S, self._look)
+        self.world.at(self.world.now + POLL_S, self._look)
         if self.commands["pause"] or self.commands["drain"]:
             commands.resume_again(self)
         there = {each.process for each in chain(self.crawlers, self.others()) if each.there}
         if self._starting or there - self.network.cut_off:
             return
-        if self.world.now < max(self.store.frozen.values(), default=0.0) + LOOK_S:
+        if self.world.now < max(self.store.frozen.values(), default=0.0) + POLL_S:
             return  # Redis then runs the calls that have reached it
         # Repeat the command until a crawl has finished, as a user would.
         if there and self._is_over():

@@ -151,7 +151,7 @@ class BothFrontiers(RuleBasedStateMachine):
             # If Redis was rolled back to an earlier run, this rejoin has dropped the tokens. A worker then
             # gives new ids to requests that it puts again (WorkerProtocol._renew_ids).
             moves = [
-                each for each in moves if not (isinstance(each, Put) and self.reference.would_be_twice(each))
+                each for each in moves if not (isinstance(each, Put) and self.reference.would_duplicate(each))
             ]
         sent = actor.unanswered or self.exchange_of(actor, moves, want, seeding, terms)
         receipt: Receipt = self.both("exchange", *sent)
@@ -228,7 +228,7 @@ class BothFrontiers(RuleBasedStateMachine):
             return put
         if kind == "again":
             put = self.pick(self.puts, which)
-            return None if put and self.reference.would_be_twice(put) else put
+            return None if put and self.reference.would_duplicate(put) else put
         foreign = [put.entry_id for put in self.puts]
         entry_id = self.pick(foreign if kind.startswith("foreign") else actor.held, which)
         if not entry_id:

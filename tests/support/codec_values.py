@@ -14,7 +14,7 @@ from scrapy_dq.codec import CannotEncode, Codec
 URL = "https://example.com/"
 
 
-def there_and_back(value: Any, codec: Codec) -> Any:
+def round_trip(value: Any, codec: Codec) -> Any:
     return codec.decode(codec.encode(Request(URL, meta={"value": value}))).meta["value"]
 
 

@@ -68,7 +68,7 @@ def good(urls: Sequence[str]) -> list[bytes]:
     return [codec.encode(makers[number % len(makers)](url)) for number, url in enumerate(urls)]
 
 
-def spoiled(samples: Sequence[bytes], count: int, rng: random.Random) -> Iterator[bytes]:
+def corrupted(samples: Sequence[bytes], count: int, rng: random.Random) -> Iterator[bytes]:
     """Yield *count* entries: *samples* with a few changed bits or bytes, and invented entries."""
     ways = ["overwrite", "truncate", "splice", "insert", "remove"] + ["make up"] * 2 + ["flip"] * 3
     for _ in range(count):
@@ -156,5 +156,5 @@ def errors(worker: Worker) -> list[str]:
     bad = [
         record for record in records if "Traceback" in record or re.match(r"\S+ \S+ \S+ (ERR|CRIT)", record)
     ]
-    told = [record.split(" ", 2)[2][:300] for record in bad]
-    return [record for record in told if not record.startswith("[tldextract]")]
+    lines = [record.split(" ", 2)[2][:300] for record in bad]
+    return [record for record in lines if not record.startswith("[tldextract]")]

@@ -12,7 +12,7 @@ from typing import Any
 import redis.asyncio.connection
 import redis.connection
 
-MOST = 200
+MAX_COUNT = 200
 """More Redis commands than any command of scrapy_dq sends."""
 
 

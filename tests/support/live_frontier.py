@@ -371,8 +371,8 @@ class HandWorker:
             self.registered = reply.registered
         return reply
 
-    def leave(self, keep_seen: bool = False, why: str = "") -> tuple[int, bool]:
-        return self.live.call("leave", self.worker_id, self.epoch, self.run, keep_seen, why=why)
+    def leave(self, keep_seen: bool = False, reason: str = "") -> tuple[int, bool]:
+        return self.live.call("leave", self.worker_id, self.epoch, self.run, keep_seen, reason=reason)
 
     def fence(self, worker_id: str, *, gone: bool = False) -> str:
         return self.live.call("fence", worker_id, self.epoch, self.run, gone)[0]

@@ -23,7 +23,7 @@ class Other(LiveFrontier):
         super().__init__(url, home.live.crawl, home.live.order, home.live.seen)
         self.frontier = Frontier(self._client, self.crawl, self.order, seen=self.seen, shard=shard)
         at_home = Frontier(self._client, self.crawl, self.order)
-        self._home = Home(home.epoch, home.run, home.joined.shards_exist, at_home.standing)
+        self._home = Home(home.epoch, home.run, home.joined.shards_exist, at_home.run_state)
 
     def asked(self, method: str, *args: Any, **named: Any) -> Any:
         if method != "join":

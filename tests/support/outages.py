@@ -59,19 +59,19 @@ def wait_for_ends(workers: Sequence[Worker], count: int = 1, timeout_s: float = 
         wait_until(lambda w=worker: ended(w) >= count, "the log reports the end of the outage", timeout_s)
 
 
-def assert_told(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) -> list[Outage]:
+def assert_outages_logged(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) -> list[Outage]:
     """Assert that each worker's log reports *count* outages, one by one, and no error; return all outages."""
     every: list[Outage] = []
     for worker in workers:
         told = outages(worker)
         assert len(told) == count, told
         assert all(says in outage.warning for outage in told), told
-        assert_quiet(worker)
+        assert_no_outage_logged(worker)
         every += told
     return every
 
 
-def assert_quiet(worker: Worker) -> None:
+def assert_no_outage_logged(worker: Worker) -> None:
     """Assert that the log has no error and no traceback, and that the worker declared no worker dead."""
     assert not lines(worker, "ERROR", "CRITICAL")
     assert "Traceback" not in worker.text

@@ -290,27 +290,29 @@ class ReferenceFrontier(Entries):
         budget: int | None = None,
     ) -> tuple[int, int, int, int, int]:  # fmt: skip
         if (delay_s, concurrency, budget) != (None, None, None):
-            told = self.commands
-            self.commands = replace(told, count=told.count + 1, limit_changes=told.limit_changes + 1)
+            old = self.commands
+            self.commands = replace(old, count=old.count + 1, limit_changes=old.limit_changes + 1)
         return super().limit(partition, delay_s, concurrency, block_s, budget)
 
-    def steer(self, word: Command) -> Hold | None:
+    def steer(self, action: Command) -> Hold | None:
         if self.epoch is None:
             return None
-        told = self.commands
-        if word is Command.STOP:
-            self.commands = replace(told, count=told.count + 1, stops=told.stops + 1)
-        elif word is Command.COMPLETE:
+        old = self.commands
+        if action is Command.STOP:
+            self.commands = replace(old, count=old.count + 1, stops=old.stops + 1)
+        elif action is Command.COMPLETE:
             incomplete = self.count_incomplete()
-            self.commands, self.starts = replace(told, count=told.count + 1), {}
+            self.commands, self.starts = replace(old, count=old.count + 1), {}
             if incomplete and not (self.members or self.backlog or self.declined or self.delayed):
                 self.phase = "finished"
         else:
-            hold = {Command.PAUSE: Hold.PAUSED, Command.DRAIN: Hold.DRAINING, Command.RESUME: Hold.NONE}[word]
-            self.commands = replace(told, count=told.count + 1, hold=hold)
+            hold = {Command.PAUSE: Hold.PAUSED, Command.DRAIN: Hold.DRAINING, Command.RESUME: Hold.NONE}[
+                action
+            ]
+            self.commands = replace(old, count=old.count + 1, hold=hold)
         return self.commands.hold
 
-    def elsewhere(self) -> set[bytes]:
+    def unfinished(self) -> set[bytes]:
         """Return the ids of all entries that are neither done nor kept for a retry."""
         return (
             set(self.backlog)

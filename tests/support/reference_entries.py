@@ -50,7 +50,7 @@ class Entries(Partitions):
             self._append(put)
         return True
 
-    def would_be_twice(self, put: Put) -> bool:
+    def would_duplicate(self, put: Put) -> bool:
         """Tell whether the entry of *put* exists without its token, so that Redis would store it twice."""
         leased = any(put.entry_id in worker.leases for worker in self.members.values())
         somewhere = leased or any(

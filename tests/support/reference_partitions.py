@@ -15,7 +15,7 @@ from scrapy_dq.frontier.model import Limits, Terms
 UNIT_S = 1_000.0
 """Number of seconds in a unit. The duration of a test is negligible compared to it."""
 SERVED = ("rotation", "suspects")
-LOOKS = 500
+MAX_TRIED = 500
 """Maximum number of partitions that one exchange examines without getting a lease from them."""
 OwnLimits = tuple[int | None, int | None, int | None]
 
@@ -96,7 +96,7 @@ class Partitions:
         self.declined: dict[bytes, tuple[int, Entry]] = {}
         """Declined entries with their numbers, the lowest first."""
         self.members: dict[str, Worker] = {}
-        self.standing: dict[bytes, tuple[str, int]] = {}
+        self.location: dict[bytes, tuple[str, int]] = {}
         """For each partition with waiting entries: its state and a number.
 
         The number is the turn in `rotation` and `suspects`, the end of the rest in `resting`, or else 0.
@@ -177,9 +177,9 @@ class Partitions:
 
     def _free_saturated(self) -> None:
         # The next exchanges examine these partitions first, and mark them as saturated again if they are.
-        for partition, (name, _) in self.standing.items():
+        for partition, (name, _) in self.location.items():
             if name == "saturated":
-                self.standing[partition] = ("rotation", 0)
+                self.location[partition] = ("rotation", 0)
 
     # Reports about partitions
 
@@ -214,31 +214,31 @@ class Partitions:
 
     def wake(self, ahead: int) -> None:
         """Touch the partitions whose rest ends within *ahead*."""
-        for partition, (name, time) in self.standing.items():
+        for partition, (name, time) in self.location.items():
             if name == "resting" and time <= self.clock + ahead:
                 self.touched.add(partition)
 
     def next_due(self, times: list[int]) -> int | None:
         """Return the time until the first rest ends or the first of *times* comes."""
-        times += [time for name, time in self.standing.values() if name == "resting"]
+        times += [time for name, time in self.location.values() if name == "resting"]
         return max(0, min(times) - self.clock) if times else None
 
     def _classify(self, partition: bytes, ahead: int, served: bool = False) -> None:
         waiting = [entry for entry in self.backlog.values() if entry.partition == partition]
         earliest = self.earliest.get(partition, 0)
-        before, turn = self.standing.pop(partition, ("", 0))
+        before, turn = self.location.pop(partition, ("", 0))
         if not waiting:
             return
         if self._is_saturated(partition):
-            self.standing[partition] = ("saturated", 0)
+            self.location[partition] = ("saturated", 0)
         elif earliest > self.clock + ahead:
-            self.standing[partition] = ("resting", earliest)
+            self.location[partition] = ("resting", earliest)
         else:
             name = "suspects" if all(entry.suspect for entry in waiting) else "rotation"
             if served or name != before:
                 self.turn_of_rotation += 1
                 turn = self.turn_of_rotation
-            self.standing[partition] = (name, turn)
+            self.location[partition] = (name, turn)
 
     def _is_saturated(self, partition: bytes) -> bool:
         if self.limited and partition in self.unsent:
@@ -262,9 +262,9 @@ class Partitions:
         taken: Counter[bytes] = Counter()
         want -= self._offer(me, min(want, 1), ahead, terms, taken)
         room: dict[bytes, int] = {}
-        looked, fruitless = 0, 1
-        while want > 0 and fruitless and looked < LOOKS:
-            fruitless = 0
+        tried, unleasable = 0, 1
+        while want > 0 and unleasable and tried < MAX_TRIED:
+            unleasable = 0
             waiting = self._in_turn(me, want + len(here), terms)
             room |= {p: here[p][1] if p in here else terms.most for p in waiting if p not in room}
             gained = True
@@ -273,11 +273,11 @@ class Partitions:
                 for i, partition in enumerate(waiting):
                     fair = min(room[partition], ceil(want / (len(waiting) - i)))
                     got = self._serve_politely(me, partition, fair, ahead) if fair else 0
-                    fruitless += fair > 0 and not got
+                    unleasable += fair > 0 and not got
                     room[partition] = 0 if got < fair else room[partition] - got
                     want -= got
                     gained |= got > 0
-            looked += fruitless
+            tried += unleasable
         self._offer(me, want, ahead, terms, taken)
 
     def _offer(self, me: Worker, want: int, ahead: int, terms: Terms, taken: Counter[bytes]) -> int:
@@ -314,7 +314,7 @@ class Partitions:
 
     def _in_turn(self, me: Worker, count: int, terms: Terms) -> list[bytes]:
         """Return the partitions to examine: first partitions without leases of *me*, then the others."""
-        turns = {n: sorted((t, p) for p, (name, t) in self.standing.items() if name == n) for n in SERVED}
+        turns = {n: sorted((t, p) for p, (name, t) in self.location.items() if name == n) for n in SERVED}
         heads = turns["rotation"][:count]
         if not me.suspects:
             heads = sorted(heads + turns["suspects"][:1])

@@ -25,7 +25,7 @@ from support.stored import roll_back, stored_state
 
 T = TypeVar("T")
 HOSTS = [b"%02d.example" % n for n in range(25)]
-MOST = 6
+MAX_SHARDS = 6
 """Maximum number of shards of a test's crawl."""
 
 
@@ -81,7 +81,7 @@ class Crawl:
             worker.leave()
 
     def with_frontiers(self, call: Callable[[list[Frontier]], Awaitable[T]]) -> T:
-        """Return the result of *call*, which gets the frontiers of MOST shards."""
+        """Return the result of *call*, which gets the frontiers of MAX_SHARDS shards."""
 
         async def run() -> T:
             client = redis.asyncio.Redis.from_url(self.url)
@@ -89,7 +89,7 @@ class Crawl:
                 return await call(
                     [
                         Frontier(client, self.name, self.order, seen=self.seen, shard=number)
-                        for number in range(MOST)
+                        for number in range(MAX_SHARDS)
                     ]
                 )
             finally:
@@ -117,16 +117,18 @@ class Crawl:
                 shape = Shape(order or self.order, seen or self.seen, shards)
                 mover = Mover(shape, int, nobody)
                 if url:
-                    return await mover.elsewhere(of_shard(here, self.name), of_shard(there, self.name), url)
+                    return await mover.to_other_redis(
+                        of_shard(here, self.name), of_shard(there, self.name), url
+                    )
                 between = of_shard(here, self.name + BETWEEN)
-                return await mover.within(of_shard(here, self.name), between)
+                return await mover.in_same_redis(of_shard(here, self.name), between)
 
         return asyncio.run(run())
 
     def entries(self) -> Counter[tuple[str, bytes]]:
         """Return the number of entries for each place and id, in all shards together."""
         found: Counter[tuple[str, bytes]] = Counter()
-        for number in range(MOST):
+        for number in range(MAX_SHARDS):
             prefix = keys.prefix(Shard(self.name, number))
             for name in self.redis.scan_iter(prefix.replace("*", "\\*") + "backlog:*", count=1000):
                 found.update(("backlog", each[8:20]) for each in self.redis.lrange(name, 0, -1))
@@ -141,7 +143,7 @@ class Crawl:
 
     def check(self, shards: int) -> None:
         """Assert that each shard has its own entries and right counts, and that no other shard has keys."""
-        for number in range(MOST):
+        for number in range(MAX_SHARDS):
             shard = Shard(self.name, number)
             if number >= shards:
                 assert not list(self.redis.scan_iter(keys.prefix(shard) + "*", count=1000))
@@ -155,7 +157,7 @@ class Crawl:
             assert not [name for name in meta if name.startswith(b"load:")]
 
     def close(self) -> None:
-        for number in range(MOST):
+        for number in range(MAX_SHARDS):
             roll_back(self.redis, Shard(self.name, number), {})
             roll_back(self.redis, Shard(self.name + BETWEEN, number), {})
         self._stack.close()

@@ -7,7 +7,7 @@ import time
 from unittest.mock import Mock
 
 from scrapy_dq.frontier.answers import Joined
-from scrapy_dq.frontier.calls import Asks
+from scrapy_dq.frontier.calls import Demand
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import Identity
 from scrapy_dq.frontier.worker.dialogue import exchange
@@ -35,7 +35,7 @@ class Spoken:
 
     async def exchange(self, want: int) -> tuple[int, int]:
         """Make one exchange, or a due rejoin; see `dialogue.exchange`."""
-        return await exchange(self.frontier, self.protocol, self.identity, self.crawl, Asks(want))
+        return await exchange(self.frontier, self.protocol, self.identity, self.crawl, Demand(want))
 
     async def leave(self) -> None:
         of = self.protocol

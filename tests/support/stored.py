@@ -216,7 +216,7 @@ def reference_state(reference: ReferenceFrontier) -> State:
         i: w.leases for i, w in reference.members.items()
     }
     everything = {i: entry for found in everywhere.values() for i, entry in found.items()}
-    turns = [(turn, p, name) for p, (name, turn) in reference.standing.items() if name in TURNING]
+    turns = [(turn, p, name) for p, (name, turn) in reference.location.items() if name in TURNING]
     return {
         "epoch": reference.epoch or "",
         "run": reference.run,
@@ -254,8 +254,8 @@ def reference_state(reference: ReferenceFrontier) -> State:
         "count of failed": reference.count_of_failed,
         "never sent": reference.never_sent,
         "turns": [(name, partition) for _, partition, name in sorted(turns)],
-        "resting": {p: time for p, (name, time) in reference.standing.items() if name == "resting"},
-        "saturated": {p for p, (name, _) in reference.standing.items() if name == "saturated"},
+        "resting": {p: time for p, (name, time) in reference.location.items() if name == "resting"},
+        "saturated": {p for p, (name, _) in reference.location.items() if name == "saturated"},
         "unsent": reference.unsent,
         "earliest": reference.earliest,
         "blocked": reference.blocked,

@@ -10,7 +10,7 @@ from support.stored_counts import apart
 
 TURNING = ("rotation", "suspects")
 """ZSETs of the partitions that may be served, in the order of their turns."""
-STANDINGS = (*TURNING, "resting", "saturated")
+LOCATIONS = (*TURNING, "resting", "saturated")
 """Every partition with waiting entries is in exactly one of these."""
 
 
@@ -36,14 +36,14 @@ def check_partitions(
     earliest, blocked = dict(plain["earliest"]), dict(plain["blocked"])
     assert all(earliest[p] >= until for p, until in blocked.items() if p in earliest)
 
-    standing = [(p, name, score) for name in STANDINGS for p, score in plain[name]]
-    assert sorted(p for p, *_ in standing) == sorted(nonempty), "states do not match the nonempty partitions"
-    turns = [turn for _, name, turn in standing if name in TURNING and turn]
+    locations = [(p, name, score) for name in LOCATIONS for p, score in plain[name]]
+    assert sorted(p for p, *_ in locations) == sorted(nonempty), "states do not match the nonempty partitions"
+    turns = [turn for _, name, turn in locations if name in TURNING and turn]
     assert len(turns) == len(set(turns))
     counts = apart(meta)
     assert max(turns, default=0) <= counts["turn"]
     soon = counts["clock"] + ahead_ms
-    for p, name, score in standing:
+    for p, name, score in locations:
         _, most, budget = own.get(p, (None, None, None))
         most = concurrency if most is None else most
         budget = counts["budget"] if budget is None else budget

@@ -44,7 +44,7 @@ redis = {{
   end,
 }}
 """
-FEW_TOKENS = ("local LOAD, MOST_SPLITS = 200", "local LOAD, MOST_SPLITS = 0.001")
+FEW_TOKENS = ("local LOAD, MAX_SPLITS = 200", "local LOAD, MAX_SPLITS = 0.001")
 """With this change, a compact `seen` splits a bucket from the second fingerprint on."""
 FIRST = scripts.lua_files()["keys"]
 """The file with which each script begins."""

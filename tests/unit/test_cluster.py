@@ -219,7 +219,7 @@ async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:
         with connection.blocking() as other:
             assert other.connection_pool.route is client.connection_pool.route  # type: ignore[attr-defined]
             assert other.info("server")["tcp_port"] == owner
-        connection.need_one_slot(crawl, [f"{keys.prefix(crawl)}fed"])
+        connection.require_one_slot(crawl, [f"{keys.prefix(crawl)}fed"])
     finally:
         await connection.close()
 

@@ -22,7 +22,7 @@ from scrapy import Field, Item, Request, Spider
 from scrapy.http import JsonRequest
 
 from scrapy_dq.codec import FORMAT, CannotDecode, CannotEncode, Codec
-from support.hostile import good, spoiled
+from support.hostile import corrupted, good
 from support.packed_entries import META, OBJECT, SET, TUPLE, URL, extension, pack, reason
 
 PACKAGE = __name__.partition(".")[0]
@@ -343,7 +343,7 @@ def test_deeply_nested_extensions_are_refused(levels: int, code: int, codec: Cod
 def test_a_corrupted_entry_raises_only_cannot_decode(codec: Codec) -> None:
     """Each of 20,000 corrupted entries decodes to a Request or raises CannotDecode."""
     decoded = 0
-    for payload in spoiled(samples(), 20_000, random.Random(20)):
+    for payload in corrupted(samples(), 20_000, random.Random(20)):
         with suppress(CannotDecode):
             assert codec.decode(payload).url.lower().startswith(("http:", "https:"))
             decoded += 1

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scrapy import Field, Item, Request, Spider
 
 from scrapy_dq.codec import Codec
-from support.codec_values import URL, refused, there_and_back
+from support.codec_values import URL, refused, round_trip
 
 
 class BookSpider(Spider):
@@ -219,7 +219,7 @@ def types_of(value: Any) -> Any:
 @given(VALUES)
 def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
     """Values are drawn in any container or class, and as keys of dicts."""
-    again = there_and_back(value, SHARED)
+    again = round_trip(value, SHARED)
     assert again == value
     assert types_of(again) == types_of(value)
 
@@ -253,7 +253,7 @@ def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
 )
 def test_an_instance_of_the_projects_classes_comes_back(value: Any, codec: Codec) -> None:
     """meta={"item": MyItem()} is the most common use."""
-    again = there_and_back({"nested": [value]}, codec)["nested"][0]
+    again = round_trip({"nested": [value]}, codec)["nested"][0]
     assert type(again) is type(value)
     assert again == value
 
@@ -262,20 +262,20 @@ def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -
     """No __init__, __post_init__ or __setitem__ runs, because they would get untrusted arguments."""
     price = Price(Decimal(1))
     price.checked = False
-    assert there_and_back(price, codec).checked is False
+    assert round_trip(price, codec).checked is False
     item = StrictItem.__new__(StrictItem)
     Item.__init__(item)
     Item.__setitem__(item, "title", "t")
-    assert dict(there_and_back(item, codec)) == {"title": "t"}
+    assert dict(round_trip(item, codec)) == {"title": "t"}
     point = tuple.__new__(StrictPoint, (1, 2))
-    assert there_and_back(point, codec) == point
+    assert round_trip(point, codec) == point
 
 
 def test_a_subclass_of_a_builtin_type_keeps_its_attributes(codec: Codec) -> None:
     """A str may have attributes, like any other object."""
     text = Text("a")
     text.language = ["en"]  # type: ignore[attr-defined]
-    again = there_and_back({text: text}, codec)
+    again = round_trip({text: text}, codec)
     assert again == {"a": "a"}
     for found in (*again, *again.values()):
         assert (type(found), vars(found)) == (Text, {"language": ["en"]})
@@ -287,7 +287,7 @@ def test_a_cached_property_is_computed_again(codec: Codec) -> None:
     """The cached value is not a field, so it is not stored, and Python computes it again."""
     value = Cached(2)
     assert value.double == 4
-    again = there_and_back(value, codec)
+    again = round_trip(value, codec)
     assert vars(again) == {"a": 2}
     assert again.double == 4
 

@@ -12,7 +12,7 @@ from msgpack import ExtType
 from scrapy import Request, Spider
 
 from scrapy_dq.codec import FORMAT, CannotDecode, Codec
-from support.codec_values import URL, refused, there_and_back
+from support.codec_values import URL, refused, round_trip
 
 
 class BookSpider(Spider):
@@ -47,7 +47,7 @@ def test_page_methods_are_carried_without_their_results(page_method: Any, codec:
     """A result stays in the worker that ran the method."""
     method = page_method("wait_for_selector", "div.quote", timeout=5000)
     method.result = object()
-    again = there_and_back([method], codec)[0]
+    again = round_trip([method], codec)[0]
     assert type(again) is page_method
     assert vars(again) == {
         "method": "wait_for_selector", "args": ("div.quote",), "kwargs": {"timeout": 5000}, "result": None,
@@ -91,7 +91,7 @@ def test_page_methods_that_open_files_or_addresses_must_be_listed(
     method = page_method(*args, **options)
     assert "DQ_TYPES lists scrapy_playwright.page.PageMethod" in refused(method, codec)
     listing = Codec(BookSpider(), types=["scrapy_playwright.page.PageMethod"])
-    assert vars(there_and_back(method, listing)) == vars(method)
+    assert vars(round_trip(method, listing)) == vars(method)
     payload = listing.encode(Request(URL, meta={"x": method}))
     with pytest.raises(CannotDecode, match="DQ_TYPES"):
         codec.decode(payload)

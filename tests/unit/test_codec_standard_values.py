@@ -25,7 +25,7 @@ from scrapy import Request, Spider
 from scrapy_dq.codec import CannotDecode, Codec, Items
 from scrapy_dq.codec.shown import shown
 from scrapy_dq.codec.standard import SHAPES
-from support.codec_values import URL, lifted, refused, there_and_back
+from support.codec_values import URL, lifted, refused, round_trip
 
 
 class BookSpider(Spider):
@@ -50,7 +50,7 @@ def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Code
     """The UTC offset is kept, but not the name of the time zone."""
     for fold in (0, 1):
         moment = datetime(2026, 10, 25, 2, 30, 0, 123456, tzinfo=zone, fold=fold)
-        again = there_and_back(moment, codec)
+        again = round_trip(moment, codec)
         assert again.utcoffset() == moment.utcoffset()
         assert again.astimezone(timezone.utc) == moment.astimezone(timezone.utc)
         assert type(again.tzinfo) is timezone
@@ -59,7 +59,7 @@ def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Code
 def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
     """A zone without a date has no offset. Such a value is refused, because the zone would be lost."""
     for value in (time(1, 2, 3, 4, fold=1), time(1, tzinfo=timezone(timedelta(hours=2)))):
-        again = there_and_back(value, codec)
+        again = round_trip(value, codec)
         assert (again, again.fold, again.utcoffset()) == (value, value.fold, value.utcoffset())
     assert "UTC offset" in refused(time(1, tzinfo=ZoneInfo("Europe/Berlin")), codec)
 
@@ -69,7 +69,7 @@ def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
 )
 def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
     """Signs, zeros, exponents and payloads stay."""
-    assert str(there_and_back(Decimal(text), codec)) == str(Decimal(text))
+    assert str(round_trip(Decimal(text), codec)) == str(Decimal(text))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
 )  # fmt: skip
 def test_a_value_of_the_standard_library_comes_back(value: Any, codec: Codec) -> None:
     """The value may be in a container, a key, or an item of a Queue."""
-    again = there_and_back([{"a": (value,)}], codec)[0]["a"][0]
+    again = round_trip([{"a": (value,)}], codec)[0]["a"][0]
     assert (type(again), again) == (type(value), value)
     for name in ("default_factory", "maxlen", "tm_gmtoff"):
         assert getattr(again, name, None) == getattr(value, name, None)
@@ -95,7 +95,7 @@ def test_a_value_of_the_standard_library_comes_back(value: Any, codec: Codec) ->
     assert items.decode(items.encode(value)) == value
     assert shown(codec.encode(Request(URL, meta={"a": value})), 10_000)["kind"] == "request"
     with suppress(TypeError):  # unhashable
-        assert there_and_back({value: 1} if hash(value) else {}, codec) == {value: 1}
+        assert round_trip({value: 1} if hash(value) else {}, codec) == {value: 1}
 
 
 def test_a_worker_without_numpy_gets_the_plain_value(codec: Codec) -> None:
@@ -115,14 +115,14 @@ def test_a_string_of_a_parser_becomes_a_str(codec: Codec) -> None:
     """A string of BeautifulSoup refers to its whole page, so only the text is kept."""
     text = type("NavigableString", (str,), {"__module__": "bs4.element"})("a")
     text.parent = open
-    again = there_and_back({text: text}, codec)
+    again = round_trip({text: text}, codec)
     assert [*map(type, (*again, *again.values()))] == [str, str]
 
 
 def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
     """A pattern with re.DEBUG is refused, because compiling it would print."""
     for pattern in (re.compile("a.b", re.I | re.S), re.compile(b"a")):
-        assert there_and_back(pattern, codec) == pattern
+        assert round_trip(pattern, codec) == pattern
     for state in (["a", int(re.DEBUG)], ["a", "b"], [1, 0], "a"):
         with pytest.raises(CannotDecode):
             lifted("re:Pattern", state, codec)

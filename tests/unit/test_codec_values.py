@@ -20,7 +20,7 @@ from scrapy import Field, Item, Request, Spider
 from scrapy.link import Link
 
 from scrapy_dq.codec import BadType, CannotEncode, Codec
-from support.codec_values import URL, refused, there_and_back
+from support.codec_values import URL, refused, round_trip
 
 
 class BookSpider(Spider):
@@ -150,7 +150,7 @@ def test_values_of_listed_classes_are_stored(
     """Without DQ_TYPES, these values are refused, and the error names the setting."""
     monkeypatch.setattr(msgpack, "Markup", Markup, raising=False)
     assert "DQ_TYPES" in refused(value, codec)
-    assert type(there_and_back(value, Codec(BookSpider(), types=listed))) is type(value)
+    assert type(round_trip(value, Codec(BookSpider(), types=listed))) is type(value)
 
 
 def dataclass_with_more() -> Price:
@@ -250,12 +250,12 @@ def test_a_plain_class_that_is_listed_is_carried_by_its_attributes(codec: Codec)
     listing = Codec(BookSpider(), types=[f"{__name__}.Step", f"{__name__}.Step.Inner"])
     assert "DQ_TYPES" in refused(step, codec)
     Step.made = 2
-    again = there_and_back(step, listing)
+    again = round_trip(step, listing)
     assert type(again) is Step
     assert (vars(again), again.slot) == ({"name": "click"}, {"on": ("a", 1)})
-    assert type(there_and_back(Step.Inner(), listing)) is Step.Inner
+    assert type(round_trip(Step.Inner(), listing)) is Step.Inner
     vars(step)["method"] = 5
-    assert vars(there_and_back(step, listing)) == {"name": "click", "method": 5}
+    assert vars(round_trip(step, listing)) == {"name": "click", "method": 5}
 
 
 class Copied:
@@ -285,14 +285,14 @@ def test_a_class_that_cannot_be_carried_cannot_be_listed(name: str, reason: str)
 def test_a_class_that_is_always_carried_can_be_listed() -> None:
     """Listing a class that is always stored changes nothing."""
     listing = Codec(BookSpider(), types=["datetime.datetime", "decimal.Decimal"])
-    assert there_and_back(Decimal(1), listing) == Decimal(1)
+    assert round_trip(Decimal(1), listing) == Decimal(1)
 
 
 def test_the_packages_of_the_spider_modules_are_the_project() -> None:
     """A spider from elsewhere may use the classes of SPIDER_MODULES' packages, but of no other package."""
     spider = type("Elsewhere", (Spider,), {"name": "e", "__module__": "elsewhere.spiders"})()
     package, _, _ = __name__.partition(".")
-    assert type(there_and_back(Point(1), Codec(spider, spider_modules=[f"{package}.spiders"]))) is Point
+    assert type(round_trip(Point(1), Codec(spider, spider_modules=[f"{package}.spiders"]))) is Point
     assert "DQ_TYPES" in refused(Point(1), Codec(spider, spider_modules=["another", f"{package}x.spiders"]))
     assert "DQ_TYPES" in refused(Point(1), Codec(spider))
 
@@ -365,7 +365,7 @@ def test_the_size_limit_applies_to_each_entry() -> None:
     """Only the size of one entry counts, not the sum of the entries that the codec has encoded."""
     codec = Codec(BookSpider(), max_bytes=1000)
     for _ in range(20):
-        assert there_and_back(list(range(100)), codec)
+        assert round_trip(list(range(100)), codec)
 
 
 def test_a_class_that_its_module_replaced_is_refused(codec: Codec) -> None:

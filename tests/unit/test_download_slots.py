@@ -11,7 +11,7 @@ from scrapy.core.downloader import Downloader
 from scrapy.settings import Settings
 
 from scrapy_dq.frontier.model import MAX_LEASES, MAX_PARTITION_BYTES
-from scrapy_dq.hostnames import one_spelling
+from scrapy_dq.hostnames import canonical_host
 from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
 from scrapy_dq.scheduling.partitions import (
     BadPartition,
@@ -213,7 +213,7 @@ def test_without_partitions_all_requests_share_one() -> None:
 
 def test_the_memory_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that was forgotten leads to the same partition again."""
-    monkeypatch.setattr("scrapy_dq.scheduling.partitions.MOST_HOSTS", 3)
+    monkeypatch.setattr("scrapy_dq.scheduling.partitions.MAX_HOSTS", 3)
     mine = slots()
     for number in (*range(10), *range(10)):
         assert mine.partition_of(Request(f"http://{number}.example/x")) == b"%d.example" % number
@@ -265,5 +265,5 @@ def test_an_internationalised_name_in_the_settings_matches_its_host(name: str) -
 @pytest.mark.parametrize("zone", ["%1", "%30", "%25"])
 def test_the_zone_of_an_address_makes_no_separate_partition(zone: str) -> None:
     """With any zone, an address leads to the same host, unless the address is link-local."""
-    assert one_spelling(f"2001:db8::1{zone}") == "2001:db8::1"
-    assert one_spelling(f"fe80::1{zone}") == f"fe80::1{zone}"
+    assert canonical_host(f"2001:db8::1{zone}") == "2001:db8::1"
+    assert canonical_host(f"fe80::1{zone}") == f"fe80::1{zone}"

@@ -26,7 +26,7 @@ PARAMS = {"redis_cls": "redis.StrictRedis", "retry_on_timeout": True, "encoding"
 
 
 def said(order: Order = Order.PRIORITY_LIFO, **settings: Any) -> list[tuple[int, str]]:
-    return list(peers.remarks(settings, order))
+    return list(peers.advice(settings, order))
 
 
 def test_settings_with_the_same_meaning_are_not_logged() -> None:
@@ -85,4 +85,4 @@ def test_stats_that_would_block_the_loop_are_warned_about() -> None:
 )
 def test_a_class_of_scrapy_redis_is_recognised_by_its_name(cls: Any, theirs: bool) -> None:
     """The class may be given as a class or as a path, and may not be installed."""
-    assert peers.is_theirs(cls) is theirs
+    assert peers.is_peer_class(cls) is theirs

@@ -15,7 +15,7 @@ import msgpack
 
 import scrapy_dq
 from scrapy_dq.frontier.answers import Receipt, Rejoined
-from scrapy_dq.frontier.calls import Asks, Exchange, Rejoin
+from scrapy_dq.frontier.calls import Demand, Exchange, Rejoin
 from scrapy_dq.frontier.model import (
     Admission,
     Commands,
@@ -52,7 +52,7 @@ def put(number: int, parent: bytes | None = None, due_at: float = 0.0) -> Put:
 
 
 def exchange(made: WorkerProtocol, now: float, want: int = 0) -> Exchange:
-    call = made.compose(now, Asks(want))
+    call = made.compose(now, Demand(want))
     assert isinstance(call, Exchange)
     return call
 
@@ -65,7 +65,7 @@ def moves(made: WorkerProtocol) -> list[Move]:
 
 
 def rejoin(made: WorkerProtocol, now: float = 0.0) -> Rejoin:
-    call = made.compose(now, Asks())
+    call = made.compose(now, Demand())
     assert isinstance(call, Rejoin)
     return call
 
@@ -186,7 +186,7 @@ def test_a_lost_outbox_gives_every_lease_back() -> None:
     made.received(Receipt(Status.OK, applied=True, leases=(LEASE,)), 1000.1)
     made.outbox.append(Ack(LEASE.entry_id))
     made.outbox.prefix = Mock(side_effect=SpillLost("gone"))  # type: ignore[method-assign]
-    assert made.compose(1001.0, Asks()) is None
+    assert made.compose(1001.0, Demand()) is None
     assert rejoin(made).held == []
 
 

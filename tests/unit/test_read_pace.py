@@ -10,10 +10,10 @@ import pytest
 
 from scrapy_dq.adoption.source import BATCH, Found, Source
 from scrapy_dq.frontier.admin.entries import kept, kept_one
-from scrapy_dq.frontier.reader import MOST_RECORDS, ReadPace
+from scrapy_dq.frontier.reader import MAX_RECORDS, ReadPace
 
 LARGE = b"x" * 1024 * 1024
-MOST_BYTES = 8 * len(LARGE)
+MAX_BYTES = 8 * len(LARGE)
 
 
 def of_failed(n: int) -> bytes:
@@ -46,16 +46,16 @@ class Kept:
 def test_large_records_are_read_a_few_at_once_and_small_ones_by_the_hundred() -> None:
     pace = ReadPace()
     for _ in range(9):
-        pace.saw([LARGE, b""])
-        assert pace.count * len(LARGE) <= MOST_BYTES
+        pace.observe([LARGE, b""])
+        assert pace.count * len(LARGE) <= MAX_BYTES
     for _ in range(9):
-        pace.saw([b"small"])
-    assert pace.count == MOST_RECORDS
+        pace.observe([b"small"])
+    assert pace.count == MAX_RECORDS
 
 
 @pytest.mark.parametrize("what", ["failed", "dead", "one", "one that is not there"])
 def test_failed_requests_and_dead_letters_are_read_within_bounds(what: str) -> None:
-    """No read exceeds MOST_BYTES. A listing returns each record once, and one record is found by its id."""
+    """No read exceeds MAX_BYTES. A listing returns each record once, and one record is found by its id."""
     stored: Any = Kept(60)
     if what in ("failed", "dead"):
         found = kept(stored, "crawl", what, 50)
@@ -63,7 +63,7 @@ def test_failed_requests_and_dead_letters_are_read_within_bounds(what: str) -> N
     else:
         entry_id = b"%012d" % (59 if what == "one" else 60)
         assert bool(kept_one(stored, "crawl", "failed", entry_id)) == (what == "one")
-    assert max(stored.reads) <= MOST_BYTES
+    assert max(stored.reads) <= MAX_BYTES
 
 
 def test_a_queue_that_is_adopted_is_read_within_bounds() -> None:
@@ -79,4 +79,4 @@ def test_a_queue_that_is_adopted_is_read_within_bounds() -> None:
         return [member async for batch in source.members(backwards=False) for member in batch]
 
     assert asyncio.run(read()) == stored.records
-    assert BATCH * len(LARGE) > MOST_BYTES >= max(stored.reads)
+    assert BATCH * len(LARGE) > MAX_BYTES >= max(stored.reads)

@@ -25,7 +25,7 @@ from scrapy_dq.revisits.policy import (
 )
 from scrapy_dq.revisits.revisits import (
     KEY,
-    MOST_VALIDATOR,
+    MAX_VALIDATOR_LENGTH,
     Revisits,
     Visit,
     digest_of,
@@ -162,7 +162,7 @@ def test_a_visit_is_kept_in_a_request_and_taken_from_it() -> None:
         "", 1, [], [1], [0.5, "", ["", ""], None], [1e12, "", ["", ""], None], ["1", "", ["", ""], None],
         [7, 1, ["", ""], None], [7, "", "", None], [7, "", [""], None], [7, "", [1, ""], None],
         [7, "", ["a\r\nCookie: b", ""], None], [7, "", ["", "a\nb"], None],
-        [7, "", ["", ""], "high"], [7, "x" * (MOST_VALIDATOR + 1), ["", ""], None], {"a": 1},
+        [7, "", ["", ""], "high"], [7, "x" * (MAX_VALIDATOR_LENGTH + 1), ["", ""], None], {"a": 1},
     ],
 )  # fmt: skip
 def test_an_invalid_stored_visit_is_ignored(kept: Any) -> None:
@@ -238,7 +238,7 @@ def test_a_field_that_cannot_be_compared_shows_no_change(
 
 def test_validators_that_are_too_long_or_invalid_are_left_out() -> None:
     """The other validator is kept."""
-    headers = {"ETag": "e" * (MOST_VALIDATOR + 1), "Last-Modified": "then"}
+    headers = {"ETag": "e" * (MAX_VALIDATOR_LENGTH + 1), "Last-Modified": "then"}
     assert validators_of(Response("http://a.com", headers=headers)) == ("", "then")
     assert validators_of(PAGE) == ("", "")
     assert validators_of(Response("http://a.com", headers={"ETag": "a\x85b"})) == ("", "")

@@ -41,7 +41,7 @@ def test_the_docs_mention_no_other_setting() -> None:
 
 
 def test_the_docs_list_scrapy_settings_without_effect() -> None:
-    for name in progress_log.WITHOUT_EFFECT:
+    for name in progress_log.IGNORED_SETTINGS:
         assert f"`{name}`" in DOCS
 
 

@@ -9,7 +9,7 @@ from scrapy.settings import Settings
 from scrapy.squeues import LifoMemoryQueue
 
 from scrapy_dq.frontier.model import Order, StartQueue
-from scrapy_dq.settings import Config, queues_in_vain
+from scrapy_dq.settings import Config, ignored_queue_settings
 from support.read_settings import NAMES, read
 
 
@@ -63,7 +63,7 @@ def test_scrapys_setting_decides_the_place_of_start_requests(
 def test_queues_that_contradict_the_order_have_no_effect(
     settings: dict[str, Any], order: Order, named: list[str]
 ) -> None:
-    assert queues_in_vain(settings, order) == named
+    assert ignored_queue_settings(settings, order) == named
 
 
 @pytest.mark.parametrize(

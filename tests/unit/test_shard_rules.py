@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from scrapy_dq.frontier.answers import Receipt
-from scrapy_dq.frontier.calls import Asks, Exchange, Rejoin
+from scrapy_dq.frontier.calls import Demand, Exchange, Rejoin
 from scrapy_dq.frontier.model import UNFINISHED, Census, Commands, Lease, Seeding, SpillLost, Status
 from scrapy_dq.frontier.moves import Put
 from scrapy_dq.frontier.worker.outbox import Outbox
@@ -36,7 +36,7 @@ def home() -> ShardProtocol:
 
 def exchange(of: ShardProtocol, now: float, want: int = 0) -> Exchange:
     """Compose an exchange, and leave it unanswered."""
-    call = of.compose(now, Asks(want))
+    call = of.compose(now, Demand(want))
     assert isinstance(call, Exchange)
     return call
 
@@ -139,12 +139,12 @@ def test_a_lost_outbox_gives_up_the_leases_of_all_shards(
     (other,) = home.others
     exchange(other, 1000.0, want=1)
     applied(other, 1000.0, SUSPECT)
-    home.together.give_up_deferred = Mock()
+    home.common.give_up_deferred = Mock()
     monkeypatch.setattr(home.outbox, "prefix", Mock(side_effect=SpillLost("gone")))
-    assert home.compose(1001.0, Asks()) is None
-    home.together.give_up_deferred.assert_called_once_with()
+    assert home.compose(1001.0, Demand()) is None
+    home.common.give_up_deferred.assert_called_once_with()
     assert len(other.leases) == 0
-    call = other.compose(1002.0, Asks())
+    call = other.compose(1002.0, Demand())
     assert isinstance(call, Rejoin)
     assert call.held == []
 

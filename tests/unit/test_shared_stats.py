@@ -127,7 +127,7 @@ def test_the_number_of_shared_stats_is_limited(
     stats: SharedStats, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A stat for each URL must not fill Redis. Known stats are still shared, and there is one warning."""
-    monkeypatch.setattr(collector, "MOST_NAMES", 2)
+    monkeypatch.setattr(collector, "MAX_NAMES", 2)
     for name in ("a", "b", "c", "d", "a"):
         stats.inc_value(name)
     stats.max_value("e", 1)

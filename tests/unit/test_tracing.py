@@ -8,7 +8,7 @@ from scrapy import Request, Spider
 from scrapy_dq.codec import CannotDecode, Codec
 from scrapy_dq.codec.items import Items
 from scrapy_dq.codec.shown import shown, url_of
-from scrapy_dq.scheduling.tracing import MOST_CHARACTERS, _shown
+from scrapy_dq.scheduling.tracing import MAX_URL_LENGTH, _shown
 
 IDS = b"\7" + bytes(range(24))
 
@@ -33,13 +33,13 @@ def test_a_url_is_shown_without_login_query_and_fragment(url: str, expected: str
 @pytest.mark.parametrize("part", ["key", "key/", "%3F", "@:", "//", "a:b@"])
 def test_long_urls_are_cut(part: str) -> None:
     """A path of any characters is cut."""
-    assert len(_shown(Request("http://a/" + part * 300_000))) <= MOST_CHARACTERS
+    assert len(_shown(Request("http://a/" + part * 300_000))) <= MAX_URL_LENGTH
 
 
 def test_a_url_is_shown_up_to_the_maximum_length() -> None:
-    """No other limit cuts a URL before MOST_CHARACTERS."""
-    url = "http://a/" + "b" * MOST_CHARACTERS
-    assert _shown(Request(url)) == url[:MOST_CHARACTERS]
+    """No other limit cuts a URL before MAX_URL_LENGTH."""
+    url = "http://a/" + "b" * MAX_URL_LENGTH
+    assert _shown(Request(url)) == url[:MAX_URL_LENGTH]
 
 
 def test_ids_in_front_of_a_payload_do_not_change_the_request() -> None:

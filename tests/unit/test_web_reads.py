@@ -11,7 +11,7 @@ import pytest
 
 from scrapy_dq.settings import Config
 from scrapy_dq.web import reads as reads_module
-from scrapy_dq.web.reads import MOST_PAUSE_S, Reads, Seen, Subject
+from scrapy_dq.web.reads import MAX_PAUSE_S, Reads, Result, Subject
 
 
 class Clock(asyncio.SelectorEventLoop):
@@ -37,10 +37,10 @@ class TimedLooks(Reads):
         self.until = until
         self.found = Counter[str]()
 
-    async def _in_thread(self, subject: Subject, kept: Any) -> tuple[Seen, bool]:
+    async def _in_thread(self, subject: Subject, kept: Any) -> tuple[Result, bool]:
         self.found[subject.crawl] += asyncio.get_running_loop().time() < self.until
         await asyncio.sleep(self.costs[subject.crawl])
-        return Seen(body="{}"), True
+        return Result(body="{}"), True
 
     async def browse(self, crawl: str) -> None:
         """Ask for each look, as an open page does."""
@@ -77,5 +77,5 @@ def test_the_looks_at_a_crawl_take_at_most_a_fiftieth_of_the_time(monkeypatch: p
 def test_a_costly_crawl_hardly_delays_the_looks_at_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The looks at the other crawl wait only during a costly look and for up to two seconds after it."""
     found = looks_in(monkeypatch, 1_000.0, {"cheap": 0.002, "costly": 1.1})
-    assert found["cheap"] >= 1_000 / (1 + 0.002 * 50) - found["costly"] * (1.1 + MOST_PAUSE_S) - 1
+    assert found["cheap"] >= 1_000 / (1 + 0.002 * 50) - found["costly"] * (1.1 + MAX_PAUSE_S) - 1
     assert abs(found["costly"] - 1_000 / (1.1 * 50)) <= 1

@@ -281,8 +281,8 @@ class Engine(Listener):
     def commanded(self, before: Commands, commands: Commands) -> None:
         self.commands.append(commands)
 
-    def counted(self, what: Count | type[Move], amount: float) -> None:
-        self.counts[what] += amount  # type: ignore[assignment]
+    def counted(self, kind: Count | type[Move], amount: float) -> None:
+        self.counts[kind] += amount  # type: ignore[assignment]
 
     @property
     def held(self) -> set[bytes]:

@@ -28,7 +28,7 @@ from support.live_frontier import put
 from support.waiting import Stopwatch
 from worker.engine import IDENTITY, ORDER, Crawl
 
-LOOK_S = 0.05
+POLL_S = 0.05
 TTL_S = 0.4
 GONE = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
 ELSEWHERE = own_identity() | {"host": "elsewhere"}
@@ -39,7 +39,7 @@ Dump = Callable[[], dict[bytes, bytes]]
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look every 50 ms instead of every second."""
-    monkeypatch.setattr(liveness, "LOOK_S", LOOK_S)
+    monkeypatch.setattr(liveness, "POLL_S", POLL_S)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ async def beating(frontier: Frontier, worker_id: str) -> AsyncIterator[None]:
     async def beat() -> None:
         while True:
             await frontier.beats(worker_id, "epoch")
-            await asyncio.sleep(LOOK_S / 2)
+            await asyncio.sleep(POLL_S / 2)
 
     task = asyncio.create_task(beat())
     yield

@@ -71,10 +71,10 @@ class Beating:
         self.looks = 0
         self.fails_at = 0
 
-    def on(self, client: Any) -> Beating:
+    def with_client(self, client: Any) -> Beating:
         return self
 
-    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, observe: bool) -> tuple[dict[str, int], int]:
         self.looks += 1
         if self.looks == self.fails_at:
             raise ValueError("an answer that nobody expects")

@@ -258,16 +258,16 @@ class Hangs:
         self.name = Shard("crawl", HOME)
         self.beats = 0
 
-    def on(self, client: object) -> Hangs:
+    def with_client(self, client: object) -> Hangs:
         return self
 
-    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, observe: bool) -> tuple[dict[str, int], int]:
         self.beats += 1
         return await asyncio.Future()
 
 
 class Answers(Hangs):
-    async def beat(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
+    async def beat(self, worker_id: str, epoch: str, observe: bool) -> tuple[dict[str, int], int]:
         self.beats += 1
         return {}, 0
 
@@ -312,7 +312,7 @@ async def test_a_worker_without_exchanges_stops_its_heartbeat(
     """The heartbeat stops if exchanges failed for longer than the TTL and heartbeats passed for as long."""
     pulse = pulse_of(Heartbeat(ttl_s=30), 0)
     pulse.beat = AsyncMock()  # type: ignore[method-assign]
-    pulse._outage.unanswered, pulse._passes_since = unanswered, passes_since
+    pulse._outage.unanswered, pulse._answered_since = unanswered, passes_since
     pulse.begin()
     assert pulse.beat.called is not cut_off
     pulse._outage.ended(0)
@@ -350,9 +350,9 @@ def test_shards_other_than_home_get_fewer_beats() -> None:
 def test_with_many_members_not_every_beat_reads_all_heartbeats() -> None:
     """More members mean fewer looks, but at least six per TTL."""
     heartbeat = Heartbeat(ttl_s=30)
-    assert [heartbeat.look_interval_s(n) for n in (1, 100, 400, 10_000)] == [1.0, 1.0, 4.0, 5.0]
-    assert [heartbeat.look_interval_s(n, 3) for n in (1, 400, 10_000)] == [3.0, 4.0, 5.0]
-    assert Heartbeat(ttl_s=3).look_interval_s(10_000) == 0.5
+    assert [heartbeat.observe_interval_s(n) for n in (1, 100, 400, 10_000)] == [1.0, 1.0, 4.0, 5.0]
+    assert [heartbeat.observe_interval_s(n, 3) for n in (1, 400, 10_000)] == [3.0, 4.0, 5.0]
+    assert Heartbeat(ttl_s=3).observe_interval_s(10_000) == 0.5
 
 
 async def test_a_beat_that_reads_no_heartbeats_still_counts(crawl: Crawl) -> None:
@@ -361,5 +361,5 @@ async def test_a_beat_that_reads_no_heartbeats_still_counts(crawl: Crawl) -> Non
         epoch, own = worker.worker.epoch, worker.worker.id
         frontier = worker.worker.parts[0].frontier
         before = (await frontier.beats(own, epoch))[own]
-        assert (await frontier.beat(own, epoch, looks=False))[0] == {}
+        assert (await frontier.beat(own, epoch, observe=False))[0] == {}
         assert (await frontier.beats(own, epoch))[own] >= before + 2

@@ -18,7 +18,7 @@ import redis
 from scrapy_dq.backend.connection import Connection
 from scrapy_dq.items import replay_log
 from scrapy_dq.items.replay_log import ItemLog
-from scrapy_dq.items.writer import LOOK_S, MAX_BYTES, MAX_ITEMS, ItemNotStored, ItemWriter
+from scrapy_dq.items.writer import MAX_BYTES, MAX_ITEMS, POLL_S, ItemNotStored, ItemWriter
 from scrapy_dq.settings import Config
 from support.proxy import RedisProxy
 from support.redis_server import RedisServer
@@ -234,7 +234,7 @@ async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
         took_s, quick_s = time.monotonic() - began, clock.seconds
         assert [type(outcome) for outcome in outcomes] == [ItemNotStored] * 3
         assert took_s >= 0.5
-        assert quick_s < 0.5 + 3 * LOOK_S + 0.3
+        assert quick_s < 0.5 + 3 * POLL_S + 0.3
         assert (writer.gave_up, writer.counts["failed"]) == (1, 3)
         proxy.pass_through()
         await asyncio.gather(*write(writer, key, "b"))  # Redis is back, so items of late pages are stored
@@ -246,7 +246,7 @@ async def test_after_the_grace_an_item_gets_the_time_of_one_trip(
     proxy: RedisProxy, key: str, stored: Stored
 ) -> None:
     """A page that ends late meets a slow Redis, not an outage."""
-    proxy.set_delay(LOOK_S)
+    proxy.set_delay(POLL_S)
     async with writing(proxy.url, grace_s=0, timeout_s=5) as writer:
         writer.is_closing = True
         await asyncio.gather(*write(writer, key, "a"))

@@ -8,16 +8,16 @@ import pytest
 
 from scrapy_dq.frontier.model import MAX_LEASES
 from scrapy_dq.frontier.worker.pace import (
-    AHEAD_LEAST_S,
-    AHEAD_MOST_S,
     IDLE_FIRST_S,
     IDLE_LONGEST_S,
     LINGER_S,
+    MAX_AHEAD_S,
+    MIN_AHEAD_S,
     QUIET_LONGEST_S,
     OneByOne,
     Pace,
 )
-from scrapy_dq.sharding.pace import SLOW_MOST_S, rhythm_of
+from scrapy_dq.sharding.pace import MAX_SLOW_S, timing_of
 from support.waiting import Clock
 
 
@@ -74,7 +74,7 @@ def test_moves_made_during_an_exchange_linger_after_its_answer(pace: Pace, clock
 
 def test_a_starving_engine_does_not_linger_unless_nothing_was_granted(pace: Pace, clock: Clock) -> None:
     """The worker exchanges at once while an entry or a move waits; after an empty grant it backs off."""
-    pace.hungry = True
+    pace.starved = True
     assert pace.due_at(want=4, moves=0, full=False, waiting=1) == 0
     assert pace.due_at(want=4, moves=1, full=False, waiting=0) == 0
     assert pace.due_at(want=0, moves=0, full=False, waiting=1) > clock.now
@@ -99,7 +99,7 @@ def test_an_idle_worker_backs_off_to_half_a_second_with_jitter(pace: Pace, clock
 @pytest.fixture
 def spread(pace: Pace, clock: Clock) -> Pace:
     """Return the pace of one shard of 12, from which the worker takes a lease each second."""
-    pace.rhythm = rhythm_of(12)
+    pace.timing = timing_of(12)
     for _ in range(40):
         pace.taken()
         clock.now += 1.0
@@ -132,8 +132,8 @@ def test_moves_wait_only_briefly_and_not_if_another_worker_needs_them(
         clock.now += 2.0
         spread.answered(clock.now - 0.001, clock.now)
     spread.first_move()
-    assert spread.due_at(0, moves=1, full=False, waiting=9) - clock.now <= SLOW_MOST_S
-    spread.hungry = True
+    assert spread.due_at(0, moves=1, full=False, waiting=9) - clock.now <= MAX_SLOW_S
+    spread.starved = True
     assert spread.due_at(3, moves=1, full=False, waiting=9) == 0
 
 
@@ -169,7 +169,7 @@ def test_a_worker_wants_more_leases_ahead_if_redis_is_farther_away(clock: Clock)
 
 def idle(pace: Pace) -> None:
     """Let the worker back off to its longest pause."""
-    pace.hungry = True
+    pace.starved = True
     for _ in range(12):
         pace.granted(wanted=4, leases=0)
 
@@ -181,7 +181,7 @@ def test_the_next_exchange_is_shortly_before_something_falls_due(
     """The exchange is earlier by half of the lease-ahead time, which covers a trip and its jitter."""
     idle(pace)
     pace.expect(next_due_s, quiet)
-    assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(next_due_s - AHEAD_LEAST_S / 2)
+    assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(next_due_s - MIN_AHEAD_S / 2)
 
 
 def test_a_quiet_worker_exchanges_every_ten_seconds(pace: Pace, clock: Clock) -> None:
@@ -200,15 +200,15 @@ def test_a_quiet_worker_exchanges_every_ten_seconds(pace: Pace, clock: Clock) ->
 def test_a_due_entry_that_does_not_come_causes_no_storm_of_exchanges(pace: Pace, clock: Clock) -> None:
     """If the due entry is out of this worker's reach, the pauses between exchanges stay."""
     idle(pace)
-    for next_due_s in (1e-9, 0.001, AHEAD_LEAST_S / 2):
+    for next_due_s in (1e-9, 0.001, MIN_AHEAD_S / 2):
         pace.expect(next_due_s, True)
         assert pace.due_at(4, 0, False, 0) - clock.now == pytest.approx(IDLE_FIRST_S)
 
 
 def test_leases_are_taken_ahead_by_the_time_of_a_trip(pace: Pace, clock: Clock) -> None:
     """Bounds keep a worker from leasing many turns of a delayed partition in advance."""
-    assert pace.ahead_s == AHEAD_LEAST_S
-    for trip_s, ahead_s in ((0.2, 2 * (0.2 + LINGER_S)), (5.0, AHEAD_MOST_S)):
+    assert pace.ahead_s == MIN_AHEAD_S
+    for trip_s, ahead_s in ((0.2, 2 * (0.2 + LINGER_S)), (5.0, MAX_AHEAD_S)):
         for _ in range(50):
             clock.now += trip_s
             pace.answered(clock.now - trip_s, clock.now)
@@ -225,8 +225,8 @@ def wants(pace: OneByOne, appended: int, usable: int = 0) -> int:
 def test_later_puts_are_not_sent_before_the_request_of_the_engine_is_answered() -> None:
     """Otherwise the engine would get a request that Scrapy's own scheduler would not have yet."""
     pace = OneByOne()
-    assert pace.asked(3)
-    assert not pace.asked(5)
+    assert pace.lease_missed(3)
+    assert not pace.lease_missed(5)
     assert (wants(pace, 7), pace.until, pace.due_at(1, 7, full=False, waiting=0)) == (1, 3, 0)
     pace.granted(1, 0, confirmed=2)  # an exchange that was composed before
     assert pace.until == 3
@@ -239,10 +239,10 @@ def test_later_puts_are_not_sent_before_the_request_of_the_engine_is_answered() 
 def test_nothing_is_leased_until_the_engine_asks_after_the_moves() -> None:
     """If moves were added since the engine last asked, the worker leases nothing before it asks again."""
     pace = OneByOne()
-    pace.asked(3)
+    pace.lease_missed(3)
     pace.granted(1, 0, confirmed=3)
     assert (wants(pace, 3), wants(pace, 4)) == (1, 0)
-    pace.asked(4)
+    pace.lease_missed(4)
     assert (wants(pace, 4), wants(pace, 4, usable=1)) == (1, 0)
 
 
@@ -250,9 +250,9 @@ def test_nothing_is_leased_until_the_engine_asks_after_the_moves() -> None:
 def test_a_request_after_dropped_moves_is_answered_like_any_other(asks_again: bool) -> None:
     """A rejoin has dropped some of the moves, so they will never be confirmed."""
     pace = OneByOne()
-    pace.asked(9)
+    pace.lease_missed(9)
     if asks_again:
-        pace.asked(5)
+        pace.lease_missed(5)
     assert (wants(pace, 5), pace.until) == (1, None)
     pace.granted(1, 0, confirmed=5)
     assert pace.due_at(1, 0, full=False, waiting=1) > 0

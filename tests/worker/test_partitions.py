@@ -38,7 +38,7 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers take leases up to a second ahead, as from a distant Redis."""
-    monkeypatch.setattr(pace, "AHEAD_LEAST_S", 1.0)
+    monkeypatch.setattr(pace, "MIN_AHEAD_S", 1.0)
 
 
 def in_redis(client: redis.Redis, crawl: Crawl) -> Callable[[str], int]:
@@ -113,7 +113,7 @@ async def test_the_sending_of_a_request_is_reported_at_once(crawl: Crawl, client
 async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
     """A download ends while its callback continues. Its slot must not wait for the next exchange."""
     crawl.size = 0
-    async with Engine(crawl, concurrency=20, limit=lambda partition: 1, most_of_a_partition=1) as engine:
+    async with Engine(crawl, concurrency=20, limit=lambda partition: 1, max_per_partition=1) as engine:
         engine.may_end.clear()
         for number in range(20):
             engine.put(number, partition=A)

@@ -22,6 +22,6 @@ async def test_a_ctrl_c_just_after_a_command_was_sent_is_not_lost() -> None:
 
     visitor = Producer.__new__(Producer)  # its crawl does not matter
     with pytest.raises(asyncio.CancelledError):
-        await visitor.patiently(lambda: asyncio.wait_for(send(), 10))
+        await visitor.with_retries(lambda: asyncio.wait_for(send(), 10))
     await asyncio.sleep(0)  # the cancellation was raised, so a later leave is not cancelled
     getattr(main, "uncancel", int)()

@@ -97,11 +97,11 @@ def test_the_log_knows_whether_a_deep_roll_back_lost_any_puts() -> None:
     assert log.forgot(2) == log.forgot(3) == (False, False)
     assert log.forgot(1) == (True, False)  # only the child is lost, and its parent yields it again
     assert log.forgot(0) == log.forgot(None) == (True, True)
-    log.begin_anew("first")
+    log.note_new_id("first")
     assert log.forgot(0) == (False, False)
     assert log.forgot(None) == (True, True)  # Redis knows no exchange of this id: it was rolled back further
     # Redis knows a former id: only puts that retired under the oldest id can be missing.
-    log.begin_anew("second")
+    log.note_new_id("second")
     assert log.former_ids == ["first", "second"]
     assert log.forgot(-2 - 2**52) == (False, False)
     assert log.forgot(-2 - 2) == log.forgot(-2 - 3) == (False, False)

@@ -12,7 +12,7 @@ from scrapy_dq.frontier import keys
 from scrapy_dq.frontier.model import Census
 from scrapy_dq.frontier.moves import Release
 from scrapy_dq.frontier.worker.listener import Count
-from scrapy_dq.sharding.closing import AtOnce, TerminationDetector
+from scrapy_dq.sharding.closing import SimultaneousCheck, TerminationDetector
 from scrapy_dq.sharding.worker import ShardedWorker
 from worker.engine import Engine, until
 from worker.spread import SPREAD, Spread, cut_off, fail_one, leased, of, stored
@@ -108,13 +108,13 @@ def test_each_shard_must_report_twice_that_only_entries_over_budget_are_left() -
     shards = [
         SimpleNamespace(
             census=Census(waiting=1, only_over_budget=1), applied=1, outbox=[], leases=[],
-            together=SimpleNamespace(composed=3),
+            common=SimpleNamespace(composed=3),
         )
         for _ in range(3)
     ]  # fmt: skip
     worker: Any = object.__new__(ShardedWorker)
-    worker._protocols, worker._common = shards, shards[0].together
-    worker._at_once = AtOnce(shards, worker._common)  # type: ignore[arg-type]
+    worker._protocols, worker._common = shards, shards[0].common
+    worker._simultaneous = SimultaneousCheck(shards, worker._common)  # type: ignore[arg-type]
     assert not worker.only_over_budget()
     shards[0].applied, shards[1].applied = 4, 5
     assert not worker.only_over_budget()
@@ -155,7 +155,7 @@ async def test_puts_waiting_for_home_are_kept_when_another_shard_is_in_the_next_
             spread.forget(1, worker, run=1)
             await until(lambda: worker.worker.over, "the end")
             assert worker.parts[0].protocol.outbox.parentless == 1
-            assert b"%d" % of(0) not in [put.token for put in worker.worker.left_over]
+            assert b"%d" % of(0) not in [put.token for put in worker.worker.leftover_puts]
 
 
 async def test_a_request_for_another_shard_is_missing_when_home_is_in_the_next_run(
@@ -169,7 +169,7 @@ async def test_a_request_for_another_shard_is_missing_when_home_is_in_the_next_r
         worker.put(added)
         await until(lambda: not worker.worker.pending, "the end")
         assert worker.worker.ending == "run_over"
-        assert [put.token for put in worker.worker.left_over] == [b"%d" % added]
+        assert [put.token for put in worker.worker.leftover_puts] == [b"%d" % added]
         before = worker.counts[Count.EXCHANGE]
         await worker.stop()
         assert worker.counts[Count.EXCHANGE] - before < 20
@@ -188,7 +188,7 @@ async def test_requests_of_other_shards_are_missing_when_home_has_forgotten_thei
         spread.forget(0, worker, phase="finished", cleared=1)
         await until(lambda: worker.worker.over, "the end")
         assert worker.worker.ending == "run_over"
-        assert [put.token for put in worker.worker.left_over] == [b"%d" % of(1)]
+        assert [put.token for put in worker.worker.leftover_puts] == [b"%d" % of(1)]
 
 
 async def test_unconfirmed_puts_count_as_missing_when_another_shard_is_in_the_next_run(

@@ -52,7 +52,7 @@ async def test_a_worker_that_is_cut_off_from_a_shard_leaves_the_others_at_once(
             worker.put(of(lost))
             await until(lambda: worker.worker.room_of(worker.parts[2]) == 0, "the shard is given up")
             caplog.clear()
-            await worker.worker.parts[lost].membership.dialogue.cease()
+            await worker.worker.parts[lost].membership.dialogue.stop_exchanging()
             exchange.reset_mock()
             await worker.stop(60)
         assert exchange.call_count == 1
@@ -88,7 +88,7 @@ class Looks:
 
     async def look(self, *others: Member) -> None:
         self.members.return_value = [Member("own", {}, False, 1, beat=1), *others]
-        await self.reach._look()
+        await self.reach._check()
 
 
 def other(beat: int, waits_for: str = "") -> Member:

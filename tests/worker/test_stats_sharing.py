@@ -48,7 +48,7 @@ async def test_a_lost_reply_counts_once(crawl: Crawl, proxy: RedisProxy, read: R
         await until(lambda: cut.fired, "the reply is lost")
         stats.inc_value("a counted stat", 2)
         await until(lambda: read().get("a counted stat") == 7, "the later count is reported")
-        await shared.tell()
+        await shared.share()
         assert read() == {"a counted stat": 7}
 
 
@@ -58,12 +58,12 @@ async def test_a_lost_reply_and_a_rejoin_count_once(crawl: Crawl, proxy: RedisPr
         proxy.cut_next_reply(containing=b"a counted stat")
         stats.inc_value("a counted stat", 5)
         with pytest.raises(Exception, match="does not answer"):
-            await shared.tell()
+            await shared.share()
         former = engine.worker.id
         await engine.frontier.fence(former, engine.worker.epoch, engine.worker.run)
         await engine.frontier.drain(former, engine.worker.epoch, engine.worker.run, 100, 3)
         await until(lambda: engine.worker.id != former, "the worker registers again")
-        await shared.tell()
+        await shared.share()
         assert read() == {"a counted stat": 5}
 
 
@@ -115,11 +115,11 @@ async def test_a_roll_back_loses_only_the_forgotten_stats(
     """The roll-back loses the forgotten reports, and later reports count."""
     async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
         stats.inc_value("a", 1)
-        await shared.tell()
+        await shared.share()
         snapshot = dump(client, crawl.name)
         stats.inc_value("a", 2)
-        await shared.tell()
+        await shared.share()
         roll_back(client, crawl.name, snapshot)
         stats.inc_value("a", 4)
-        await shared.tell()
+        await shared.share()
         assert read() == {"a": 5}

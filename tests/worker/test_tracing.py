@@ -224,7 +224,7 @@ async def test_a_processor_that_raises_loses_no_request(
         def on_start(self, span: Any, parent_context: Any = None) -> None:
             raise RuntimeError("broken")
 
-    tracing._once.said = False
+    tracing._once.logged = False
     async with trace() as made:
         made.put("https://books.example/1")
         begun = await made.lease()

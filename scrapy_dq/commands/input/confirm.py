@@ -33,7 +33,7 @@ def say(line: str, options: argparse.Namespace) -> None:
     print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
 
 
-def need_consent(question: str, options: argparse.Namespace) -> None:
+def require_consent(question: str, options: argparse.Namespace) -> None:
     """Ask in a terminal, unless the user has given `--yes`.
 
     Raises:
@@ -48,7 +48,7 @@ def need_consent(question: str, options: argparse.Namespace) -> None:
         raise CommandError("nothing was changed")
 
 
-def go_on(options: argparse.Namespace) -> str:
+def continue_hint(options: argparse.Namespace) -> str:
     """Return advice with the `scrapy crawl` command that continues the crawl of this command line."""
     given = [*(getattr(options, "set", None) or ())]
     if options.crawl:

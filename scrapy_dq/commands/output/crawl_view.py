@@ -26,7 +26,7 @@ from scrapy_dq.frontier.admin.overview import Overview
 from scrapy_dq.frontier.model import Hold
 from scrapy_dq.inspection.snapshot import left, settled
 from scrapy_dq.inspection.words import awaited, uncounted
-from scrapy_dq.text import count_of, losses, named_run, not_begun, printable
+from scrapy_dq.text import count_of, losses, named_run, printable, run_not_started
 
 DRAW_EVERY_S = 0.25
 NUMBERS = ("worker", "pid", "pages/s", "pages", "items", "errors", "restarts")
@@ -93,8 +93,8 @@ class CrawlView:
 
 def of_run(crew: Supervisor) -> Overview | None:
     """Return the newest counts of the crew's run; None: unknown, or the counts belong to another run."""
-    seen, run = crew.monitor.overview, crew.run
-    return seen if seen and run and (seen.epoch, seen.run) == tuple(run) else None
+    overview, run = crew.monitor.overview, crew.run
+    return overview if overview and run and (overview.epoch, overview.run) == tuple(run) else None
 
 
 def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
@@ -108,36 +108,38 @@ def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
         return "starting"
     if process.outage:
         return f"waits: {process.outage}"
-    seen = crew.monitor.overview
-    return seen.hold.value or "crawling" if seen else "crawling"
+    overview = crew.monitor.overview
+    return overview.hold.value or "crawling" if overview else "crawling"
 
 
 def _progress(crew: Supervisor) -> tuple[int, int]:
     """Return the numbers of settled requests and of all requests; 0 of 0: not known yet."""
-    seen = of_run(crew)
-    if seen is None:
+    overview = of_run(crew)
+    if overview is None:
         return 0, 0
-    counts = asdict(seen.census)
+    counts = asdict(overview.census)
     return settled(counts), settled(counts) + left(counts)
 
 
 def _counts(crew: Supervisor) -> str:
-    seen = crew.monitor.overview
+    overview = crew.monitor.overview
     if crew.monitor.problem:
         return crew.monitor.problem
-    if seen is None or crew.run is None:
+    if overview is None or crew.run is None:
         return "starting"
-    census = seen.census
-    counts = [*uncounted(seen.unreachable, seen.apart)]
-    counts += [seen.hold.value] if seen.hold is not Hold.NONE else []
+    census = overview.census
+    counts = [*uncounted(overview.unreachable, overview.apart)]
+    counts += [overview.hold.value] if overview.hold is not Hold.NONE else []
     outages = Counter(slot.process.outage for slot in crew.slots if slot.process and slot.process.outage)
-    counts += [f"{count_of(count, 'worker waits', 'workers wait')}: {why}" for why, count in outages.items()]
+    counts += [
+        f"{count_of(count, 'worker waits', 'workers wait')}: {reason}" for reason, count in outages.items()
+    ]
     if (turn := crew.monitor.turn) and not census.in_flight:
         site = turn.partition.decode("utf-8", "replace")
         counts.append(f"all wait {awaited(site, turn.wait_s)}")
     counts += [f"{census.waiting:,} waiting", f"{census.in_flight:,} in flight"]
-    for count, what in ((census.delayed, "delayed"), (census.failed, "failed"), (census.dead, "dead")):
-        counts += [f"{count:,} {what}"] if count else []
+    for count, noun in ((census.delayed, "delayed"), (census.failed, "failed"), (census.dead, "dead")):
+        counts += [f"{count:,} {noun}"] if count else []
     return ", ".join(counts)
 
 
@@ -146,8 +148,8 @@ def _line(crew: Supervisor) -> str:
     rate = sum(slot.rate for slot in crew.slots)
     errors = sum(slot.counts["errors"] for slot in crew.slots)
     alive = sum(slot.process is not None for slot in crew.slots)
-    seen = crew.monitor.overview
-    pace = "" if seen and seen.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
+    overview = crew.monitor.overview
+    pace = "" if overview and overview.hold is Hold.PAUSED else f", {rate:,.1f} pages/s"
     ends = f"{count_of(alive, 'worker')}{pace}, {count_of(errors, 'error')}"
     known = f"{done:,} of {total:,} done; " if total else ""
     return f"{known}{_counts(crew)}; {ends}"
@@ -164,10 +166,12 @@ class Summary:
         self._crew, self._stored = crew, stored
         self._named = named(crawl, options)
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
-        seen, of_it = crew.monitor.overview, of_run(crew)
-        self._census = census = of_it.census if of_it else None
+        overview, run_overview = crew.monitor.overview, of_run(crew)
+        self._census = census = run_overview.census if run_overview else None
         """The counts of the crew's run; None: unknown."""
-        self.not_begun = run_name if seen and crew.finished and seen.run_name != run_name else ""
+        self.run_not_started = (
+            run_name if overview and crew.finished and overview.run_name != run_name else ""
+        )
         """The user's run name if the crew finished an earlier run instead; else empty."""
         rows: list[dict[str, Any]] = [
             {
@@ -182,9 +186,9 @@ class Summary:
             "crawl": crawl,
             "redis": target,
             "run": crew.run.number if crew.run else None,
-            "run_name": printable(of_it.run_name) if of_it else "",
+            "run_name": printable(run_overview.run_name) if run_overview else "",
             "finished": crew.finished,
-            "not_begun": self.not_begun or None,
+            "not_begun": self.run_not_started or None,
             **totals,
             "done": sum(slot.counts["done"] for slot in crew.slots),
             "failed": census and census.failed,
@@ -230,8 +234,8 @@ class Summary:
             yield from self._next()
         if lost := losses(found["failed"] or 0, found["dead"] or 0, self._named):
             yield lost
-        if crew.run and self.not_begun:
-            yield not_begun(crew.run.number, found["run_name"], self.not_begun)
+        if crew.run and self.run_not_started:
+            yield run_not_started(crew.run.number, found["run_name"], self.run_not_started)
 
     def _differences(self) -> Iterator[str]:
         """Explain a difference between pages and requests done, or a crew that had nothing to do."""
@@ -252,9 +256,9 @@ class Summary:
 
     def _next(self) -> Iterator[str]:
         """Yield the commands that continue the run."""
-        seen, census = self._crew.monitor.overview, self._census
-        if seen and seen.hold:
-            yield f"The crawl is {seen.hold.value}: first run scrapy dq resume {self._named}"
+        overview, census = self._crew.monitor.overview, self._census
+        if overview and overview.hold:
+            yield f"The crawl is {overview.hold.value}: first run scrapy dq resume {self._named}"
         known = ""
         if census:
             known = f"{count_of(left(asdict(census)), 'known request is', 'known requests are')} left. "

@@ -28,7 +28,7 @@ class ProgressBar:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         self._bar = Progress(*columns, console=Console(file=sys.stderr))
         self._drawn = self._bar.console.is_terminal
-        self._told_at = time.monotonic()
+        self._printed_at = time.monotonic()
 
     def __enter__(self) -> ProgressBar:
         if self._drawn:
@@ -39,15 +39,15 @@ class ProgressBar:
         if self._drawn:
             self._bar.stop()
 
-    def begin(self, what: str, total: int) -> None:
-        """Start to count *what*, from 0 to *total*."""
-        self._row = self._bar.add_task(what, total=total)
+    def begin(self, label: str, total: int) -> None:
+        """Start to count *label*, from 0 to *total*."""
+        self._row = self._bar.add_task(label, total=total)
 
     def advance(self, count: int) -> None:
         """Add *count* to the progress."""
         self._bar.advance(self._row, count)
-        if not self._drawn and time.monotonic() >= self._told_at + LINE_EVERY_S:
-            self._told_at, task = time.monotonic(), self._bar.tasks[-1]
+        if not self._drawn and time.monotonic() >= self._printed_at + LINE_EVERY_S:
+            self._printed_at, task = time.monotonic(), self._bar.tasks[-1]
             print(f"{task.completed:,} of {task.total:,} {task.description}", file=sys.stderr, flush=True)
 
     def say(self, line: str) -> None:

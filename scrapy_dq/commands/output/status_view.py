@@ -17,7 +17,7 @@ from scrapy_dq.inspection.snapshot import COUNTS, TOP, left, settled
 from scrapy_dq.text import printable
 
 LIMITS = ("delay", "at once", "blocked")
-WIDE = 72
+WIDE_TERMINAL = 72
 """Minimum width of the terminal, in columns, for the LIMITS."""
 Partitions = tuple[str, Sequence[str], list[tuple[object, ...]]]
 """A table of some partitions: title, columns, rows. All columns except the last one are numbers."""
@@ -31,9 +31,9 @@ def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[
     if largest and not same:
         yield _table(f"The largest partitions, {part}:", ("waiting",), largest[:most])
     if slowest:
-        what = "largest and slowest" if same else "slowest"
-        columns = ("takes", "waiting", *(LIMITS if width >= WIDE else ()))
-        yield _table(f"The {what} partitions, {part}:", columns, slowest[:most])
+        ranking = "largest and slowest" if same else "slowest"
+        columns = ("takes", "waiting", *(LIMITS if width >= WIDE_TERMINAL else ()))
+        yield _table(f"The {ranking} partitions, {part}:", columns, slowest[:most])
 
 
 def _table(title: str, columns: Sequence[str], found: list[dict[str, Any]]) -> Partitions:
@@ -41,9 +41,9 @@ def _table(title: str, columns: Sequence[str], found: list[dict[str, Any]]) -> P
         {
             "takes": words.span(each["takes_s"]),
             "waiting": each["waiting"],
-            "delay": words.fine_span(each["delay_s"]),
+            "delay": words.precise_span(each["delay_s"]),
             "at once": each["concurrency"] or "",
-            "blocked": words.fine_span(each["blocked_s"]),
+            "blocked": words.precise_span(each["blocked_s"]),
             "partition": each["partition"] or "(no name)",
         }
         for each in found

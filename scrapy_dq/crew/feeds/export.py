@@ -40,7 +40,7 @@ from scrapy_dq.factory import codec_of, config_of
 
 logger = logging.getLogger(__name__)
 VARIABLE = "SCRAPY_DQ_EXPORT"
-MOST_PENDING = 8
+MAX_PENDING = 8
 """Maximum number of batches that are being stored."""
 TURN = 100
 """Number of items after which the event loop may store batches."""
@@ -157,6 +157,6 @@ async def _stored(exporter: FeedExporter) -> None:
     while coroutines:
         await coroutines.pop(0)
     tasks = getattr(exporter, "_pending_close_tasks", ())
-    if len(tasks) > MOST_PENDING:
+    if len(tasks) > MAX_PENDING:
         await asyncio.wait(list(tasks))
     await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from scrapy_dq.crew.feeds.folder import ItemsFolder, Run, read_json, write_json
 from scrapy_dq.crew.feeds.journal import Work
 from scrapy_dq.crew.feeds.plan import Feed
 from scrapy_dq.crew.pipes import Child
-from scrapy_dq.crew.worker_process import how_it_ended
+from scrapy_dq.crew.worker_process import describe_exit
 
 TICK_S = 0.05
 GRACE_S = 2.0
@@ -26,7 +26,7 @@ GRACE_S = 2.0
 class Bar(Protocol):
     """Shows progress; see commands/output/display.py."""
 
-    def begin(self, what: str, total: int) -> None: ...
+    def begin(self, label: str, total: int) -> None: ...
     def advance(self, count: int) -> None: ...
 
 
@@ -68,7 +68,7 @@ class Exports(NamedTuple):
         """
         folder = self.folder
         of_run = folder.journals(run)
-        others = [path for path in folder.owed() if path not in of_run]
+        others = [path for path in folder.open_journals() if path not in of_run]
         if others:
             self.say("Earlier runs have left items that are in no feed: -o adds them, -O does not")
         time_of_run = folder.state(run, "time")
@@ -137,7 +137,7 @@ class _Process(Child):
                 name, items, appends = report["end"].values()
                 self.stored = Exported(name if self.feed.is_local else self.feed.name, items, appends)
         if status is not None:
-            self.problem = self.problem or how_it_ended(status)
+            self.problem = self.problem or describe_exit(status)
         return status is not None
 
     def close(self) -> None:

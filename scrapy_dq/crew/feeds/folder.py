@@ -83,7 +83,7 @@ class ItemsFolder:
         newest = max(self.all_journals(), key=lambda path: path.name.split(".")[2], default=None)
         return run_of(newest) if newest else None
 
-    def owed(self, run: Run | None = None) -> list[Path]:
+    def open_journals(self, run: Run | None = None) -> list[Path]:
         """Return the journals whose items some feeds may lack; *run* selects one run."""
         return [path for path in self.all_journals() if path.suffix == OPEN and run in (None, run_of(path))]
 
@@ -101,9 +101,9 @@ class ItemsFolder:
             if run_of(path) not in (None, run) and path.suffix != OPEN:
                 path.unlink()
 
-    def state(self, run: Run, what: str) -> Path:
+    def state(self, run: Run, suffix: str) -> Path:
         """Return the path of a file about a run."""
-        return self.path / f"{run.epoch}.{run.number:09d}.{what}"
+        return self.path / f"{run.epoch}.{run.number:09d}.{suffix}"
 
     def notes_of(self, run: Run, target: Path) -> Path:
         """Return the path of the notes on a feed in a run; the file exists if the feed may hold the run."""

@@ -154,8 +154,8 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
             self._crawler.stats.inc_value(stats.FEED_WRITES_FAILED)
 
 
-def use_storage(exporter: FeedExporter, ours: type[FileFeedStorage]) -> None:
-    """Make an unopened exporter write local files with *ours*. A project's own storage stays."""
+def use_storage(exporter: FeedExporter, cls: type[FileFeedStorage]) -> None:
+    """Make an unopened exporter write local files with *cls*. A project's own storage stays."""
     for scheme, storage in exporter.storages.items():
         if storage in (FileFeedStorage, UnbufferedFileFeedStorage):
-            exporter.storages[scheme] = ours
+            exporter.storages[scheme] = cls

@@ -29,7 +29,7 @@ PART = 500
 MAX_UPCOMING = 1000
 SIZES_S = 0.06
 MAX_BYTES = 4_194_304
-_STANDS = ("rotation", "suspects", "resting", "saturated", "delayed")
+_WHERE_ORDER = ("rotation", "suspects", "resting", "saturated", "delayed")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Sizes:
 
     partitions: int
     """Number of partitions with lists."""
-    looked_at: int
+    examined: int
     """Number of partitions that were examined."""
     largest: list[Size]
     """The examined partitions with the most entries, the largest first."""
@@ -84,34 +84,34 @@ def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: fl
     def read(client: Any, shard: keys.Shard) -> tuple[int, int, Iterable[Size]]:
         return _sizes_in_shard(client, shard, top, most // count, budget_s / count)
 
-    partitions, looked_at, parts = zip(*shards.each(read, strict=False), strict=True)
+    partitions, examined, parts = zip(*shards.each(read, strict=False), strict=True)
     found = list(chain(*parts))
 
     def first(size: str) -> list[Size]:
         having = (each for each in found if getattr(each, size))
         return sorted(having, key=attrgetter(size), reverse=True)[:top]
 
-    return Sizes(sum(partitions), sum(looked_at), first("waiting"), first("takes_s"), first("blocked_s"))
+    return Sizes(sum(partitions), sum(examined), first("waiting"), first("takes_s"), first("blocked_s"))
 
 
 def _sizes_in_shard(
     client: Any, shard: keys.Shard, top: int, most: int, budget_s: float
 ) -> tuple[int, int, Iterable[Size]]:
     script, until = Script("sizes"), time.monotonic() + budget_s
-    cursor, looked_at, found = b"0", 0, dict[bytes, Size]()
+    cursor, examined, found = b"0", 0, dict[bytes, Size]()
     while True:
-        cursor, partitions, looked, flat = script.call_blocking(client, keys.fixed(shard), cursor, PART, top)
-        looked_at += looked
+        cursor, partitions, step, flat = script.call_blocking(client, keys.fixed(shard), cursor, PART, top)
+        examined += step
         # HSCAN may return a partition twice while Redis rehashes.
         for name, waiting, delay_ms, concurrency, *times_ms in zip(*[iter(flat)] * 6, strict=True):
             blocked_s, takes_s = (ms / 1000 for ms in times_ms)
             found[name] = Size(_text(name), waiting, delay_ms / 1000, concurrency, blocked_s, takes_s)
-        if cursor == b"0" or looked_at >= most or time.monotonic() >= until:
+        if cursor == b"0" or examined >= most or time.monotonic() >= until:
             break
-    return partitions, partitions if cursor == b"0" else min(looked_at, partitions), found.values()
+    return partitions, partitions if cursor == b"0" else min(examined, partitions), found.values()
 
 
-def names_beside(client: Any, crawl: str, partition: str, *, most: int = 20_000) -> list[str] | None:
+def other_names(client: Any, crawl: str, partition: str, *, most: int = 20_000) -> list[str] | None:
     """Return the names of partitions in use if *partition* is not in use, else None; blocking.
 
     A partition is in use if its entries wait or are in flight, or if it has its own limits or a block. The
@@ -155,7 +155,9 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Entry]:
     parts = shards_of(client, crawl).each(lambda client, shard: _upcoming_in_shard(client, shard, count))
     in_turn = [each for turn in zip_longest(*parts) for each in turn if each is not None]
     # The sort is stable: it keeps the order within a shard.
-    return sorted(in_turn, key=lambda each: _STANDS.index(each.where) if each.where in _STANDS else 0)[:count]
+    return sorted(
+        in_turn, key=lambda each: _WHERE_ORDER.index(each.where) if each.where in _WHERE_ORDER else 0
+    )[:count]
 
 
 def awaited_turn(client: Any, crawl: str, overview: Overview) -> Entry | None:

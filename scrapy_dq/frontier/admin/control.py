@@ -8,7 +8,7 @@ from typing import Any
 
 from scrapy_dq.frontier.admin.shards import command, shards_of
 from scrapy_dq.frontier.keys import HOME, Shard
-from scrapy_dq.frontier.model import Hold, fits_a_partition
+from scrapy_dq.frontier.model import Hold, fits_partition
 from scrapy_dq.frontier.wire import by_bytes, whole_ms
 
 MAX_DELAY_S = 86_400
@@ -65,7 +65,7 @@ def limit(
         redis.exceptions.RedisError: no reply.
         FrontierRefused: a key of the crawl has a foreign type.
     """
-    if not fits_a_partition(partition):
+    if not fits_partition(partition):
         raise ValueError(f"{partition[:100]!a} is too long for a partition's name, or has control characters")
     delay_ms = -1 if delay_s is None else whole_ms(delay_s) if delay_s >= 0 else -2
     slots, most = (-1 if n is None else n if n >= 0 else -2 for n in (concurrency, budget))
@@ -100,8 +100,8 @@ class Command(str, Enum):
     finished immediately if nothing else is left and no worker is registered."""
 
 
-def steer(client: Any, crawl: str, word: Command, by: str = "") -> Hold | None:
-    """Send *word* to all workers. Each worker that reaches Redis gets it within two seconds. Blocking.
+def steer(client: Any, crawl: str, action: Command, by: str = "") -> Hold | None:
+    """Send *action* to all workers. Each worker that reaches Redis gets it within two seconds. Blocking.
 
     `Hold` describes pause and drain, which last until the run is finished, or until `resume`. Stop makes all
     workers that are registered now close, as on SIGTERM.
@@ -116,5 +116,5 @@ def steer(client: Any, crawl: str, word: Command, by: str = "") -> Hold | None:
         FrontierRefused: a key of the crawl has a foreign type.
     Source: transitions/steer.lua
     """
-    found = command(client, Shard(crawl, HOME), "steer", word.value, by_bytes(by))
+    found = command(client, Shard(crawl, HOME), "steer", action.value, by_bytes(by))
     return None if found is None else Hold(found[1].decode("utf-8", "replace"))

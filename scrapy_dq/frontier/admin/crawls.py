@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from scrapy_dq.frontier.admin.shards import in_cluster
 from scrapy_dq.frontier.errors import is_answer
-from scrapy_dq.frontier.keys import MOST_SHARDS, PREFIX, prefixes
+from scrapy_dq.frontier.keys import MAX_SHARDS, PREFIX, prefixes
 
 _PATTERN = f"{PREFIX}{{*}}:meta"
 _PART = 1000
@@ -31,7 +31,7 @@ class CrawlSearch:
         self._missed = False
         """Whether a node did not answer in this round."""
 
-    def go_on(
+    def scan_more(
         self, nodes: Callable[[], Sequence[Any]], *, most_keys: int = 200_000, budget_s: float = 0.5
     ) -> list[str]:
         """Return the names of the crawls among the next keys; the next call continues behind these keys.
@@ -55,7 +55,7 @@ class CrawlSearch:
         """Return the names of all crawls. This examines all keys, about 10⁶ per second.
 
         Raises:
-            See `go_on`.
+            See `scan_more`.
         """
         found = set(self._part(nodes))
         while self._left:
@@ -91,7 +91,7 @@ def shards_left(nodes: Sequence[Any], crawl: str) -> set[int]:
     Raises:
         redis.exceptions.RedisError: a node does not answer.
     """
-    _, of_others = prefixes(crawl, MOST_SHARDS)
+    _, of_others = prefixes(crawl, MAX_SHARDS)
     names = (name for node in nodes for name in node.scan_iter(match=f"{of_others}meta", count=_PART))
     numbers = (re.search(rb"/([1-9]\d{0,3})}:meta$", name) for name in names)
-    return {number for found in numbers if found and (number := int(found[1])) < MOST_SHARDS}
+    return {number for found in numbers if found and (number := int(found[1])) < MAX_SHARDS}

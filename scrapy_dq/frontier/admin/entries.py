@@ -14,7 +14,7 @@ from scrapy_dq.frontier.records import DEAD, FAILED, PLACES, Entry
 
 
 @dataclass
-class Looked:
+class ScanResult:
     """The extent of a search."""
 
     entries: int = 0
@@ -23,43 +23,43 @@ class Looked:
     """Whether the search has read all entries of the shards that answer."""
 
 
-def look_at_entries(
+def scan_entries(
     client: Any,
     crawl: str,
-    see: Callable[[Entry], bool],
+    visit: Callable[[Entry], bool],
     *,
     partitions: Collection[bytes] | None = None,
     where: tuple[str, ...] = PLACES,
     most: int = 100_000,
-    looked: Callable[[int], object] = lambda number: None,
-) -> Looked:
-    """Pass entries to *see* until it returns False, or *most* were read, or there are no more.
+    advance: Callable[[int], object] = lambda number: None,
+) -> ScanResult:
+    """Pass entries to *visit* until it returns False, or *most* were read, or there are no more.
 
     An entry that moves during the search may be missing, or appear twice.
 
     Args:
         client: a `redis` client that decodes nothing, or Shards.
         partitions: pass only entries of these partitions; None: of all partitions.
-        looked: called from time to time with the number of further entries that were read.
+        advance: called from time to time with the number of further entries that were read.
     Raises:
         redis.exceptions.RedisError: home does not reply.
     """
-    found = Looked()
+    found = ScanResult()
 
-    def look(client: Any, shard: keys.Shard) -> bool:
+    def scan(client: Any, shard: keys.Shard) -> bool:
         reader = Reader(client, shard)
         for place in where:
             for page in drained(reader.entries(place, partitions)):
                 if page and found.entries >= most:
                     return False
                 for entry in page:
-                    if (partitions is None or entry.partition in partitions) and not see(entry):
+                    if (partitions is None or entry.partition in partitions) and not visit(entry):
                         return False
                 found.entries += len(page)
-                looked(len(page))
+                advance(len(page))
         return True
 
-    found.complete = all(shards_of(client, crawl).each(look))
+    found.complete = all(shards_of(client, crawl).each(scan))
     return found
 
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 
-from scrapy_dq.frontier.admin.liveness import need_nobody
+from scrapy_dq.frontier.admin.liveness import require_no_live_worker
 from scrapy_dq.frontier.admin.shards import node_of
 from scrapy_dq.frontier.answers import Flushed
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.keys import HOME
-from scrapy_dq.frontier.model import BegunAnew
+from scrapy_dq.frontier.model import CrawlReplaced
 from scrapy_dq.frontier.scan import scan
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,13 @@ async def flush(
     Args:
         purpose: the setting or command that requests the deletion, for the log.
         refused: the end of the error message, after "worker ID of crawl NAME is alive".
-        dead: the dead workers that an earlier `need_nobody` has found.
+        dead: the dead workers that an earlier `require_no_live_worker` has found.
     Raises:
         FrontierRefused: a worker is live; nothing was deleted.
     """
     dead = {} if dead is None else dead
     while True:
-        await need_nobody(frontier, ttl_s, purpose, refused, dead)
+        await require_no_live_worker(frontier, ttl_s, purpose, refused, dead)
         flushed = await frontier.flush(sorted(dead))
         if not flushed.joined:
             return flushed
@@ -59,7 +59,7 @@ async def flush_all(
     delete: Callable[[Frontier], Awaitable[Flushed]],
     of_shard: Callable[[int], Awaitable[Frontier]],
     shards: int,
-    most_s: float = math.inf,
+    budget_s: float = math.inf,
 ) -> list[Flushed]:
     """Delete the crawl in all its shards, and return the result for each shard.
 
@@ -70,18 +70,18 @@ async def flush_all(
         delete: deletes home: `flush`, or a call that forces the deletion.
         of_shard: returns the frontier of a shard.
         shards: the number of shards; home may know of more.
-        most_s: seconds for a search of all keys of this Redis for keys of the crawl that no index names.
+        budget_s: seconds for a search of all keys of this Redis for keys of the crawl that no index names.
     """
     frontiers = [await of_shard(number) for number in range(shards)]
     epochs = [await each.epoch() for each in frontiers[1:]]
     first = await delete(frontiers[HOME])
     frontiers += [await of_shard(number) for number in range(shards, first.shards)]
     flushed = [first, *await flush_others(frontiers[1:], epochs)]
-    if not any(each.left for each in flushed) and await purge(frontiers, most_s) < 0:
+    if not any(each.left for each in flushed) and await purge(frontiers, budget_s) < 0:
         logger.warning(
             "Crawl %r is deleted. Keys of it that no index names may be left: the search of this Redis did "
             "not end within %.0f s. `scrapy dq clear --all` searches all keys",
-            frontiers[HOME].crawl, most_s,
+            frontiers[HOME].crawl, budget_s,
         )  # fmt: skip
     return flushed
 
@@ -100,18 +100,18 @@ async def flush_others(others: Sequence[Frontier], epochs: Sequence[bytes]) -> l
     for other, epoch in zip_longest(others, epochs):
         try:
             found.append(await other.flush([], force=True, epoch=epoch))
-        except BegunAnew:
+        except CrawlReplaced:
             logger.warning("Crawl %r has just begun again: one of its shards was not deleted", other.crawl)
     return found
 
 
-async def purge(frontiers: Sequence[Frontier], most_s: float = math.inf) -> int:
+async def purge(frontiers: Sequence[Frontier], budget_s: float = math.inf) -> int:
     """Delete the keys of flushed shards that no index named; return their number, or -1 if the time was up.
 
     Raises:
         FrontierError: some keys may be left; repeat the call.
     """
-    until, deleted = time.monotonic() + most_s, 0
+    until, deleted = time.monotonic() + budget_s, 0
     of_nodes: dict[object, list[Frontier]] = {}
     for frontier in frontiers:
         of_nodes.setdefault(node_of(frontier.client), []).append(frontier)

@@ -12,10 +12,10 @@ from scrapy_dq.frontier.worker.heartbeat import Observer
 from scrapy_dq.frontier.worker.identity import certainly_dead, own_identity
 
 logger = logging.getLogger(__name__)
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
-async def need_nobody(
+async def require_no_live_worker(
     frontier: Frontier, ttl_s: float, purpose: str, refused: str, dead: dict[str, int | None]
 ) -> None:
     """Require that all members are dead.
@@ -32,26 +32,26 @@ async def need_nobody(
         FrontierRefused: a worker is live.
     """
     own = own_identity()
-    observer = Observer(ttl_s, LOOK_S)
+    observer = Observer(ttl_s, POLL_S)
     beats: dict[str, int] = {}
-    told = False
+    logged = False
     while True:
         members = await frontier.members()
         dead.update((m.worker_id, None) for m in members if certainly_dead(m.identity, own))
-        unsure = {m.worker_id: m.beat for m in members if m.worker_id not in dead}
+        maybe_alive = {m.worker_id: m.beat for m in members if m.worker_id not in dead}
         known = beats | dead
         moving = [m.worker_id for m in members if known.get(m.worker_id) not in (None, m.beat)]
         if moving:
             alive = ascii(moving[0])[1:-1]
             raise FrontierRefused(f"worker {alive} of crawl {frontier.crawl!r} is alive{refused}")
-        if not unsure:
+        if not maybe_alive:
             return
-        if not told:
+        if not logged:
             logger.info(
                 "%s: watching for up to %.0f s whether %s is alive", purpose, ttl_s,
-                ascii(", ".join(sorted(unsure)))[1:-1],
+                ascii(", ".join(sorted(maybe_alive)))[1:-1],
             )  # fmt: skip
-            told = True
-        beats = unsure
-        dead.update((each, unsure[each]) for each in observer.observe(unsure, time.monotonic())[1])
-        await asyncio.sleep(LOOK_S)
+            logged = True
+        beats = maybe_alive
+        dead.update((each, maybe_alive[each]) for each in observer.observe(maybe_alive, time.monotonic())[1])
+        await asyncio.sleep(POLL_S)

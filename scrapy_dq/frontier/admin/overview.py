@@ -99,14 +99,14 @@ def _of_all(members: Sequence[Member], others: Sequence[Member]) -> list[Member]
     If several workers run in one process, the other shard cannot distinguish them: the first worker gets the
     counts of all of them.
     """
-    there: defaultdict[Any, list[Member]] = defaultdict(list)
+    by_process: defaultdict[Any, list[Member]] = defaultdict(list)
     for other in others:
-        there[_process_of(other)].append(other)
+        by_process[_process_of(other)].append(other)
     found = []
     for member in members:
-        of_it = there.pop(_process_of(member), ())
-        in_flight = member.in_flight + sum(other.in_flight for other in of_it)
-        done = member.done + sum(other.done for other in of_it)
+        same_process = by_process.pop(_process_of(member), ())
+        in_flight = member.in_flight + sum(other.in_flight for other in same_process)
+        done = member.done + sum(other.done for other in same_process)
         found.append(replace(member, in_flight=in_flight, done=done))
     return found
 

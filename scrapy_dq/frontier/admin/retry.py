@@ -137,7 +137,7 @@ def _retry_failed(
         kept, found = pipe.execute()
         if not found:
             return
-        pace.saw(found)
+        pace.observe(found)
         chosen = [
             (record, index - kept)
             for index, record in enumerate(found, at)
@@ -181,9 +181,11 @@ def retry_records(
     """
     flat = [part for each in failed for part in each]
     args = (msgpack.packb(part, use_bin_type=False) for part in (flat, list(dead)))
-    of = overview.epoch, overview.run
+    epoch_and_run = overview.epoch, overview.run
     # The script never answers ABSENT: without a crawl, it answers LOST, which raises FrontierRefused.
-    from_failed, from_dead = command(client, shard, "retry", *of, *args, by_bytes(by), int(reopen)) or (0, 0)
+    from_failed, from_dead = command(
+        client, shard, "retry", *epoch_and_run, *args, by_bytes(by), int(reopen)
+    ) or (0, 0)
     return from_failed, from_dead
 
 

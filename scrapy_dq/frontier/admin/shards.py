@@ -14,7 +14,7 @@ from scrapy_dq.frontier.scripts import Script
 from scrapy_dq.frontier.wire import answer_of, refuse
 
 T = TypeVar("T")
-_MOST_TRIES = 4
+_MAX_TRIES = 4
 """Tries in a cluster: a node that does not answer, two nodes that name another node, and the right node."""
 
 
@@ -148,7 +148,7 @@ def _called(
 ) -> T:
     silent = set() if silent is None else silent
     finds, failed = in_cluster(client), False
-    for last in (False,) * (_MOST_TRIES - 1) + (True,):
+    for last in (False,) * (_MAX_TRIES - 1) + (True,):
         node = node_of(client)
         try:
             if node in silent:

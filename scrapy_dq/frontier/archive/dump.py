@@ -55,7 +55,7 @@ def _items(reader: Reader, kind: str, header: Header) -> _Items:
     if kind in HISTORY:
         return _alone(reader.elements(name))
     if kind in (RETURNED, QUARANTINE):
-        return _came_back(reader, kind)
+        return _returned(reader, kind)
     if kind == WAITING:
         return _waiting(reader)
     return reader.entries(kind) if kind in ENTRIES else reader.pages(name)
@@ -80,7 +80,7 @@ async def _buckets(reader: Reader, name: bytes) -> _Items:
         yield [(n % _FIRST_BUCKETS, member) for member in members]
 
 
-async def _came_back(reader: Reader, kind: str) -> _Items:
+async def _returned(reader: Reader, kind: str) -> _Items:
     """Yield returned or declined entries, and the leases of workers that are dead or on hold."""
     suspect = kind == QUARANTINE
     for where in (kind,) if suspect else (kind, DECLINED):
@@ -95,14 +95,14 @@ async def _waiting(reader: Reader) -> _Items:
     lists = sorted({each async for found in reader.lists() for each in found})
     heads = reader.heads(lists)
     for _, group in groupby(lists, lambda each: each.partition):
-        some = list(group)
-        pages = [reader.elements(each.name, await anext(heads), len(some)) for each in some]
-        async for entries in _merged([_entries(*each) for each in zip(some, pages, strict=True)]):
+        ranks = list(group)
+        pages = [reader.elements(each.name, await anext(heads), len(ranks)) for each in ranks]
+        async for entries in _merged([_entries(*each) for each in zip(ranks, pages, strict=True)]):
             yield entries
 
 
-def _entries(of: Backlog, pages: Pages) -> _Items:
-    return ([records.waiting(each, of.rank, of.partition) for each in page] async for page in pages)
+def _entries(backlog: Backlog, pages: Pages) -> _Items:
+    return ([records.waiting(each, backlog.rank, backlog.partition) for each in page] async for page in pages)
 
 
 async def _merged(lists: list[_Items]) -> _Items:

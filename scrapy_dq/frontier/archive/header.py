@@ -23,7 +23,7 @@ _MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
 """Counts that change whenever an entry or a token does."""
 
 
-async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
+async def change_marker(frontiers: Sequence[Frontier]) -> list[Any]:
     """Return a value to compare with a later result: if they differ, the crawl has changed in between."""
     found = []
     for frontier in frontiers:
@@ -31,8 +31,8 @@ async def standing(frontiers: Sequence[Frontier]) -> list[Any]:
         counts = counts_of(meta)
         members = await Reader(frontier.client, frontier.name).ask("smembers", b"members")
         # A worker that joined and left may have moved entries, although all counts are as before.
-        said = [meta.get(name) for name in (b"epoch", b"run", b"phase", b"events")]
-        found.append([*said, *(counts[n] for n in _MARKED), sorted(members)])
+        state = [meta.get(name) for name in (b"epoch", b"run", b"phase", b"events")]
+        found.append([*state, *(counts[n] for n in _MARKED), sorted(members)])
     return found
 
 
@@ -67,7 +67,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
         seconds, micros = await frontiers[HOME].client.time()
     counts = [counts_of(meta) for meta in metas]
     since = _number(home, "seen_since")
-    said = home | {b"never_sent": b"%d" % sum(_number(meta, "never_sent") for meta in metas)}
+    stored = home | {b"never_sent": b"%d" % sum(_number(meta, "never_sent") for meta in metas)}
     entries = 0
     for frontier, each in zip(frontiers, counts, strict=True):
         reader = Reader(frontier.client, frontier.name)
@@ -82,7 +82,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
         failed=sum(each[_FAILED] for each in counts), gone=_number(home, "gone"),
         seen_since_ms=since and since - counts[HOME][_OFFSET], entries=entries,
         tokens=sum(max(0, each[_SEEN]) for each in counts),
-        kept={name: said[name.encode()] for name in fields if name.encode() in said},
+        kept={name: stored[name.encode()] for name in fields if name.encode() in stored},
     )  # fmt: skip
 
 

@@ -110,9 +110,9 @@ async def require_none(frontiers: Sequence[Frontier], id_: str) -> list[dict[byt
         the meta of each shard.
     """
     metas, crawl = [await meta_of(each) for each in frontiers], frontiers[HOME].crawl
-    home, ours = metas[HOME], id_.encode()
+    home, id_bytes = metas[HOME], id_.encode()
     if home.get(b"shards", b"").startswith(b"0>"):
-        if home.get(b"imported") != ours:
+        if home.get(b"imported") != id_bytes:
             raise FrontierRefused(
                 f"crawl {crawl!r} is half imported, from another export: import that to the end, or delete "
                 f"it with `scrapy dq clear --all`. Nothing was changed"
@@ -123,7 +123,7 @@ async def require_none(frontiers: Sequence[Frontier], id_: str) -> list[dict[byt
                 f"that. Nothing was changed"
             )
     for number, meta in enumerate(metas):
-        if b"epoch" in meta and meta.get(b"imported") != ours:
+        if b"epoch" in meta and meta.get(b"imported") != id_bytes:
             where = f"shard {number} of crawl" if number else "crawl"
             raise FrontierRefused(
                 f"{where} {crawl!r} exists, and only a new one can be made: delete it with `scrapy dq "
@@ -133,7 +133,7 @@ async def require_none(frontiers: Sequence[Frontier], id_: str) -> list[dict[byt
 
 
 def _meta_of_new(header: Header, shape: Shape) -> dict[bytes, bytes]:
-    said = {
+    fields = {
         "run": str(header.run), "schema": keys.schema_of(shape.shards), "order": shape.order.value,
         "seen_kind": shape.seen.value, "fingerprinter": header.fingerprinter, "spider": header.spider,
         "partition_by": header.partition_by,
@@ -141,7 +141,7 @@ def _meta_of_new(header: Header, shape: Shape) -> dict[bytes, bytes]:
     }  # fmt: skip
     kept = {b"phase": b"open", b"cleared": b"0"}
     kept |= {name.encode(): value for name, value in header.kept.items()}
-    return kept | {name.encode(): value.encode("utf-8", "replace") for name, value in said.items()}
+    return kept | {name.encode(): value.encode("utf-8", "replace") for name, value in fields.items()}
 
 
 class _Loading:
@@ -186,7 +186,9 @@ class _Loading:
         lists: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
         for each in entries:
             lists[each.rank, each.partition] += records.stored(WAITING, each, self._shape.order)
-        return [field for (rank, partition), some in lists.items() for field in (rank, partition, some)]
+        return [
+            field for (rank, partition), elements in lists.items() for field in (rank, partition, elements)
+        ]
 
     async def _forget_messages(self, entries: Sequence[Entry]) -> None:
         """Acknowledge the messages of streams from which *entries* were made.

@@ -92,7 +92,7 @@ class Mover:
     progress: Callable[[int], object] = lambda count: None
     """Called with the number of entries and fingerprints in each further part."""
 
-    async def elsewhere(self, source: ShardOf, target: ShardOf, to: str) -> Moved:
+    async def to_other_redis(self, source: ShardOf, target: ShardOf, to: str) -> Moved:
         """Move a crawl into another Redis; the next call continues an interrupted move.
 
         Args:
@@ -108,20 +108,20 @@ class Mover:
             return Moved(shape)
         return await self._move(source, target, to)
 
-    async def within(self, source: ShardOf, between: ShardOf) -> Moved:
-        """Give a crawl another shape in the same Redis; see `elsewhere`.
+    async def in_same_redis(self, source: ShardOf, between: ShardOf) -> Moved:
+        """Give a crawl another shape in the same Redis; see `to_other_redis`.
 
         Args:
             between: returns the shards of the crawl that exists between the two halves.
         """
         first = Moved(self.shape)
         await (await between(HOME)).sweep(math.inf)  # an earlier call may have been killed before its end
-        if not await _is_halfway(source, between):
+        if not await _is_half_done(source, between):
             first = await self._move(source, between, "")
             if first.now == first.was:
                 return first
-        as_begun = replace(self, shape=await _shape_of(between))
-        second = await as_begun._move(between, source, "", again=True)
+        resumed = replace(self, shape=await _shape_of(between))
+        second = await resumed._move(between, source, "", again=True)
         return replace(second, was=first.was, doubts=sorted({*first.doubts, *second.doubts}))
 
     async def _move(self, source: ShardOf, target: ShardOf, to: str, *, again: bool = False) -> Moved:
@@ -167,12 +167,12 @@ class Mover:
         return Moved(plan.shape, header.shape, loaded.entries, loaded.tokens, loaded.doubts)
 
 
-async def _is_halfway(source: ShardOf, between: ShardOf) -> bool:
+async def _is_half_done(source: ShardOf, between: ShardOf) -> bool:
     """Tell whether the first half of a move is complete, so that the crawl has its other name."""
-    home, halfway = await meta_of(await source(HOME)), await meta_of(await between(HOME))
-    if b"epoch" not in halfway or halfway.get(b"shards", b"").startswith(b"0>"):
+    home, between_meta = await meta_of(await source(HOME)), await meta_of(await between(HOME))
+    if b"epoch" not in between_meta or between_meta.get(b"shards", b"").startswith(b"0>"):
         return False
-    plan = _Plan.in_meta(halfway)
+    plan = _Plan.in_meta(between_meta)
     return b"epoch" not in home or (plan is not None and home.get(b"imported") == plan.id.encode())
 
 
@@ -204,17 +204,17 @@ async def _freeze(
 
     Source: transitions/freeze.lua
     """
-    script, said = Script("freeze"), plan.packed() if plan else ""
+    script, own_plan = Script("freeze"), plan.packed() if plan else ""
     packed = msgpack.packb(list(messages), use_bin_type=False)
     with as_unavailable():
-        reply = await script.call(frontier.client, keys.fixed(frontier.name), epoch, shards, said, packed)
+        reply = await script.call(frontier.client, keys.fixed(frontier.name), epoch, shards, own_plan, packed)
     refuse(reply)
     if reply[0] == b"LIVE":
         raise FrontierRefused(
             f"worker {id_text(reply[1])} has just joined crawl {frontier.crawl!r}: stop it, and repeat "
             f"the command"
         )
-    if reply[0] != b"OK" or (plan and reply[1].decode() != said):
+    if reply[0] != b"OK" or (plan and reply[1].decode() != own_plan):
         raise FrontierRefused(
             f"crawl {frontier.crawl!r} has just changed, or the same command runs elsewhere: repeat this one"
         )

@@ -49,7 +49,7 @@ async def audit(frontier: Frontier, epoch: str, run: int, *, repair: bool = True
             total += await frontier.audit(epoch, run, found.lists, found.workers, False, repair)
     total += await frontier.audit(epoch, run, [], [], True, repair)
     # An audit without repair counts the entries of unindexed lists as gone. They exist, so subtract them.
-    return replace(total, gone=max(0, total.gone - total.unled), unled=0)
+    return replace(total, gone=max(0, total.gone - total.bandless), bandless=0)
 
 
 def findings_of(found: Audited) -> str:

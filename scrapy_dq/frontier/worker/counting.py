@@ -37,7 +37,7 @@ class Counting:
         self._outages: list[float] = []
         # Used by the thread only.
         self._reported = (Figures(), 0)
-        self._why = ""
+        self._reason = ""
         self._due_at = 0.0
 
     def answered(self, seconds: float, outage_s: float) -> None:
@@ -68,7 +68,7 @@ class Counting:
         if wait is not None and now - wait.since < NOTED_S:
             wait = None
         (was, noted), totals, outages = self._reported, self._totals, len(self._outages)
-        if now < self._due_at and outages == noted and self._why == (wait.why if wait else ""):
+        if now < self._due_at and outages == noted and self._reason == (wait.reason if wait else ""):
             return None
         counted = Figures(
             totals.exchanges - was.exchanges, totals.exchange_s - was.exchange_s,
@@ -79,4 +79,4 @@ class Counting:
     def reported(self, report: Report, now: float) -> None:
         """Record that Redis answered *report* at *now*."""
         self._reported, self._due_at = report.totals, now + REPORT_EVERY_S
-        self._why = report.wait.why if report.wait else ""
+        self._reason = report.wait.reason if report.wait else ""

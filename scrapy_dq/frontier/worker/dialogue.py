@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from scrapy_dq.frontier.calls import Asks, Rejoin
+from scrapy_dq.frontier.calls import Demand, Rejoin
 from scrapy_dq.frontier.frontier import Frontier
 from scrapy_dq.frontier.model import (
     FrontierError,
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 async def exchange(
-    frontier: Frontier, protocol: WorkerProtocol, identity: dict[str, Any], crawl: Identity, asks: Asks
+    frontier: Frontier, protocol: WorkerProtocol, identity: dict[str, Any], crawl: Identity, demand: Demand
 ) -> tuple[int, int]:
     """Make one exchange, or the rejoin that is due; return the numbers of requested and granted leases.
 
     Raises:
         FrontierUnavailable, FrontierRefused: no usable answer. The next call sends the same bytes again.
     """
-    call = protocol.compose(time.monotonic(), asks)
+    call = protocol.compose(time.monotonic(), demand)
     if call is None:
         return 0, 0
     if isinstance(call, Rejoin):
@@ -94,10 +94,10 @@ class Dialogue:
         self.pace = pace
         self._logger = LabelledLog(logger, frontier.name.label)
         self._heartbeat = heartbeat
-        self.outage = Outage(options.meanwhile, label=frontier.name.label)
+        self.outage = Outage(options.outage_note, label=frontier.name.label)
         heartbeat.outages.append(self.outage)
         self.counting = Counting()
-        self._most = options.most_of_a_partition
+        self._most = options.max_per_partition
         self._alarm = Alarm()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -122,17 +122,17 @@ class Dialogue:
         outbox.append(move)
         if first:
             self.pace.first_move()
-        if first or self.pace.hungry or outbox.full:
+        if first or self.pace.starved or outbox.full:
             self.kick()
 
     def settled(self, move: Ending | Return) -> Ending | Return | None:
         """Record that a lease ends. Return the move to append, now or later; None: the lease is not ours."""
         leases, entry_id = self.leases, move.entry_id
-        if entry_id in leases.spoiled or self.protocol.drops_puts:
+        if entry_id in leases.forfeited or self.protocol.drops_puts:
             move = Release(entry_id)
         elif entry_id in leases.never_sent and not isinstance(move, Bury | Return):
             move.never_sent = True
-        leases.spoiled.discard(entry_id)
+        leases.forfeited.discard(entry_id)
         leases.never_sent.discard(entry_id)
         return move if self.leases.settle(move) else None
 
@@ -151,9 +151,9 @@ class Dialogue:
                 self._wake_at(send_at - now)
         return None
 
-    def starves(self) -> None:
+    def lease_missed(self) -> None:
         """Record that the owner asked for a lease and got none."""
-        if self.pace.asked(self.protocol.outbox.appended):
+        if self.pace.lease_missed(self.protocol.outbox.appended):
             self.kick()
 
     def sent(self, entry_id: bytes, at: float | None) -> None:
@@ -173,7 +173,7 @@ class Dialogue:
     def downloaded(self, entry_id: bytes) -> None:
         """Record that a lease no longer counts against its partition's limit; settling it implies this."""
         self.leases.downloaded(entry_id)
-        if self.pace.hungry:
+        if self.pace.starved:
             # Exchanges that brought nothing for lack of room have become rare. Now there is room.
             self.pace.room_appeared()
             self.kick()
@@ -222,7 +222,7 @@ class Dialogue:
         name = f"scrapy-dq {self.protocol.id}"
         self._task = asyncio.create_task(self._exchange_until_closing(), name=name)
 
-    async def cease(self) -> None:
+    async def stop_exchanging(self) -> None:
         """End the exchanges of the coroutine; `until` may make further ones."""
         if self._timer is not None:
             self._timer.cancel()
@@ -236,12 +236,12 @@ class Dialogue:
         self._auditor.cancel()
         self.protocol.outbox.clear()
 
-    async def look(self, deadline: float) -> None:
+    async def take_census(self, deadline: float) -> None:
         """Make an exchange to get its census."""
         if not self.done:
-            await self.until(deadline, self.exchange)
+            await self.retry_until(deadline, self.exchange)
 
-    async def until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until(self, deadline: float, call: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
                 answer = await call()
@@ -327,8 +327,8 @@ class Dialogue:
         want = self._wants()
         # If no lease can come (on hold, closing), no move has to wait for the request for a lease.
         until = pace.until if want else None
-        asks = Asks(want, pace.ahead_s, pace.ahead, self._most + pace.ahead, until)
-        wanted, granted = await exchange(self._frontier, protocol, self._identity, self._crawl, asks)
+        demand = Demand(want, pace.ahead_s, pace.ahead, self._most + pace.ahead, until)
+        wanted, granted = await exchange(self._frontier, protocol, self._identity, self._crawl, demand)
         now = time.monotonic()
         # Other seeding workers are counted only while nothing waits. Start payloads come without a notice.
         quiet = protocol.census.only_delayed and not (

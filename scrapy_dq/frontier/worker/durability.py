@@ -53,26 +53,26 @@ async def wait_until_durable(
         FrontierError: raised by *verify*.
     """
     while True:
-        registered, why = member.id, ""
+        registered, doubt = member.id, ""
         try:
-            why = await written(frontier, lambda alone: alone.beats(member.id, member.epoch), deadline)
+            doubt = await written(frontier, lambda own: own.beats(member.id, member.epoch), deadline)
             passed = True
         except FrontierUnavailable as error:
-            why, passed = str(error), False
+            doubt, passed = str(error), False
             await asyncio.sleep(min(AGAIN_S, max(0.0, deadline - time.monotonic())))
         try:
             await verify()
         except FrontierUnavailable as error:
             if member.outbox:  # Redis was rolled back, and is unavailable again
                 raise
-            why, deadline = why or str(error), 0.0
+            doubt, deadline = doubt or str(error), 0.0
             passed = False
         if member.lost or member.over:
             return ""  # the worker has logged this already, and has no data to keep
         kept = passed and member.id == registered
         if kept or time.monotonic() >= deadline:
-            why = why or ("" if kept else "it was rolled back")
-            return why and f"If Redis fails now, the last puts may be lost: {why}"
+            doubt = doubt or ("" if kept else "it was rolled back")
+            return doubt and f"If Redis fails now, the last puts may be lost: {doubt}"
 
 
 async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]], deadline: float) -> str:
@@ -87,9 +87,9 @@ async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[obje
     """
     waiting = _Waiting(deadline)
     try:
-        async with frontier.on_one_connection() as (alone, client):
+        async with frontier.on_one_connection() as (own, client):
             # WAIT and WAITAOF refer to the last write on the same connection.
-            await write(alone)
+            await write(own)
             return await waiting.wait(client)
     except _TooLate:
         return waiting.outstanding
@@ -144,8 +144,8 @@ class _Waiting:
     async def _turn_of_second(self, client: Any, version: str) -> None:
         """Wait until the next fsync has started."""
         seconds, micros = await client.time()
-        to_the_ms = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= (7, 2)
-        due = seconds + 1 + (micros / 1e6 if to_the_ms else 0)
+        has_ms_precision = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) >= (7, 2)
+        due = seconds + 1 + (micros / 1e6 if has_ms_precision else 0)
         left = 1.0
         while left > 0:
             seconds, micros = await client.time()

@@ -29,7 +29,7 @@ heartbeats would be a large part of the calls of a slow worker."""
 MANY = 100
 """If there are more members, not every beat reads all heartbeats, because the cost would grow with the square
 of their number."""
-LOOK_PER_MEMBER_S = LONGEST_INTERVAL_S / MANY
+OBSERVE_PER_MEMBER_S = LONGEST_INTERVAL_S / MANY
 
 
 class Observer:
@@ -44,12 +44,12 @@ class Observer:
         self._ttl_s = ttl_s
         self.longest_gap_s = 2 * interval_s
         self._last: float | None = None
-        self._still: dict[str, tuple[int, float, int]] = {}
+        self._unchanged: dict[str, tuple[int, float, int]] = {}
 
     def missed(self) -> None:
         """Record a failed observation, which restarts the TTL of every worker."""
         self._last = None
-        self._still.clear()
+        self._unchanged.clear()
 
     def observe(self, beats: dict[str, int], now: float) -> tuple[list[str], list[str]]:
         """Process all counters, read at *now* (monotonic seconds).
@@ -60,18 +60,18 @@ class Observer:
         passed = min(now - self._last, self.longest_gap_s) if self._last is not None else 0.0
         self._last = now
         silent, dead = [], []
-        still: dict[str, tuple[int, float, int]] = {}
+        unchanged: dict[str, tuple[int, float, int]] = {}
         for worker_id, beat in beats.items():
-            before = self._still.get(worker_id)
+            before = self._unchanged.get(worker_id)
             if before is None or before[0] != beat:
-                still[worker_id] = (beat, 0.0, 0)
+                unchanged[worker_id] = (beat, 0.0, 0)
                 continue
             span, times = before[1] + passed, before[2] + 1
-            still[worker_id] = (beat, span, times)
+            unchanged[worker_id] = (beat, span, times)
             silent.append(worker_id)
             if span >= self._ttl_s and times >= 3:
                 dead.append(worker_id)
-        self._still = still
+        self._unchanged = unchanged
         return silent, dead
 
 
@@ -114,11 +114,11 @@ class Pulse:
         self._counting = counting
         self._worker = ("", "")
         # Used by the thread: the time of the next look at all members, if there are many.
-        self._look_at = 0.0
-        self._passes_since: float | None = None
+        self._observe_at = 0.0
+        self._answered_since: float | None = None
         """The time since which all beats got answers."""
         self._was_cut_off = False
-        self._alone: Frontier | None = None
+        self._own_frontier: Frontier | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, worker_id: str, epoch: str) -> None:
@@ -154,58 +154,58 @@ class Pulse:
         A worker whose event loop is blocked tries no exchanges, and is not cut off. After an outage of the
         whole Redis, exchanges have the time of a TTL to get an answer.
         """
-        unanswered, passes_since = self._outage.unanswered, self._passes_since
-        if unanswered is None or passes_since is None:
+        unanswered, answered_since = self._outage.unanswered, self._answered_since
+        if unanswered is None or answered_since is None:
             return False
-        return unanswered[1] - max(unanswered[0], passes_since) > self._heartbeat.ttl_s
+        return unanswered[1] - max(unanswered[0], answered_since) > self._heartbeat.ttl_s
 
     async def end(self) -> None:
         """Cancel the beat that is under way, and disconnect."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        if self._alone is not None:
-            await self._alone.client.aclose()
+        if self._own_frontier is not None:
+            await self._own_frontier.client.aclose()
 
     async def beat(self) -> None:
         """Beat once, and observe the other workers."""
         worker_id, epoch = self._worker
-        looks = time.monotonic() >= self._look_at
+        observe = time.monotonic() >= self._observe_at
         try:
-            beats, commands = await self._ask(worker_id, epoch, looks)
+            beats, commands = await self._ask(worker_id, epoch, observe)
         except Exception as error:
             if not isinstance(error, FrontierError):
                 # Without beats, other workers would fence this worker again and again.
                 self._logger.exception("Unexpected error in the heartbeat; trying again")
             self.observer.missed()
-            self._passes_since = None
+            self._answered_since = None
             return
-        if self._passes_since is None:
-            self._passes_since = time.monotonic()
+        if self._answered_since is None:
+            self._answered_since = time.monotonic()
         # Report the count at each beat: an exchange that was pending when a command was sent may end the call
         # without bringing the command.
         self._heartbeat.on_loop(self._commanded, commands)
-        if not looks:
+        if not observe:
             return
-        interval_s = self._heartbeat.look_interval_s(len(beats), self.every)
-        self._look_at = time.monotonic() + interval_s if len(beats) > MANY else 0.0
+        interval_s = self._heartbeat.observe_interval_s(len(beats), self.every)
+        self._observe_at = time.monotonic() + interval_s if len(beats) > MANY else 0.0
         self.observer.longest_gap_s = 2 * interval_s
         beats.pop(worker_id, None)
         silent, dead = self.observer.observe(beats, time.monotonic())
         if silent:
             self._heartbeat.on_loop(self._observed, silent, dead)
 
-    async def _ask(self, worker_id: str, epoch: str, looks: bool) -> tuple[dict[str, int], int]:
-        if self._alone is None:
-            self._alone = self._frontier.on(self._connect())
+    async def _ask(self, worker_id: str, epoch: str, observe: bool) -> tuple[dict[str, int], int]:
+        if self._own_frontier is None:
+            self._own_frontier = self._frontier.with_client(self._connect())
         counting, now = self._counting, time.monotonic()
-        says_so = self._is_home or self._heartbeat.waits_for_home
-        report = counting and counting.due(now, self._heartbeat.wait if says_so else None)
+        reports_outage = self._is_home or self._heartbeat.waits_for_home
+        report = counting and counting.due(now, self._heartbeat.wait if reports_outage else None)
         if not (counting and report):
-            return await self._alone.beat(worker_id, epoch, looks)
-        waited_s, why = (now - report.wait.since, report.wait.why) if report.wait else (0.0, "")
-        found = await self._alone.report(
-            worker_id, epoch, looks, report.counted, report.ended_s, waited_s, why
+            return await self._own_frontier.beat(worker_id, epoch, observe)
+        waited_s, reason = (now - report.wait.since, report.wait.reason) if report.wait else (0.0, "")
+        found = await self._own_frontier.report(
+            worker_id, epoch, observe, report.counted, report.ended_s, waited_s, reason
         )
         counting.reported(report, time.monotonic())
         return found
@@ -256,9 +256,9 @@ class Heartbeat:
         """Whether home gives no answer, so that this worker reports its waiting in the other shards."""
         return self.outages[0].wait is not None
 
-    def look_interval_s(self, members: int, every: int = 1) -> float:
+    def observe_interval_s(self, members: int, every: int = 1) -> float:
         """Return how many seconds pass between two looks at all members; *every*: see `Pulse`."""
-        longest_s = min(LOOK_PER_MEMBER_S * members, self.ttl_s / BEATS_PER_TTL)
+        longest_s = min(OBSERVE_PER_MEMBER_S * members, self.ttl_s / BEATS_PER_TTL)
         return max(self.interval_s * every, longest_s)
 
     def add(self, pulse: Pulse) -> None:

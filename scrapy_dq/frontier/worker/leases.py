@@ -45,7 +45,7 @@ class Leases:
         self._settling: dict[bytes, type[Move]] = {}
         self.suspect: bytes | None = None
         """The lease of a suspect whose work is not done yet; there is at most one."""
-        self.spoiled: set[bytes] = set()
+        self.forfeited: set[bytes] = set()
         """Leases that ran when the worker gave up all leases: puts may be lost, so they are only released."""
 
     def __len__(self) -> int:
@@ -205,7 +205,7 @@ class Leases:
 
     def forfeit(self) -> None:
         """Give up all leases. Running ones have to run again, even if Redis grants them to us again."""
-        self.spoiled |= self._running
+        self.forfeited |= self._running
         self.keep(())
 
     def ends(self, entry_id: bytes) -> bool:

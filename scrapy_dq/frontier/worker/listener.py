@@ -60,5 +60,5 @@ class Listener:
     def confirmed(self, moves: Sequence[Move]) -> None:
         """Redis has applied these moves, in this order."""
 
-    def counted(self, what: Count | type[Move], amount: float) -> None:
-        """Add *amount* to the count of *what*; for a class of moves, *amount* moves were confirmed."""
+    def counted(self, kind: Count | type[Move], amount: float) -> None:
+        """Add *amount* to the count of *kind*; for a class of moves, *amount* moves were confirmed."""

@@ -74,7 +74,7 @@ class Membership:
             FrontierUnavailable, FrontierRefused: the worker may be a member; other workers take it for dead.
         """
         # Join is idempotent by the worker's id, so repeat the call if a busy Redis replies late.
-        joined = await self.patiently(lambda: self._join(new_epoch))
+        joined = await self.with_retries(lambda: self._join(new_epoch))
         if joined.status is Status.OK:
             of_run = self._protocol.epoch, self._protocol.run
             # An error here would leave a member behind, and the heartbeat repeats the reclaim.
@@ -91,9 +91,9 @@ class Membership:
     async def _register(self, new_epoch: str) -> Joined:
         return await self._frontier.join(self._protocol.id, self._identity, new_epoch, self._crawl)
 
-    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a joining call; without an answer, repeat it for JOIN_PATIENCE_S."""
-        return await self.dialogue.until(time.monotonic() + JOIN_PATIENCE_S, call)
+        return await self.dialogue.retry_until(time.monotonic() + JOIN_PATIENCE_S, call)
 
     async def undo_join(self) -> None:
         """Unregister if `join` was answered, because the worker could not join another shard."""
@@ -134,10 +134,10 @@ class Membership:
         """Release the buffer, and send the outbox."""
         protocol, dialogue = self._protocol, self.dialogue
         protocol.empty_buffer()
-        while protocol.unsaid and not dialogue.done:
-            await dialogue.until(deadline, dialogue.exchange)
+        while protocol.has_unconfirmed and not dialogue.done:
+            await dialogue.retry_until(deadline, dialogue.exchange)
             await self._wait_for_more()
-            if protocol.unsaid and time.monotonic() >= deadline:
+            if protocol.has_unconfirmed and time.monotonic() >= deadline:
                 raise FrontierUnavailable("Redis takes too long to store what this worker has found")
         self.handed_in = True
 
@@ -148,7 +148,7 @@ class Membership:
         """Wait, in an open run, until all puts are on Redis's disk, and then retire them."""
 
         async def verify() -> None:
-            await self.dialogue.until(deadline, self.dialogue.exchange)
+            await self.dialogue.retry_until(deadline, self.dialogue.exchange)
             await self.hand_in(deadline)
 
         if self._protocol.finished or self.dialogue.done:
@@ -159,24 +159,28 @@ class Membership:
         else:
             self._protocol.all_durable()
 
-    async def leave(self, deadline: float, *, version: int = -1, kept: bool = False, why: str = "") -> None:
-        """Unregister, and release the remaining leases. *version*, *kept*, *why*: see `Frontier.leave`."""
+    async def leave(
+        self, deadline: float, *, version: int = -1, kept: bool = False, reason: str = ""
+    ) -> None:
+        """Unregister, and release the remaining leases. *version*, *kept*, *reason*: see `Frontier.leave`."""
         protocol, dialogue = self._protocol, self.dialogue
         if not dialogue.done:
             protocol.log.retire_all()
             applied = -1
             while protocol.log.forgettable and protocol.applied > applied and time.monotonic() < deadline:
                 applied = protocol.applied
-                await dialogue.until(deadline, dialogue.exchange)
+                await dialogue.retry_until(deadline, dialogue.exchange)
         if not protocol.lost:
-            await dialogue.until(deadline, lambda: self._leave(version, kept, why=why))
+            await dialogue.retry_until(deadline, lambda: self._leave(version, kept, reason=reason))
 
-    async def _leave(self, version: int = -1, kept: bool = False, began: bool = True, why: str = "") -> None:
-        of, keep_seen = self._protocol, self._crawl.keep_seen
+    async def _leave(
+        self, version: int = -1, kept: bool = False, began: bool = True, reason: str = ""
+    ) -> None:
+        protocol, keep_seen = self._protocol, self._crawl.keep_seen
         released, last = await self._frontier.leave(
-            of.id, of.epoch, of.run, keep_seen, version, kept, began, why
+            protocol.id, protocol.epoch, protocol.run, keep_seen, version, kept, began, reason
         )
-        self._logger.debug("Worker %s left: %d leases released, last worker: %s", of.id, released, last)
+        self._logger.debug("Worker %s left: %d leases released, last worker: %s", protocol.id, released, last)
 
     def end(self) -> None:
         """Drop all moves that were not stored, and stop reclaiming; the owner stops the heartbeat."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scrapy_dq.frontier.model import MAX_LEASES
-from scrapy_dq.frontier.worker.outage import MEANWHILE
+from scrapy_dq.frontier.worker.outage import OUTAGE_NOTE
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,11 @@ class WorkerOptions:
     ttl_s: float = 30.0
     rollback_horizon_s: float = 10.0
     max_attempts: int = 3
-    most_of_a_partition: int = MAX_LEASES
+    max_per_partition: int = MAX_LEASES
     """How many leases of one partition can run in this worker at the same time."""
     max_pages: int | None = None
     """Maximum number of requests of the run, over all workers with the same limit; None: no limit."""
     spill_dir: str = ""
     """Folder for moves that exceed the memory limit; "": the system's folder for temporary files."""
-    meanwhile: str = MEANWHILE
+    outage_note: str = OUTAGE_NOTE
     """The sentence in the warning about an outage that tells what happens until Redis answers."""

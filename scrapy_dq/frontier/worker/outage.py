@@ -7,14 +7,14 @@ import random
 import time
 from typing import NamedTuple
 
-from scrapy_dq.frontier.errors import refuses
+from scrapy_dq.frontier.errors import is_refusal
 
 logger = logging.getLogger(__name__)
 FIRST_S, LONGEST_S = 0.1, 2.0
 WARN_EVERY_S, LONG_S = 60.0, 5.0
 """For WARN_EVERY_S after a warning, outages that end within LONG_S are only counted. Otherwise a connection
 that is reset again and again would fill the log."""
-MEANWHILE = (
+OUTAGE_NOTE = (
     "The crawl continues with the requests that this worker holds; new requests are kept, and stored when "
     "Redis is available again"
 )
@@ -24,7 +24,7 @@ class Wait(NamedTuple):
     """The start of an outage, in monotonic seconds, and its reason."""
 
     since: float
-    why: str
+    reason: str
 
 
 class Outage:
@@ -35,16 +35,16 @@ class Outage:
     logged, because the user may have to act.
 
     Args:
-        meanwhile: a sentence for the warning: which work continues, and which data is kept.
+        outage_note: a sentence for the warning: which work continues, and which data is kept.
         kept: the noun for the kept things that the line at the end counts.
         label: the beginning of the log lines.
     """
 
-    def __init__(self, meanwhile: str = MEANWHILE, kept: str = "moves", label: str = "") -> None:
+    def __init__(self, outage_note: str = OUTAGE_NOTE, kept: str = "moves", label: str = "") -> None:
         self.error: Exception | None = None
         """The last failure; None: there is no outage."""
         self._label = label
-        self._meanwhile = meanwhile
+        self._outage_note = outage_note
         self._kept = kept
         self._since: float | None = None
         self.unanswered: tuple[float, float] | None = None
@@ -66,8 +66,8 @@ class Outage:
     @property
     def wait(self) -> Wait | None:
         """The outage that is under way, to be reported to users of the crawl; None: Redis answers."""
-        since, why = self._since, self.reason
-        return Wait(since, f"{self._label}{why}") if since is not None and why else None
+        since, reason = self._since, self.reason
+        return Wait(since, f"{self._label}{reason}") if since is not None and reason else None
 
     def delay_s(self) -> float:
         """Return the pause before the next try: 0.1 to 2 s, growing, with jitter."""
@@ -84,7 +84,7 @@ class Outage:
         self.error = error
         now = time.monotonic()
         first = self.unanswered[0] if self.unanswered else now
-        self.unanswered = None if refuses(error.__cause__ or error) else (first, now)
+        self.unanswered = None if is_refusal(error.__cause__ or error) else (first, now)
         if self._since is None:
             self._since = now
         short = not self._warned and now < min(self._quiet_until, self._since + LONG_S)
@@ -92,7 +92,7 @@ class Outage:
             self._warned.add(type(error))
             more = f" (short outages before it: {self._unlogged})" if self._unlogged else ""
             self._quiet_until, self._unlogged = now + WARN_EVERY_S, 0
-            logger.warning("%s%s%s. %s", self._label, error, more, self._meanwhile)
+            logger.warning("%s%s%s. %s", self._label, error, more, self._outage_note)
 
     def ended(self, kept: int) -> float:
         """Record an answer; return the seconds of the outage that this answer ends; 0: there was no outage.

@@ -18,11 +18,11 @@ IDLE_FIRST_S, IDLE_LONGEST_S = 0.02, 0.5
 """First and longest pause between exchanges that bring nothing."""
 QUIET_LONGEST_S = 10.0
 """Longest pause if nothing can happen before the next entry is due."""
-AHEAD_LEAST_S, AHEAD_MOST_S = 0.05, 1.0
+MIN_AHEAD_S, MAX_AHEAD_S = 0.05, 1.0
 """Bounds of `Pace.ahead_s`."""
 
 
-class Rhythm(NamedTuple):
+class Timing(NamedTuple):
     """How long a worker waits in its dialogue with one frontier; see the constants."""
 
     linger_s: float
@@ -40,10 +40,10 @@ class Pace:
     """Whether the worker's capacity counts all slots, not only free ones."""
 
     def __init__(self) -> None:
-        self.rhythm = Rhythm(LINGER_S, IDLE_FIRST_S, IDLE_LONGEST_S, MEMORY_S)
-        self.hungry = True
+        self.timing = Timing(LINGER_S, IDLE_FIRST_S, IDLE_LONGEST_S, MEMORY_S)
+        self.starved = True
         """Whether the engine has asked for a lease and got none."""
-        self._fruitless = 0
+        self._empty_exchanges = 0
         self._oldest_move_at = 0.0
         self._answered_at = time.monotonic()
         self._round_trip_s = 0.0
@@ -56,8 +56,8 @@ class Pace:
     @property
     def _patience_s(self) -> float:
         """How long moves wait for other moves, and how long a request for leases waits for moves."""
-        next_s = min(1 / self._rate, self.rhythm.patience_s) if self._rate else 0.0
-        return max(self.rhythm.linger_s, next_s)
+        next_s = min(1 / self._rate, self.timing.patience_s) if self._rate else 0.0
+        return max(self.timing.linger_s, next_s)
 
     @property
     def ahead(self) -> int:
@@ -67,20 +67,20 @@ class Pace:
     @property
     def ahead_s(self) -> float:
         """See `Terms.ahead_s`: the time of two round trips, within bounds."""
-        return min(AHEAD_MOST_S, max(AHEAD_LEAST_S, 2 * (self._round_trip_s + self.rhythm.linger_s)))
+        return min(MAX_AHEAD_S, max(MIN_AHEAD_S, 2 * (self._round_trip_s + self.timing.linger_s)))
 
     @property
     def until(self) -> int | None:
         """The last move, counted from the first one ever, that the next exchange may send; None: no limit."""
         return None
 
-    def asked(self, appended: int) -> bool:
+    def lease_missed(self, appended: int) -> bool:
         """Record that the engine has asked for a lease and got none; return whether that is new.
 
         Args:
             appended: see `Outbox.appended`.
         """
-        new, self.hungry = not self.hungry, True
+        new, self.starved = not self.starved, True
         return new
 
     def taken(self) -> None:
@@ -90,11 +90,11 @@ class Pace:
     def first_move(self) -> None:
         """Record that the outbox is no longer empty."""
         self._oldest_move_at = time.monotonic()
-        self._fruitless = 0
+        self._empty_exchanges = 0
 
     def room_appeared(self) -> None:
         """Record that a partition has room again."""
-        self._fruitless = 0
+        self._empty_exchanges = 0
 
     @property
     def is_called(self) -> bool:
@@ -112,16 +112,16 @@ class Pace:
         trip_s = now - began
         self._round_trip_s = 0.8 * self._round_trip_s + 0.2 * trip_s if self._round_trip_s else trip_s
         passed = max(now - self._answered_at, 1e-3)
-        weight = min(1.0, passed / self.rhythm.memory_s)
+        weight = min(1.0, passed / self.timing.memory_s)
         self._rate = (1 - weight) * self._rate + weight * self._taken / passed
         self._taken = 0
         self._answered_at = self._oldest_move_at = now
 
     def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
         """Record how many leases an exchange requested and got; *confirmed*: see `Outbox.confirmed`."""
-        self._fruitless = self._fruitless + 1 if wanted and not leases else 0
+        self._empty_exchanges = self._empty_exchanges + 1 if wanted and not leases else 0
         if leases:
-            self.hungry = False
+            self.starved = False
 
     def expect(self, next_due_s: float | None, quiet: bool) -> None:
         """Record in how many seconds the next entry is due; *quiet*: nothing else can happen before that."""
@@ -147,27 +147,27 @@ class Pace:
         Args:
             notes: how many of *moves* are notes, for example of a sending for which other workers wait.
         """
-        starving = self.hungry and want > 0 and not self._fruitless
+        starving = self.starved and want > 0 and not self._empty_exchanges
         if self.is_called or full or (starving and (moves or waiting)):
             return 0.0
-        rhythm = self.rhythm
-        pause = rhythm.idle_longest_s
+        timing = self.timing
+        pause = timing.idle_longest_s
         if want:
-            first_s = self._patience_s if rhythm.patience_s else rhythm.idle_first_s
-            pause = min(first_s * 2 ** min(self._fruitless, 10), rhythm.idle_longest_s)
+            first_s = self._patience_s if timing.patience_s else timing.idle_first_s
+            pause = min(first_s * 2 ** min(self._empty_exchanges, 10), timing.idle_longest_s)
         if self._quiet:
             pause = QUIET_LONGEST_S
         due = self._answered_at + pause * random.uniform(0.8, 1.0)
         if want:
             # The exchange is never due immediately: this worker may be unable to lease the due entry, which
             # would then be due again and again.
-            due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + rhythm.idle_first_s))
+            due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + timing.idle_first_s))
         if not moves:
             return due
-        lingered = self._oldest_move_at + (rhythm.linger_s if notes else self._patience_s)
+        lingered = self._oldest_move_at + (timing.linger_s if notes else self._patience_s)
         # The request for leases may wait for the moves, because the engine has leases of other frontiers.
-        no_hurry = rhythm.patience_s and self._next_due_at == float("inf")
-        return lingered if no_hurry else min(due, lingered)
+        may_linger = timing.patience_s and self._next_due_at == float("inf")
+        return lingered if may_linger else min(due, lingered)
 
 
 class OneByOne(Pace):
@@ -175,7 +175,7 @@ class OneByOne(Pace):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked: deque[int] = deque()
+        self._requests: deque[int] = deque()
         """The values of `Outbox.appended` at the requests of the engine that are not answered yet."""
         self._last = 0
         """The value of `Outbox.appended` at the last request of the engine."""
@@ -185,41 +185,41 @@ class OneByOne(Pace):
         """Always 0, so each lease costs a round trip to Redis."""
         return 0
 
-    def asked(self, appended: int) -> bool:
-        self._drop_asks_beyond(appended)
+    def lease_missed(self, appended: int) -> bool:
+        self._drop_stale_requests(appended)
         # Another request without new moves would get the same answer.
-        if appended > self._last or not self.hungry:
-            self._asked.append(appended)
+        if appended > self._last or not self.starved:
+            self._requests.append(appended)
         self._last = appended
-        return super().asked(appended) or len(self._asked) == 1
+        return super().lease_missed(appended) or len(self._requests) == 1
 
     @property
     def until(self) -> int | None:
-        return self._asked[0] if self._asked else None
+        return self._requests[0] if self._requests else None
 
     def granted(self, wanted: int, leases: int, confirmed: int = 0) -> None:
         super().granted(wanted, leases)
         if leases:
-            self._asked.clear()
-        elif wanted and self._asked and confirmed >= self._asked[0]:
-            self._asked.popleft()
+            self._requests.clear()
+        elif wanted and self._requests and confirmed >= self._requests[0]:
+            self._requests.popleft()
 
     def want(self, capacity: int, running: int, buffered: int, usable: int, appended: int = 0) -> int:
         """Return 1 if the engine has asked and got no lease, else 0."""
-        self._drop_asks_beyond(appended)
+        self._drop_stale_requests(appended)
         # If moves were added since the engine's last request, wait for its next request: with Scrapy's
         # scheduler, the engine asks between moves.
-        due = bool(self._asked) or (self.hungry and appended == self._last)
+        due = bool(self._requests) or (self.starved and appended == self._last)
         return int(due and capacity > 0 and not usable and buffered < MAX_LEASES)
 
     def due_at(self, want: int, moves: int, full: bool, waiting: int, notes: int = 0) -> float:
-        return 0.0 if want and self._asked else super().due_at(want, moves, full, waiting, notes)
+        return 0.0 if want and self._requests else super().due_at(want, moves, full, waiting, notes)
 
-    def _drop_asks_beyond(self, appended: int) -> None:
+    def _drop_stale_requests(self, appended: int) -> None:
         # A rejoin has dropped moves, or the outbox was lost. So the awaited moves may never be confirmed, and
         # exchanges would follow each other without a pause.
         if appended < self._last:
-            self._asked.clear()
+            self._requests.clear()
             self._last = appended
 
 
@@ -237,11 +237,11 @@ class Alarm:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def wait(self, most_s: float) -> None:
-        """Return at the next `ring`, at the latest after *most_s* seconds."""
+    async def wait(self, timeout_s: float) -> None:
+        """Return at the next `ring`, at the latest after *timeout_s* seconds."""
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        timer = loop.call_later(most_s, self.ring)
+        timer = loop.call_later(timeout_s, self.ring)
         try:
             await self._waiter
         finally:

@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from scrapy_dq.frontier.answers import Joined, Receipt, Rejoined
-from scrapy_dq.frontier.calls import Asks, Composed, Exchange, Rejoin
+from scrapy_dq.frontier.calls import Composed, Demand, Exchange, Rejoin
 from scrapy_dq.frontier.model import (
     ENTRY_ID_BYTES,
     MAX_LEASES,
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 _NO_RECORDS = 2**52
 """`Rejoined.last_seq` if the next run has begun: the records of the worker are gone (rejoin.lua)."""
 _ABSENT = "The run is over: other workers finished it while this worker was absent. "
-_START_AGAIN = (
+_RESTART_NOTE = (
     ". Requests that no page yields again are missing, so start() has to run again: a crawl closes with "
     "reason %s, and the same command continues it; a program has to put its items again"
 )
@@ -125,7 +125,7 @@ class WorkerProtocol:
         """Whether the frontier is gone."""
         self.damage = ""
         """Keys that contradict the counts, as of the last exchange, so that an audit is due; empty: none."""
-        self.left_over: list[Put] = []
+        self.leftover_puts: list[Put] = []
         """Puts without a parent that the ended run may not have completed. The next run may take them."""
         self.left_behind = False  # the run has ended, and may lack requests of this worker
 
@@ -135,12 +135,12 @@ class WorkerProtocol:
         return self._pending is not None
 
     @property
-    def rejoins(self) -> bool:
+    def is_rejoining(self) -> bool:
         """Whether the worker is registering again. The answer brings the logged puts back into the outbox."""
         return isinstance(self._pending, Rejoin)
 
     @property
-    def unsaid(self) -> bool:
+    def has_unconfirmed(self) -> bool:
         """Whether there are moves or notes to send, or an answer is pending."""
         return bool(self.outbox or self.notes) or self.under_way
 
@@ -189,7 +189,7 @@ class WorkerProtocol:
         if self.over:
             self.census = Census()  # this worker does not take part
 
-    def compose(self, now: float, asks: Asks) -> Exchange | Rejoin | None:
+    def compose(self, now: float, demand: Demand) -> Exchange | Rejoin | None:
         """Return the unanswered call, or else a new one. None: the outbox was lost; call this again.
 
         Args:
@@ -197,16 +197,16 @@ class WorkerProtocol:
         """
         if self._pending is None:
             try:
-                self._pending = self._frozen(now, asks, self._terms(asks))
+                self._pending = self._compose_exchange(now, demand, self._terms(demand))
             except SpillLost as error:
                 self._give_up_outbox(error)
                 return None
         return self._pending.call if isinstance(self._pending, Composed) else self._pending
 
-    def _terms(self, asks: Asks) -> Terms:
+    def _terms(self, demand: Demand) -> Terms:
         forget = b"".join(islice(self.log.forgettable, MAX_MOVES))
-        here, claim = self.leases.here(asks.ahead), self._claim(asks.want)
-        return Terms(asks.ahead_s, asks.most, here, self.notes, claim, forget, max_pages=self.max_pages)
+        here, claim = self.leases.here(demand.ahead), self._claim(demand.want)
+        return Terms(demand.ahead_s, demand.most, here, self.notes, claim, forget, max_pages=self.max_pages)
 
     def refused(self) -> None:
         """Record that Redis refused the call. Its script may have been stopped midway."""
@@ -241,7 +241,7 @@ class WorkerProtocol:
             self._begin_rejoin()
         elif receipt.applied:
             self._accept(sent, receipt, now)
-            self._obey(receipt.commands)
+            self._apply_commands(receipt.commands)
             if receipt.status is Status.FINISHED and not self.outbox:
                 self._finish(over=self._only_listened(sent))
             return sent.call.want, len(receipt.leases)
@@ -252,28 +252,28 @@ class WorkerProtocol:
             if receipt.commands is not None:
                 # The seq was the expected one, so nothing was rolled back.
                 self.log.retire(sent.at)
-            self._learn_of_the_end(sent, receipt)
+            self._handle_run_end(sent, receipt)
             return sent.call.want, 0
         return 0, 0
 
-    def _learn_of_the_end(self, sent: Composed, receipt: Receipt) -> None:
+    def _handle_run_end(self, sent: Composed, receipt: Receipt) -> None:
         # Without commands, this worker's run is an older one, and its end is unknown: other workers may have
         # declared this one dead and done the rest, Redis may have forgotten it, or the seq may be wrong.
-        if sent.prefix or (receipt.commands is None and (self._unfinished or self._waits_for_the_run)):
+        if sent.prefix or (receipt.commands is None and (self._unfinished or self._needs_open_run)):
             self._begin_rejoin()
         elif not self.outbox:
-            self._end_with_others(sent, receipt)
+            self._note_run_ended(sent, receipt)
 
-    def _end_with_others(self, sent: Composed, receipt: Receipt) -> None:
+    def _note_run_ended(self, sent: Composed, receipt: Receipt) -> None:
         """Process the end of a run that other workers have finished: they got the leases in our buffer."""
         self.leases.keep(())
         # If the next run has begun, the receipt does not describe this run, so keep the number of losses.
         self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
         self._finish(over=self._only_listened(sent))
-        self._obey(receipt.commands)
+        self._apply_commands(receipt.commands)
 
     @property
-    def _waits_for_the_run(self) -> bool:
+    def _needs_open_run(self) -> bool:
         """Whether something of this worker waits for an answer that an ended run does not give."""
         return False
 
@@ -282,18 +282,18 @@ class WorkerProtocol:
         # In a run that other workers have finished, this worker would wait in vain.
         return sent.call.seeding == Seeding.LISTENING
 
-    def _frozen(self, now: float, asks: Asks, terms: Terms) -> Composed:
-        prefix = self._prefix(asks.until)
+    def _compose_exchange(self, now: float, demand: Demand, terms: Terms) -> Composed:
+        prefix = self._prefix(demand.until)
         seeding = self._level(prefix)
         self.composed = self._next_number()
         call = Exchange(
-            self.id, self.epoch, self.run, self.seq, asks.want, seeding, len(self.leases),
+            self.id, self.epoch, self.run, self.seq, demand.want, seeding, len(self.leases),
             pack_moves(prefix, now), pack_terms(terms, now), self._registered,
         )  # fmt: skip
         return Composed(call, prefix, len(terms.notes), len(terms.forget) // ENTRY_ID_BYTES, now)
 
     def _prefix(self, until: int | None) -> list[Move]:
-        """Return the moves for the next exchange; *until*: see `Asks`."""
+        """Return the moves for the next exchange; *until*: see `Demand`."""
         return self.outbox.prefix(until)
 
     def _level(self, prefix: Sequence[Move]) -> Seeding:
@@ -354,7 +354,7 @@ class WorkerProtocol:
         if receipt.leases:
             self._listener.leases_arrived()
 
-    def _obey(self, commands: Commands | None) -> None:
+    def _apply_commands(self, commands: Commands | None) -> None:
         if commands is None:
             return
         before, self.commands = self.commands, commands
@@ -401,7 +401,7 @@ class WorkerProtocol:
             "Requests that were moved to disk during an outage cannot be read back (%s). The pages on which "
             "they were found are released and crawled again%s",
             error,
-            _START_AGAIN % "outbox_lost" if parentless else "",
+            _RESTART_NOTE % "outbox_lost" if parentless else "",
         )
         if parentless:
             self._seed_again()
@@ -446,15 +446,15 @@ class WorkerProtocol:
         owned = self._still_owned(answer)
         self.leases.keep(owned)
         if answer.status is Status.OK:
-            self._obey(answer.commands)
+            self._apply_commands(answer.commands)
             forgot, parentless = self.log.forgot(answer.last_seq)
-            self.log.begin_anew(self.id)
+            self.log.note_new_id(self.id)
             if forgot:
                 self._continue_as(rejoin.new_id, answer)
-                self._give_up_leases(parentless, for_good=self._lacks(forgot, parentless))
+                self._give_up_leases(parentless, for_good=self._must_restart(forgot, parentless))
                 return
         if answer.status is Status.FINISHED:
-            waiting = any(of.outbox.parentless for of in self._closes)
+            waiting = any(each.outbox.parentless for each in self._ending_protocols)
             if waiting and rejoin.parentless is not Parentless.WAITING:
                 self._begin_rejoin()  # that put was added during this rejoin
             else:
@@ -478,11 +478,11 @@ class WorkerProtocol:
         return owned
 
     @property
-    def _closes(self) -> tuple[WorkerProtocol, ...]:
+    def _ending_protocols(self) -> tuple[WorkerProtocol, ...]:
         """The protocols that store no more puts when the run is over here."""
         return (self,)
 
-    def _lacks(self, forgot: bool, parentless: bool) -> bool:
+    def _must_restart(self, forgot: bool, parentless: bool) -> bool:
         """Tell whether requests stay lost until start() runs again; arguments: see `ReplayLog.forgot`."""
         return parentless
 
@@ -496,7 +496,7 @@ class WorkerProtocol:
             "Redis was rolled back further than DQ_ROLLBACK_HORIZON: some requests that worker %s had stored "
             "are gone. The pages that it holds are released, and crawled again%s",
             self.id,
-            _START_AGAIN % "frontier_rolled_back" if for_good else "",
+            _RESTART_NOTE % "frontier_rolled_back" if for_good else "",
         )
         if parentless:
             self.seeding = Seeding.AGAIN  # the run must not finish
@@ -510,13 +510,15 @@ class WorkerProtocol:
         # If the next run has begun, it is unknown whether this was so, and how the worker's run ended.
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None or last_seq < 0:
-            unknown = self.seeding == Seeding.ACTIVE or any(of.log.parentless for of in self._closes)
-        forgotten = unknown or self._lacks(*self.log.forgot(last_seq))
+            unknown = self.seeding == Seeding.ACTIVE or any(
+                each.log.parentless for each in self._ending_protocols
+            )
+        forgotten = unknown or self._must_restart(*self.log.forgot(last_seq))
         from_pages = self.outbox.puts - self.outbox.parentless
         if from_pages:
             text = "%s%d requests from its pages are dropped; others have crawled these pages again"
             self.logger.info(text, _ABSENT, from_pages)
-        outboxes = [of.outbox for of in self._closes]
+        outboxes = [each.outbox for each in self._ending_protocols]
         dropped = sum(outbox.parentless for outbox in outboxes)
         if dropped:
             missing = f"{dropped} requests of start() or engine.crawl() that it could not store are dropped"
@@ -528,9 +530,9 @@ class WorkerProtocol:
                 "%s%s; a crawl closes with reason run_over, a Queue puts its items into the next run",
                 _ABSENT, missing,
             )  # fmt: skip
-        logged = chain.from_iterable(of.log.take() for of in self._closes) if forgotten else ()
+        logged = chain.from_iterable(each.log.take() for each in self._ending_protocols) if forgotten else ()
         left = (*logged, *chain.from_iterable(outbox.puts_in_memory() for outbox in outboxes))
-        self.left_over = [put for put in left if put.parent is None]
+        self.leftover_puts = [put for put in left if put.parent is None]
         self.outbox.clear()
         self._finish(over=True)
 
@@ -540,7 +542,7 @@ class WorkerProtocol:
             "%s of crawl %r is gone, or was replaced by another one (`scrapy dq move`? FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
             "frontier_lost. Unless it was moved, the next crawl starts again from start()%s",
-            self._name, self._crawl, self._how_to_start_again,
+            self._name, self._crawl, self._restart_hint,
         )  # fmt: skip
         self._listener.frontier_lost()
 
@@ -548,4 +550,4 @@ class WorkerProtocol:
     def _name(self) -> str:
         return "The frontier"
 
-    _how_to_start_again = ""
+    _restart_hint = ""

@@ -49,7 +49,7 @@ class Reclaimer:
         self._cancelled = False
 
     async def reclaim(
-        self, worker_id: str, epoch: str, run: int, why: str, *, gone: bool = False, by: str = ""
+        self, worker_id: str, epoch: str, run: int, reason: str, *, gone: bool = False, by: str = ""
     ) -> None:
         """Fence *worker_id* and drain its leases.
 
@@ -72,7 +72,7 @@ class Reclaimer:
             moved += step_moved
             buried += step_buried
         self._logger.info(
-            "Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, why, moved, buried
+            "Worker %s is dead (%s): %d requests reclaimed, %d buried", worker_id, reason, moved, buried
         )
         if broken_start:
             self._logger.info(
@@ -90,8 +90,8 @@ class Reclaimer:
             if not on_this_machine(member.identity, self._own):
                 self._elsewhere.add(member.worker_id)
             if (among is None or member.worker_id in among) and certainly_dead(member.identity, self._own):
-                why = "its process on this machine is gone"
-                await self.reclaim(member.worker_id, epoch, run, why, gone=True, by=by)
+                reason = "its process on this machine is gone"
+                await self.reclaim(member.worker_id, epoch, run, reason, gone=True, by=by)
 
     def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
         """Begin reclaims in the background after an observation of heartbeats; *dead* is part of *silent*."""
@@ -118,8 +118,8 @@ class Reclaimer:
                 if self._dead:
                     self._busy_with = next(iter(self._dead))
                     del self._dead[self._busy_with]
-                    why = "its heartbeat has stopped"
-                    await self._attempt(self.reclaim(self._busy_with, *self._in_run, why))
+                    reason = "its heartbeat has stopped"
+                    await self._attempt(self.reclaim(self._busy_with, *self._in_run, reason))
                     self._busy_with = ""
         finally:
             self._task, self._busy_with = None, ""

@@ -120,7 +120,7 @@ class ReplayLog:
         while self._puts:
             self._drop()
 
-    def begin_anew(self, old_id: str) -> None:
+    def note_new_id(self, old_id: str) -> None:
         """Record that the worker gets a new id after *old_id*: its exchanges are counted from 1 again."""
         if self._retired_seq or not self.former_ids:
             self._before = self._retired_seq, self._retired_parentless_seq

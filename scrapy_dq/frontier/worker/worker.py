@@ -144,9 +144,9 @@ class Worker(Settling):
         return self.protocol.drops_puts
 
     @property
-    def left_over(self) -> list[Put]:
+    def leftover_puts(self) -> list[Put]:
         """Puts without a parent that the ended run may not have completed."""
-        return self.protocol.left_over
+        return self.protocol.leftover_puts
 
     @property
     def lost(self) -> bool:
@@ -166,7 +166,7 @@ class Worker(Settling):
     @property
     def idle(self) -> bool:
         """Whether the crawl has no work left, as far as this worker knows; start payloads may still come."""
-        return self.protocol.seeding != Seeding.ACTIVE and self.protocol.census.empty and not self._works
+        return self.protocol.seeding != Seeding.ACTIVE and self.protocol.census.empty and not self._has_work
 
     def idle_at_once(self) -> bool:
         """Tell whether there was a moment at which the whole crawl had no work left."""
@@ -175,22 +175,22 @@ class Worker(Settling):
     def only_over_budget(self) -> bool:
         """Tell whether there was a moment at which all remaining requests were over budgets."""
         census = self.protocol.census
-        return bool(census.only_over_budget and census.waiting and not self._works)
+        return bool(census.only_over_budget and census.waiting and not self._has_work)
 
     @property
-    def _works(self) -> bool:
+    def _has_work(self) -> bool:
         """Whether this worker itself has leases, or moves to send."""
         return bool(self.protocol.outbox or self.leases)
 
     @property
     def pending(self) -> bool:
         """Whether some work of the whole crawl is not done yet, as far as this worker knows."""
-        of = self.protocol
-        if of.over:
+        protocol = self.protocol
+        if protocol.over:
             return False
-        if of.start_broken and not self._works:
-            return not of.census.empty
-        return not of.finished or of.seeding == Seeding.ACTIVE or bool(of.outbox)
+        if protocol.start_broken and not self._has_work:
+            return not protocol.census.empty
+        return not protocol.finished or protocol.seeding == Seeding.ACTIVE or bool(protocol.outbox)
 
     @property
     def max_pages_reached(self) -> bool:
@@ -250,7 +250,7 @@ class Worker(Settling):
             return None  # the run is over: the lease would be released, and leased again
         lease = self.dialogue.take()
         if lease is None:
-            self.dialogue.starves()
+            self.dialogue.lease_missed()
         return lease
 
     def sent(self, entry_id: bytes) -> None:
@@ -361,12 +361,12 @@ class Worker(Settling):
 
     def has_all(self, since: int) -> bool:
         """Tell whether Redis has confirmed all puts, and has applied an exchange composed after *since*."""
-        of = self.protocol
-        if of.outbox or of.rejoins:
+        protocol = self.protocol
+        if protocol.outbox or protocol.is_rejoining:
             return False
-        if of.finished and of.composed > since and not of.under_way:
+        if protocol.finished and protocol.composed > since and not protocol.under_way:
             return True  # other workers have finished the run, which applies no exchange without moves
-        return of.applied > since
+        return protocol.applied > since
 
     def ask(self) -> None:
         """Make the next exchange due immediately."""
@@ -404,7 +404,7 @@ class Worker(Settling):
             self.dialogue.begin()
         return joined
 
-    async def stop(self, deadline_s: float, *, durable: bool | None = None, why: str = "") -> None:
+    async def stop(self, deadline_s: float, *, durable: bool | None = None, reason: str = "") -> None:
         """Release the buffer, send the outbox, and leave; give up after *deadline_s* seconds.
 
         Leases whose end could not be sent stay in flight under this worker's id, and run again.
@@ -413,26 +413,26 @@ class Worker(Settling):
             durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
                 log, which ends with this worker, has puts that no other worker could repeat, or for which
                 leases wait.
-            why: the owner's reason for closing, for the journal.
+            reason: the owner's reason for closing, for the journal.
         """
         # In a separate task: before Python 3.12, redis-py may swallow a cancellation of the caller.
-        await asyncio.gather(self._stop(time.monotonic() + deadline_s, durable, why))
+        await asyncio.gather(self._stop(time.monotonic() + deadline_s, durable, reason))
 
-    async def _stop(self, deadline: float, durable: bool | None, why: str) -> None:
-        of, self._leaving = self.membership, True
-        await self.dialogue.cease()
+    async def _stop(self, deadline: float, durable: bool | None, reason: str) -> None:
+        membership, self._leaving = self.membership, True
+        await self.dialogue.stop_exchanging()
         try:
-            await of.attempt(of.hand_in, deadline)
+            await membership.attempt(membership.hand_in, deadline)
             if self.protocol.log.parentless if durable is None else durable:
-                await of.attempt(of.make_durable, deadline)
+                await membership.attempt(membership.make_durable, deadline)
             # A late answer to the last exchange may have brought leases.
             if self.protocol.outbox or self.leases.buffered:
-                await of.attempt(of.hand_in, deadline)
-            await of.attempt(partial(of.leave, why=why), deadline)
+                await membership.attempt(membership.hand_in, deadline)
+            await membership.attempt(partial(membership.leave, reason=reason), deadline)
         finally:
             self.unstored_puts = self.unconfirmed_puts
             self.heartbeat.stop()
-            of.end()
+            membership.end()
 
     async def wait_until_durable(self, verify: Callable[[], Awaitable[object]], deadline: float) -> str:
         """Wait for the disk of Redis; see `durability.py`."""

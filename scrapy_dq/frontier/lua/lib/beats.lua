@@ -1,24 +1,24 @@
 -- beats: a worker increments its heartbeat and reads the heartbeats of all workers. No clock is involved.
 -- @include keys
 local PART = 1000
--- Returns the answer of beat.lua, and whether the worker is a member. *looks*: see beat.lua.
-local function beat(worker_id, epoch, looks)
+-- Returns the answer of beat.lua, and whether the worker is a member. *observe*: see beat.lua.
+local function beat(worker_id, epoch, observe)
   local meta = redis.call('HMGET', key.meta, 'epoch', 'told')
   if meta[1] ~= epoch then return { 'LOST' }, false end
   local commands = tonumber(string.match(meta[2] or '', '^%d+') or 0)
-  local is_one = redis.call('SISMEMBER', key.members, worker_id) == 1
-  if is_one then
+  local is_registered = redis.call('SISMEMBER', key.members, worker_id) == 1
+  if is_registered then
     -- HDEL changes nothing, but after its first write a script may exceed maxmemory. So a worker that waits for memory
     -- shows that it is alive, and reports why it waits.
     redis.pcall('HDEL', key.beats, '')
     redis.call('HINCRBY', key.beats, worker_id, 1)
   end
-  if looks ~= '1' then return { 'OK', {}, commands }, is_one end
+  if observe ~= '1' then return { 'OK', {}, commands }, is_registered end
   local members, beats = redis.call('SMEMBERS', key.members), {}
   for from = 1, #members, PART do
-    local till = math.min(from + PART - 1, #members)
-    local counts = redis.call('HMGET', key.beats, unpack(members, from, till))
-    for i = from, till do
+    local last = math.min(from + PART - 1, #members)
+    local counts = redis.call('HMGET', key.beats, unpack(members, from, last))
+    for i = from, last do
       local id, count = members[i], counts[i - from + 1]
       -- The heartbeat was deleted or evicted. Without a heartbeat, no worker would ever see that this member is dead.
       if not count then redis.call('HSET', key.beats, id, 0) end
@@ -26,5 +26,5 @@ local function beat(worker_id, epoch, looks)
       beats[#beats + 1] = count or '0'
     end
   end
-  return { 'OK', beats, commands }, is_one
+  return { 'OK', beats, commands }, is_registered
 end

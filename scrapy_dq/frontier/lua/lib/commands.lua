@@ -3,20 +3,20 @@
 -- Returns the commands for a worker: an empty string, or four counters (of all commands, stops, forgets, limit_changes)
 -- and the hold.
 local function commands()
-  if not state.told and state.hold == '' then return '' end
-  return (state.told or '0 0 0 0') .. ' ' .. state.hold
+  if not state.command_counts and state.hold == '' then return '' end
+  return (state.command_counts or '0 0 0 0') .. ' ' .. state.hold
 end
 local COUNTERS = { stops = 2, forgets = 3, limit_changes = 4 }
 -- Each worker gets the counters with its next exchange; the counter that has grown names the command.
 local function send_command(counter)
-  local told = {}
-  for number in string.gmatch(state.told or '', '%d+') do told[#told + 1] = number end
+  local counts = {}
+  for number in string.gmatch(state.command_counts or '', '%d+') do counts[#counts + 1] = number end
   for i = 1, 4 do
     local more = (i == 1 or i == COUNTERS[counter]) and 1 or 0
-    told[i] = string.format('%.0f', (told[i] or 0) + more) -- as a number, Lua would write 1e+14
+    counts[i] = string.format('%.0f', (counts[i] or 0) + more) -- as a number, Lua would write 1e+14
   end
-  state.told = table.concat(told, ' ')
-  redis.call('HSET', key.meta, 'told', state.told)
+  state.command_counts = table.concat(counts, ' ')
+  redis.call('HSET', key.meta, 'told', state.command_counts)
 end
 -- Returns MOVING if the crawl is half imported (load.lua), or frozen for a move (freeze.lua).
 local function half_moved()

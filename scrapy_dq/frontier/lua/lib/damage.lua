@@ -4,23 +4,23 @@
 -- @include bands
 local function damaged(what) if state.damage == '' then state.damage = what end end
 -- Each exchange calls this after it has read the number of members and the size of `seen`.
-local function look_for_damage()
-  if there.members ~= state.members then damaged('members') end
+local function detect_damage()
+  if key_sizes.members ~= state.members then damaged('members') end
   if state.seen < 0 then damaged('seen') end
 end
 -- Whether budgets explain why partitions are saturated although no worker holds a lease. Looks at ten partitions.
 local function saturated_by_budgets()
-  local some = redis.call('ZRANGE', key.saturated, 0, 9)
-  for _, partition in ipairs(some) do
+  local partitions = redis.call('ZRANGE', key.saturated, 0, 9)
+  for _, partition in ipairs(partitions) do
     if not is_spent(partition) then return false end
   end
-  return #some > 0
+  return #partitions > 0
 end
 -- Detects entries that no worker would ever lease, because no set has their partition, or because leases that are gone
 -- saturate their partition and will never be settled; and partitions that rest without an entry. COST O(workers) if
 -- partitions are saturated
-local function look_for_partitions()
-  local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
+local function detect_stuck_partitions()
+  local waiting = state.waiting - (may_exist('declined') and redis.call('ZCARD', key.declined) or 0)
   if waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end
   local resting = redis.call('ZRANGE', key.resting, 0, 0)
   if resting[1] and not turns_in(resting[1]) then damaged('rotation') end

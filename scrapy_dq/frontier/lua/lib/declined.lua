@@ -13,13 +13,13 @@ function declined.lasting_id(worker_id)
 end
 -- Returns the record of an entry; nothing if no worker has declined it.
 function declined.of(id)
-  local stored = is_there('decliners') and redis.call('HGET', key.decliners, id)
+  local stored = may_exist('decliners') and redis.call('HGET', key.decliners, id)
   return stored and cmsgpack.unpack(stored)
 end
 function declined.by(worker_id, id)
-  local of, me = declined.of(id) or {}, declined.lasting_id(worker_id)
+  local of, lasting_id = declined.of(id) or {}, declined.lasting_id(worker_id)
   for i = 4, #of do
-    if of[i] == me then return true end
+    if of[i] == lasting_id then return true end
   end
   return false
 end
@@ -27,21 +27,21 @@ function declined.note(worker_id, id, reason, fingerprint)
   local of = declined.of(id) or { reason, worker_id, fingerprint }
   of[#of + 1] = declined.lasting_id(worker_id)
   redis.call('HSET', key.decliners, id, cmsgpack.pack(of))
-  now_there('decliners')
+  note_added('decliners')
 end
 -- Returns the ids of entries that any worker has declined, joined.
 function declined.among(ids)
-  local found, of = {}, ids[1] and is_there('decliners') and redis.call('HMGET', key.decliners, unpack(ids)) or {}
+  local found, of = {}, ids[1] and may_exist('decliners') and redis.call('HMGET', key.decliners, unpack(ids)) or {}
   for i = 1, #ids do found[#found + 1] = of[i] and ids[i] or nil end
   return table.concat(found)
 end
 -- Deletes the records of entries whose work has ended.
 function declined.forget(ids)
-  if is_there('decliners') and ids[1] then redis.call('HDEL', key.decliners, unpack(ids)) end
+  if may_exist('decliners') and ids[1] then redis.call('HDEL', key.decliners, unpack(ids)) end
 end
 -- Gives an entry the largest number, so that Redis offers it again to every worker that has not declined it.
 function declined.wait(id, lease)
   state.sequence = state.sequence + 1
   lease.attempts = lease.attempts + (lease.quarantined and 128 or 0)
-  come_back('declined', id, lease, state.sequence)
+  put_back('declined', id, lease, state.sequence)
 end

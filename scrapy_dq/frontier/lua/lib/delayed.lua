@@ -2,7 +2,7 @@
 -- @include partition put
 -- Moves due entries into the backlog, about *limit* entries and *max_bytes* at most.
 local function promote(limit, max_bytes)
-  if not is_there('delayed') then return end
+  if not may_exist('delayed') then return end
   repeat
     local due = redis.call('ZRANGEBYSCORE', key.delayed, '-inf', now_ms(), 'LIMIT', 0, 20)
     if due[1] then write_first() end
@@ -29,10 +29,10 @@ end
 -- Returns the milliseconds until the next entry is due or a partition's wait ends; -1 if nothing waits for a time.
 local function next_due_ms()
   local first = math.huge
-  local function look_at(set)
+  local function consider(set)
     first = math.min(first, tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge))
   end
-  if is_there('delayed') then look_at(key.delayed) end
-  if polite ~= false then look_at(key.resting) end
+  if may_exist('delayed') then consider(key.delayed) end
+  if polite ~= false then consider(key.resting) end
   return first < math.huge and math.max(0, first - now_ms()) or -1
 end

@@ -4,11 +4,11 @@
 -- expires), limits (msgpack: delay_ms, concurrency, [partition, delay_ms | false, concurrency | false, ...]; empty:
 -- unchanged), starts (the name of the worker's start(): starts.lua), shards (how many the crawl has; not stored if 1)
 -- @include shared member limits
-local SAID = { 'schema', 'order', 'seen_kind', 'fingerprinter', 'spider', 'partition_by', 'spider_args', 'run_name',
+local FIELDS = { 'schema', 'order', 'seen_kind', 'fingerprinter', 'spider', 'partition_by', 'spider_args', 'run_name',
   'keep_seen', 'seen_ttl_ms', 'limits', 'starts', 'shards' }
 local function described(first)
   local ours = {}
-  for i, field in ipairs(SAID) do ours[field] = ARGV[first + i - 1] end
+  for i, field in ipairs(FIELDS) do ours[field] = ARGV[first + i - 1] end
   return ours
 end
 -- Returns the fields that must equal the stored ones; and if one differs: DIFFERS, field, stored, ours. In an open run

@@ -2,7 +2,7 @@
 -- key records the buckets. Exchanges, and the client that dropped them (sweep.lua), unlink them in small steps.
 -- @include state
 -- Unlinks about *most* buckets, and returns whether some are left.
-local function sweep_some(most)
+local function sweep_buckets(most)
   -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty.
   local found = redis.call('HRANDFIELD', key.discarded, 16, 'WITHVALUES')
   for i = 1, #found, 2 do

@@ -68,10 +68,10 @@ local function end_lease(worker_id, id, lease)
   end
   lease_ended((lease.deferred and DEFERRED or '') .. lease.partition, id)
 end
-local function come_back(set, id, lease, score)
+local function put_back(set, id, lease, score)
   local added = redis.call('ZADD', key[set], score or 0,
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
-  now_there(set)
+  note_added(set)
   if lease.partition == CLAIMED then state.claimed = 1 end -- a retry in a run that has claimed nothing so far
   state.waiting = state.waiting + added
   touched[lease.partition] = true

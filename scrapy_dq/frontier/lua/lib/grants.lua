@@ -30,7 +30,7 @@ local function write_grants(fed)
   for i = grants.written + 1, #ids do
     fields[n + 1], fields[n + 2], n = ids[i], records[i], n + 2
   end
-  if state.limited or is_there('messages') then uncount_repeated(in_flight) end
+  if state.limited or may_exist('messages') then uncount_repeated(in_flight) end
   local new = redis.call('HSET', in_flight, unpack(fields))
   state.in_flight = state.in_flight + new
   if not fed then state.waiting = state.waiting - #fields / 2 end

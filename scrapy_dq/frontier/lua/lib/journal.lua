@@ -3,7 +3,7 @@
 -- Each element: msgpack of run, at (ms, Redis's clock), kind, who (the id of a worker, or the user who gave a command),
 -- count, about.
 -- @include state
-local MOST_EVENTS, MOST_WORDS, AGAIN_MS = 500, 80, 600000
+local MAX_EVENTS, MAX_TEXT_BYTES, AGAIN_MS = 500, 80, 600000
 local function last_event()
   local packed = redis.pcall('LINDEX', key.journal, -1)
   local read, event = pcall(cmsgpack.unpack, type(packed) == 'string' and packed or '')
@@ -12,7 +12,7 @@ end
 -- An event that repeats the last one replaces it, and their counts are added. Otherwise a retry, which comes in many
 -- parts, or a program that puts one request per minute and so finishes its run every minute, would fill the journal.
 local function note_event(kind, who, count, about)
-  who, about = string.sub(who, 1, MOST_WORDS), string.sub(about or '', 1, MOST_WORDS)
+  who, about = string.sub(who, 1, MAX_TEXT_BYTES), string.sub(about or '', 1, MAX_TEXT_BYTES)
   local at, last = wall_ms(), last_event()
   local again = last[1] == state.run and last[3] == kind and last[4] == who and last[6] == about
     and (kind == 'finished' or at - (tonumber(last[2]) or 0) < AGAIN_MS)
@@ -20,5 +20,5 @@ local function note_event(kind, who, count, about)
   local packed = cmsgpack.pack({ state.run, at, kind, who, count, about })
   if again then return redis.pcall('LSET', key.journal, -1, packed) end
   redis.pcall('RPUSH', key.journal, packed)
-  redis.pcall('LTRIM', key.journal, -MOST_EVENTS, -1)
+  redis.pcall('LTRIM', key.journal, -MAX_EVENTS, -1)
 end

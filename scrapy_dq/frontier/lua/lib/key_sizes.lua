@@ -4,23 +4,23 @@ local polite -- whether any key of politeness exists, as far as this script know
 each_call(function() polite = nil end)
 local function load_sizes(worker_id)
   if not state then load_state() end
-  there = { members = redis.call('SCARD', key.members), rotation = redis.call('ZCARD', key.rotation) }
+  key_sizes = { members = redis.call('SCARD', key.members), rotation = redis.call('ZCARD', key.rotation) }
   polite = false
   -- In many crawls none of these exists.
   if redis.call('EXISTS', key.dead, key.returned, key.quarantine, key.declined, key.decliners, key.delayed,
     key.discarded, key.messages, key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
     key.earliest, key.blocked, key.spent) > 0 then
     for _, name in ipairs({ 'returned', 'quarantine', 'declined', 'delayed' }) do
-      there[name] = redis.call('ZCARD', key[name])
+      key_sizes[name] = redis.call('ZCARD', key[name])
     end
     for _, name in ipairs({ 'dead', 'decliners', 'discarded', 'messages' }) do
-      there[name] = redis.call('HLEN', key[name])
+      key_sizes[name] = redis.call('HLEN', key[name])
     end
     polite = redis.call('EXISTS', key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
       key.earliest, key.blocked, key.spent) > 0
-    if polite then there.suspects = redis.call('ZCARD', key.suspects) end
+    if polite then key_sizes.suspects = redis.call('ZCARD', key.suspects) end
   end
-  if worker_id then there.in_flight = leases_of(worker_id) end
+  if worker_id then key_sizes.in_flight = leases_of(worker_id) end
   count_seen() -- last: stopped.lua takes it as the sign that all sizes were read
 end
 -- After its first write a script may exceed maxmemory. This write changes nothing, and lets a script move stored

@@ -48,10 +48,10 @@ local function clear_run(keep_seen, keep_admitted)
     state.clock, state.offset = 0, 0 -- only a kept `seen` has times of this clock
   end
 end
--- Whether `seen` is kept. *said*: the worker's choice; empty: as stored, or yes if nothing is stored.
-local function keeps_seen(said)
-  if said == '' then said = redis.call('HGET', key.meta, 'keep_seen') or '1' end
-  return said == '1'
+-- Whether `seen` is kept. *choice*: the worker's choice; empty: as stored, or yes if nothing is stored.
+local function keeps_seen(choice)
+  if choice == '' then choice = redis.call('HGET', key.meta, 'keep_seen') or '1' end
+  return choice == '1'
 end
 -- Clears a finished run when its last worker has left. Until the next run starts, a retry or a returning worker needs
 -- the tokens of puts: otherwise it would crawl everything again. *kept*: another shard has failed requests or dead
@@ -66,7 +66,7 @@ local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= '
 -- Whether the joining worker belongs to the finished run. Returns -1 if the run has the worker's run name; how many ms
 -- ago the run ended, if a supervisor seems to have restarted a worker that ended with the run, normally or by a kill;
 -- else false.
-local function over_for(ours, restart_ms)
+local function ended_ms_ago(ours, restart_ms)
   local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
   if state.gone > 0 then return false end
   if ours.run_name ~= '' then return ours.run_name == was[1] and -1 end

@@ -7,12 +7,12 @@ local DENIED = { 'NOPERM', "can't run this command", "can't access at least one"
 -- Returns which commands of all scripts are denied, and the error for the first one; leaves nothing behind. *kind*: the
 -- kind of the start keys (claim.lua); only a crawl with streams needs their commands.
 local function refused_commands(kind)
-  local scratch, refused, words = worker_key('rights'), {}, ''
+  local scratch, refused, message = worker_key('rights'), {}, ''
   local function try(...)
     local reply = redis.pcall(...)
     for _, denied in ipairs(DENIED) do
       if type(reply) == 'table' and string.find(reply.err or '', denied, 1, true) then
-        if not refused[1] then words = reply.err end
+        if not refused[1] then message = reply.err end
         refused[#refused + 1] = (...)
         return false
       end
@@ -46,5 +46,5 @@ local function refused_commands(kind)
     redis.pcall('UNLINK', scratch)
   end
   redis.pcall('UNLINK', scratch)
-  return refused, words
+  return refused, message
 end

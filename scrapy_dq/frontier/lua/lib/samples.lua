@@ -9,7 +9,7 @@
 local EVERY_MS = 9500
 local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
 -- How many are kept: the history of a crawl of millions of pages takes less than 256 KiB.
-local MOST = { samples = 1080, minutes = 2880 }
+local MAX_KEPT = { samples = 1080, minutes = 2880 }
 local function sampled()
   local found = { string.match(redis.call('HGET', key.meta, 'sampled') or '', SAMPLED) }
   for i = 1, 7 do found[i] = tonumber(found[i] or 0) end
@@ -32,7 +32,7 @@ local function pack_numbers(...)
 end
 local function add_sample(name, packed)
   redis.pcall('RPUSH', key[name], packed)
-  redis.pcall('LTRIM', key[name], -MOST[name], -1)
+  redis.pcall('LTRIM', key[name], -MAX_KEPT[name], -1)
 end
 -- Takes a sample if the last one is old enough, and changes *found* (as `sampled` returns it). *last*: always takes a
 -- sample, because the last worker leaves and the curves end.

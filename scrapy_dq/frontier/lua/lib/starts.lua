@@ -58,7 +58,7 @@ local function forget_done_starts()
   save_starts(starts)
 end
 -- A worker that was declared dead is back, and continues its own start().
-local function start_goes_on(name, old_id)
+local function resume_start(name, old_id)
   local starts = is_own(name) and stored_starts() or {}
   local was = starts[name]
   if type(was) ~= 'table' or was[2] ~= old_id then return end

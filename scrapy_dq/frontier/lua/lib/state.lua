@@ -3,12 +3,12 @@
 -- removes a member. A run is *finished* when the keys are empty and the counts agree (finish.lua).
 -- @include keys
 local state, now
-local there -- the size of each key when this script started (key_sizes.lua); nil: not read
+local key_sizes -- the size of each key when this script started (key_sizes.lua); nil: not read
 local touched -- changed partitions: partition.lua moves them to the right set
-each_call(function() state, now, there, touched = nil, nil, nil, {} end)
+each_call(function() state, now, key_sizes, touched = nil, nil, nil, {} end)
 local DAY_MS = 86400000
-local function is_there(name) return not there or (there[name] or 0) > 0 end
-local function now_there(name) if there then there[name] = (there[name] or 0) + 1 end end
+local function may_exist(name) return not key_sizes or (key_sizes[name] or 0) > 0 end
+local function note_added(name) if key_sizes then key_sizes[name] = (key_sizes[name] or 0) + 1 end end
 local count_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
 local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit applies to it
 -- A field of a hash costs as much as a call, so all values that change with every exchange are in one field.
@@ -33,7 +33,7 @@ local function load_state()
     limited = delay_ms ~= nil, -- whether this run has or had any limit; otherwise leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
-    told = s[7], -- the counters of commands.lua; false: none yet
+    command_counts = s[7], -- the counters of commands.lua; false: none yet
     order = s[13] or 'fifo', -- a program has begun a crawl without an order, and no worker with an order has joined
     hold = s[8] or '', -- paused, draining, or empty; entries are leased only if it is empty
   }
@@ -68,11 +68,11 @@ local function stale(epoch, run, member)
   if state.run > run then return 'FINISHED' end
 end
 local function census(seeding, incomplete, only_over_budget)
-  return { state.waiting, state.in_flight, state.done, is_there('dead') and redis.call('HLEN', key.dead) or 0,
-    seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed, is_there('delayed')
+  return { state.waiting, state.in_flight, state.done, may_exist('dead') and redis.call('HLEN', key.dead) or 0,
+    seen_count(), redis.call('SCARD', key.members), seeding or 0, state.failed, may_exist('delayed')
     and redis.call('ZCARD', key.delayed) or 0, state.gone, incomplete or 0, state.sequence, only_over_budget or 0,
     state.never_sent,
-    is_there('declined') and redis.call('ZCARD', key.declined) or 0, state.unserved }
+    may_exist('declined') and redis.call('ZCARD', key.declined) or 0, state.unserved }
 end
 local function wall_us() local now = redis.call('TIME') return now[1] * 1000000 + now[2] end
 local function wall_ms() return math.floor(wall_us() / 1000) end

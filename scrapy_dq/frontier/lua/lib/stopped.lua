@@ -4,7 +4,8 @@
 -- While the mark exists, each exchange asks for an audit, and the run cannot finish (audit.lua).
 -- @include kinds politeness
 stopped = function(reply)
-  local was = there and there.seen and redis.pcall('HMGET', key.meta, 'epoch', 'run') -- nothing is written before that
+  -- Nothing is written before all sizes are read.
+  local was = key_sizes and key_sizes.seen and redis.pcall('HMGET', key.meta, 'epoch', 'run')
   -- Otherwise there is no crawl, or its next run was about to begin. A run is stored last, so a repeat begins it again.
   if was and state.epoch and was[1] == state.epoch and tonumber(was[2]) == state.run then
     if adding and adding_to == 1 then pcall(remove_seen, adding)

@@ -7,7 +7,7 @@ local read_stream
 do
   -- A message that was idle for IDLE_MS may be taken from its consumer. One exchange looks at up to LOOKS pending
   -- messages of a stream. After the last pending message, the next look begins PAUSE_MS later.
-  local IDLE_MS, PAUSE_MS, LOOKS = 60000, 10000, 8
+  local IDLE_MS, PAUSE_MS, MAX_IDLE = 60000, 10000, 8
   -- Returns the data of a message for the spider: the value of its only field, or all fields as a JSON object. The
   -- field `meta` contains JSON, and is inserted unchanged: if Lua decoded and encoded it, its numbers would keep only
   -- 14 digits, and [] would become {}.
@@ -25,11 +25,11 @@ do
   -- (empty: at the first message).
   local function idle_messages(name)
     local note, now = 'stream ' .. name, wall_ms()
-    local looked, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
+    local last_read, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
     from = from or ''
-    if from == '' and math.abs(now - (tonumber(looked) or 0)) < PAUSE_MS then return {} end
+    if from == '' and math.abs(now - (tonumber(last_read) or 0)) < PAUSE_MS then return {} end
     local reply = redis.pcall('XAUTOCLAIM', name, group_of(), 'crawl', IDLE_MS, from == '' and '0-0' or from,
-      'COUNT', LOOKS)
+      'COUNT', MAX_IDLE)
     if reply.err then reply = { '0-0', {} } end -- there is no group yet
     redis.call('HSET', key.meta, note, string.format('%.0f ', now) .. (reply[1] == '0-0' and '' or reply[1]))
     return reply[2]
@@ -46,9 +46,9 @@ do
     return payloads
   end
   -- Returns the payloads of some abandoned messages, or else of the next message, each marked with its message; or an
-  -- error. *looks*: whether to look for abandoned messages, as each exchange does once for each stream.
-  read_stream = function(name, mark, looks)
-    local abandoned = looks and payloads_of(idle_messages(name), name, mark) or {}
+  -- error. *read_idle*: whether to look for abandoned messages, as each exchange does once for each stream.
+  read_stream = function(name, mark, read_idle)
+    local abandoned = read_idle and payloads_of(idle_messages(name), name, mark) or {}
     if abandoned[1] then return abandoned end
     local function read()
       return redis.pcall('XREADGROUP', 'GROUP', group_of(), 'crawl', 'COUNT', 1, 'STREAMS', name, '>')

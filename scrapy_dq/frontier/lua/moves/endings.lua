@@ -63,7 +63,7 @@ end
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
 local function release(worker_id, id, lease)
   if declined.of(id) then declined.wait(id, lease)
-  else come_back(lease.quarantined and 'quarantine' or 'returned', id, lease) end
+  else put_back(lease.quarantined and 'quarantine' or 'returned', id, lease) end
   end_lease(worker_id, id, lease)
 end
 -- decline: in-flight -> declined. This worker's code cannot serve the entry, so Redis offers it to the other workers.
@@ -83,7 +83,7 @@ end
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
 local function ack(worker_id, ids, never_sent)
-  if state.limited or state.claimed > 0 or holds_suspect or is_there('messages') or is_there('decliners') then
+  if state.limited or state.claimed > 0 or holds_suspect or may_exist('messages') or may_exist('decliners') then
     for _, id in ipairs(ids) do
       local lease = read_lease(worker_id, id)
       -- A claimed start payload is not counted, because the requests made from it are counted.
@@ -102,7 +102,7 @@ end
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
 local function bury(worker_id, id, lease, reason)
-  now_there('dead')
+  note_added('dead')
   redis.call('HSET', key.dead, id, cmsgpack.pack({
     reason, wall_ms(), worker_id, lease.attempts, lease.place, lease.payload, lease.partition,
   }))
@@ -130,7 +130,7 @@ end
 local function again(worker_id, id, lease, ending)
   local member = ending.next_id .. rank_bytes(ending.rank) .. lease.partition .. '\0' .. ending.payload
   state.delayed = state.delayed + redis.call('ZADD', key.delayed, now_ms() + ending.wait_ms, member)
-  now_there('delayed')
+  note_added('delayed')
   end_work(worker_id, id, lease, 'done', ending.never_sent)
   state.sequence = state.sequence + 1 -- like every new entry: see Census.version
 end

@@ -2,7 +2,7 @@
 -- @include declined messages starts damage journal
 -- Whether no entry is declined, or there are workers with a spider and each of them was offered every declined entry.
 local function all_have_declined(members)
-  local last = is_there('declined') and redis.call('ZREVRANGE', key.declined, 0, 0, 'WITHSCORES')[2]
+  local last = may_exist('declined') and redis.call('ZREVRANGE', key.declined, 0, 0, 'WITHSCORES')[2]
   local asked = not last
   for _, id in ipairs(last and members or {}) do
     local offered = fields_of(id, 'offered')[1] -- false: a program, which is offered nothing
@@ -26,7 +26,7 @@ local function abandon(members)
       of[1], wall_ms(), of[2], string.byte(member, 29) % 128, string.sub(member, 1, 16), payload, partition,
     }))
     redis.call('ZREM', key.declined, waiting)
-    now_there('dead')
+    note_added('dead')
     state.waiting, state.unserved = state.waiting - 1, state.unserved + 1
     count_message(payload, -1)
   end
@@ -44,7 +44,7 @@ end
 -- CRASH    before: the next exchange of any worker finishes the run; after: the next exchange of each worker reports it
 local function finish_if_done(finish_at, elsewhere)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
-  local waiting = state.waiting - (is_there('declined') and redis.call('ZCARD', key.declined) or 0)
+  local waiting = state.waiting - (may_exist('declined') and redis.call('ZCARD', key.declined) or 0)
   -- Whether all waiting entries are over budgets of the run. Daily budgets do not count, because each day renews them.
   local over = waits and waiting > 0 and state.in_flight == 0 and state.budget_period == 1 and state.damage == ''
     and redis.call('EXISTS', key.rotation, key.suspects, key.resting) == 0 and saturated_by_budgets()
@@ -67,7 +67,7 @@ local function finish_if_done(finish_at, elsewhere)
   end
   -- Counted entries are missing. To finish the run would hide the loss, and a listening worker would wait forever.
   if not held and (waiting > 0 or state.in_flight > 0) then damaged('entries') end
-  if is_there('declined') and redis.call('EXISTS', key.declined) == 1 then
+  if may_exist('declined') and redis.call('EXISTS', key.declined) == 1 then
     -- Bury them also while a worker listens, or after its start() has failed: it would wait only for these entries.
     local quiet_here = seeding == 0 and not (held or delayed or elsewhere) and state.hold == ''
     if not (quiet_here and abandon(members)) then return seeding, 0, quiet end

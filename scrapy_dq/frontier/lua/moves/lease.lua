@@ -6,19 +6,19 @@ local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
   local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
   local free, others = {}, {}
-  local function line_up(partition)
-    local mine = here[partition]
-    if not mine then free[#free + 1] = partition
-    elseif mine[2] > 0 then others[#others + 1] = { partition, mine[1], #others } end
+  local function enqueue(partition)
+    local held_here = here[partition]
+    if not held_here then free[#free + 1] = partition
+    elseif held_here[2] > 0 then others[#others + 1] = { partition, held_here[1], #others } end
   end
   for i = 1, #heads, 2 do
     if suspect[1] and tonumber(suspect[2]) < tonumber(heads[i + 1]) then
-      line_up(suspect[1])
+      enqueue(suspect[1])
       suspect = {}
     end
-    line_up(heads[i])
+    enqueue(heads[i])
   end
-  if suspect[1] then line_up(suspect[1]) end
+  if suspect[1] then enqueue(suspect[1]) end
   table.sort(others, function(a, b) return a[2] < b[2] or a[2] == b[2] and a[3] < b[3] end)
   for _, other in ipairs(others) do free[#free + 1] = other[1] end
   return free
@@ -66,9 +66,9 @@ do
     while left > 0 and grants.bytes < grants.max_bytes do
       local band = redis.call('HGET', key.bands, partition)
       local rank = band and unpack_rank(band)
-      local back = is_there('returned') and first_of(key.returned, partition)
+      local back = may_exist('returned') and first_of(key.returned, partition)
       -- A worker leases one suspect at a time, so that its death charges an attempt to one entry only.
-      local suspect = is_there('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
+      local suspect = may_exist('quarantine') and not holds_suspect and first_of(key.quarantine, partition)
       local place
       if rank and (back or suspect) then
         local list = list_of(rank, partition)
@@ -112,16 +112,16 @@ end
 -- COST     O(want * log partitions); O(500 * log partitions) more if lists are gone
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
 local served -- turn, partition, ... of the partitions that stay in the rotation; each round writes them at its end
-local fruitless
-each_call(function() served, fruitless = {}, 0 end)
--- `fruitless`: how many partitions in the rotation had nothing to lease, because their lists were evicted or deleted,
+local unleasable
+each_call(function() served, unleasable = {}, 0 end)
+-- `unleasable`: how many partitions in the rotation had nothing to lease, because their lists were evicted or deleted,
 -- or because they are saturated. The script tries up to LOOKS other partitions instead: otherwise an exchange could
 -- meet only fruitless partitions and lease nothing.
-local LOOKS = 500
+local MAX_TRIED = 500
 local function serve_politely(partition, count, ahead)
   if not polite and not state.limited then
     local got, more = serve(partition, count)
-    if got == 0 then fruitless = fruitless + 1 end
+    if got == 0 then unleasable = unleasable + 1 end
     if more then
       served[#served + 1] = next_turn()
       served[#served + 1] = partition
@@ -131,7 +131,7 @@ local function serve_politely(partition, count, ahead)
     return got
   end
   if is_saturated(partition) then
-    fruitless = fruitless + 1
+    unleasable = unleasable + 1
     classify(partition, ahead)
     return 0
   end
@@ -144,7 +144,7 @@ local function serve_politely(partition, count, ahead)
   if delay > 0 then count = math.min(count, 1 + math.floor(ahead / delay)) end
   local from = #grants.ids
   local got = serve(partition, count)
-  if got == 0 then fruitless = fruitless + 1 end
+  if got == 0 then unleasable = unleasable + 1 end
   if got > 0 and (delay > 0 or start > now_ms()) then
     for i = 1, got do grant_at(from + i, start - now_ms() + (i - 1) * delay) end
     if delay > 0 then
@@ -173,17 +173,17 @@ local function lease_from(waiting, want, room, ahead)
   return want
 end
 local function lease(want, ahead, most, here)
-  local known, room, looked = 0, {}, 0
+  local known, room, tried = 0, {}, 0
   for _ in pairs(here) do known = known + 1 end
   repeat
     local waiting = in_turn(want + known, here)
     for _, partition in ipairs(waiting) do
       room[partition] = room[partition] or here[partition] and here[partition][2] or most
     end
-    fruitless = 0
+    unleasable = 0
     want = lease_from(waiting, want, room, ahead)
-    looked = looked + fruitless
-  until want <= 0 or fruitless == 0 or looked >= LOOKS or grants.bytes >= grants.max_bytes
+    tried = tried + unleasable
+  until want <= 0 or unleasable == 0 or tried >= MAX_TRIED or grants.bytes >= grants.max_bytes
 end
 -- offer: declined -> in-flight. Each declined entry is offered once to each worker that has not declined it.
 -- ARGS     worker_id, want, ahead, most, here (as in lease)
@@ -193,7 +193,7 @@ end
 local granted_here -- by partition, how many entries were granted
 each_call(function() granted_here = {} end)
 local function offer(worker_id, want, ahead, most, here)
-  local was = want > 0 and is_there('declined') and redis.call('HGET', worker_key(worker_id), 'offered')
+  local was = want > 0 and may_exist('declined') and redis.call('HGET', worker_key(worker_id), 'offered')
   if not was then return 0 end
   local got, offered = 0, was
   local waiting = redis.call('ZRANGEBYSCORE', key.declined, '(' .. was, '+inf', 'WITHSCORES', 'LIMIT', 0, 500)
@@ -202,7 +202,7 @@ local function offer(worker_id, want, ahead, most, here)
     local id, suspect = string.sub(member, 17, 28), string.byte(member, 29) >= 128
     if is_spent(partition) then
       -- The partition's budget is spent. The entry waits with the partition's other entries for the next run or day.
-      come_back(suspect and 'quarantine' or 'returned', id, { partition = partition,
+      put_back(suspect and 'quarantine' or 'returned', id, { partition = partition,
         place = string.sub(member, 1, 16), attempts = string.byte(member, 29) % 128, payload = string.sub(member, 30) })
       redis.call('ZREM', key.declined, waiting[i])
       state.waiting = state.waiting - 1

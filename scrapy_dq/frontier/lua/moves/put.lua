@@ -45,7 +45,7 @@ local function put(id, admission, token, rank, payload, partition, wait_ms, not_
     redis.call('HSET', key.dead, id,
       cmsgpack.pack({ reason, wall_ms(), '', 0, place, payload, partition }))
     adding = nil
-    now_there('dead')
+    note_added('dead')
     return
   end
   if delayed then
@@ -53,7 +53,7 @@ local function put(id, admission, token, rank, payload, partition, wait_ms, not_
     state.sequence = state.sequence + 1 -- like every new entry: see Census.version
     local added = redis.call('ZADD', key.delayed, due_ms, delayed)
     state.delayed, adding = state.delayed + added, nil
-    now_there('delayed')
+    note_added('delayed')
     count_message(payload, added)
   else
     append(id, rank, partition, payload)

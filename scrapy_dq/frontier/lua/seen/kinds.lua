@@ -11,7 +11,7 @@
 -- @include discarded
 local SIZE = { exact = 'SCARD', expiring = 'ZCARD', compact = 'HLEN' }
 local KINDS = {}
-local SWEPT_BESIDE = 100
+local SWEPT_PER_CALL = 100
 -- A token whose entry is not stored yet (put.lua), and its admission: after an error, stopped.lua takes it back.
 local adding, adding_to
 local opened -- the kind
@@ -27,8 +27,8 @@ local function seen()
   return opened
 end
 count_seen = function()
-  there.seen = redis.call(SIZE[stored_kind()], key.seen)
-  if there.seen == 0 and state.seen > 0 then state.seen = -1 end -- the tokens were deleted or evicted, not removed
+  key_sizes.seen = redis.call(SIZE[stored_kind()], key.seen)
+  if key_sizes.seen == 0 and state.seen > 0 then state.seen = -1 end -- the tokens were deleted or evicted, not removed
 end
 seen_count = function()
   if not state.epoch then return 0 end
@@ -41,7 +41,7 @@ local function remove_seen(token)
 end
 local function tidy_seen()
   if seen().tidy then opened.tidy() end
-  if is_there('discarded') then sweep_some(SWEPT_BESIDE) end
+  if may_exist('discarded') then sweep_buckets(SWEPT_PER_CALL) end
 end
 local function drop_seen()
   if seen().drop then opened.drop() end

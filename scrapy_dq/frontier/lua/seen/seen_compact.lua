@@ -32,7 +32,7 @@ function KINDS.compact()
       (bits - first) / FIRST % 8 + 1, number(sub(hex, 5, 12), 16) % 1000000000, last)
   end
   -- *members*: all members of the bucket that is split next. Returns the members that move to the new, last bucket.
-  local function to_the_last(members, buckets, rounds)
+  local function moving_members(members, buckets, rounds)
     local modulus, remainder, moving = 2 * rounds, math.floor(buckets / FIRST), {}
     for _, member in ipairs(members) do
       local last = number(sub(member, -9))
@@ -40,11 +40,11 @@ function KINDS.compact()
     end
     return moving
   end
-  local LOAD, MOST_SPLITS = 200, 6 -- 1,000 puts of an exchange need 5 splits
+  local LOAD, MAX_SPLITS = 200, 6 -- 1,000 puts of an exchange need 5 splits
   local kind = {}
   local generation, buckets, rounds, count -- set by look() or begin(); generation is false if there is no directory
   local changed = false
-  local function look()
+  local function load_directory()
     if generation ~= nil then return generation end
     local stored = redis.call('HMGET', key.seen, 'generation', 'buckets', 'count')
     generation, buckets, count = stored[1], tonumber(stored[2] or FIRST), tonumber(stored[3] or 0)
@@ -62,7 +62,7 @@ function KINDS.compact()
   end
   local function split()
     local whole, last = bucket_key(generation, buckets - FIRST * rounds), bucket_key(generation, buckets)
-    local moving = to_the_last(redis.call('SMEMBERS', whole), buckets, rounds)
+    local moving = moving_members(redis.call('SMEMBERS', whole), buckets, rounds)
     -- Add first, then remove: if the script is stopped in between, each member is where a search looks for it, perhaps
     -- in both buckets.
     if moving[1] then redis.call('SADD', last, unpack(moving)) end
@@ -77,30 +77,30 @@ function KINDS.compact()
     return done
   end
   function kind.add(token)
-    if not look() then begin() end
+    if not load_directory() then begin() end
     return change('SADD', 1, bucket_of(token, buckets, rounds)) == 1
   end
   function kind.has(token)
-    if not look() then return false end
+    if not load_directory() then return false end
     local n, member = bucket_of(token, buckets, rounds)
     return redis.call('SISMEMBER', bucket_key(generation, n), member) == 1
   end
   function kind.remove(token)
-    return look() and change('SREM', -1, bucket_of(token, buckets, rounds)) or 0
+    return load_directory() and change('SREM', -1, bucket_of(token, buckets, rounds)) or 0
   end
   function kind.load(items)
-    if not look() then begin() end
+    if not load_directory() then begin() end
     for i = 1, #items, 2 do
       change('SADD', 1, bucket_with(items[i], number(sub(items[i + 1], -9)), buckets, rounds), items[i + 1])
     end
   end
   function kind.size()
-    look()
+    load_directory()
     return count
   end
   function kind.tidy()
     if not changed then return end
-    for _ = 1, MOST_SPLITS do
+    for _ = 1, MAX_SPLITS do
       if count <= LOAD * buckets then break end
       split()
     end
@@ -108,9 +108,9 @@ function KINDS.compact()
     changed = false
   end
   function kind.drop()
-    if look() then
+    if load_directory() then
       redis.call('HSET', key.discarded, generation, buckets)
-      now_there('discarded')
+      note_added('discarded')
     end
     generation = nil -- look() reads the directory again, after key.seen is gone
   end

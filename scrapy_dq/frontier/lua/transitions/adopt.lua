@@ -1,5 +1,5 @@
 -- adopt: another scheduler's fingerprints -> adopted, unchanged; or -> seen, if this crawl makes the same fingerprints.
--- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), scrapys (1: this crawl makes the same
+-- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), native (1: this crawl makes the same
 --          fingerprints), fingerprints (msgpack array; at most 1,000)
 -- RETURNS  OK, how many were new, intact (0: Redis was rolled back and has lost the previous call) | LOST | RESYNC
 --          | FINISHED | WRONG_TYPE, key, actual, expected
@@ -10,9 +10,9 @@ load_state()
 local answer = stale(ARGV[1], tonumber(ARGV[2]))
 if answer then return { answer } end
 load_sizes()
-local worker_id, number, scrapys, fingerprints = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', cmsgpack.unpack(ARGV[6])
+local worker_id, number, native, fingerprints = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', cmsgpack.unpack(ARGV[6])
 local new = 0
-if scrapys then
+if native then
   for _, fingerprint in ipairs(fingerprints) do
     if seen().add(fingerprint) then new = new + 1 end
   end

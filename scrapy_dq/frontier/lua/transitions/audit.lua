@@ -72,8 +72,8 @@ local lists, worker_ids = cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
 load_sizes()
 local answer = stale(epoch, run)
 if answer then return { answer } end
-local lost_bands, unled, lost_partitions, lost_members, waits = 0, 0, 0, 0, {}
-local function look_at(partition)
+local lost_bands, bandless, lost_partitions, lost_members, waits = 0, 0, 0, 0, {}
+local function check_partition(partition)
   if waits[partition] then return end
   waits[partition], touched[partition] = true, repair or nil
   for _, where in ipairs(PLACES) do
@@ -88,9 +88,9 @@ for i = 1, #lists, 2 do
     local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
     if best ~= band and (not best or not redis.call('ZSCORE', key.more_bands, partition .. '\0' .. band)) then
       lost_bands = lost_bands + 1
-      if repair then add_band(partition, rank) else unled = unled + size end
+      if repair then add_band(partition, rank) else bandless = bandless + size end
     end
-    look_at(partition)
+    check_partition(partition)
   end
 end
 for _, id in ipairs(worker_ids) do
@@ -113,7 +113,7 @@ if last then
   local counted, found = state.waiting + state.in_flight + state.delayed, {}
   state.waiting, state.in_flight = recount_waiting(found), recount_in_flight()
   state.delayed, state.members = redis.call('ZCARD', key.delayed), redis.call('SCARD', key.members)
-  for partition in pairs(found) do look_at(partition) end
+  for partition in pairs(found) do check_partition(partition) end
   if repair then
     free(key.saturated) -- lease.lua checks each partition at its turn
     for _, partition in ipairs(redis.call('ZRANGE', key.resting, 0, -1)) do
@@ -138,4 +138,4 @@ if repair then
     redis.call('HDEL', key.meta, 'torn')
   end
 end
-return { 'OK', lost_bands, unled, lost_partitions, lost_members, gone, seen_gone }
+return { 'OK', lost_bands, bandless, lost_partitions, lost_members, gone, seen_gone }

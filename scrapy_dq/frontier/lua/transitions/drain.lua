@@ -17,10 +17,10 @@ local fenced = redis.call('HGET', worker_key(worker_id), 'fenced')
 if not fenced then return { 'ABSENT' } end
 if fenced ~= '1' then return { 'NOT_FENCED' } end
 load_sizes()
-local MOST_ACCUSED = 10000 -- beyond this number, all are forgotten, because the crawl may never end
+local MAX_ACCUSED = 10000 -- beyond this number, all are forgotten, because the crawl may never end
 local cut_off, moved, buried = redis.call('HEXISTS', key.absent, worker_id) == 1, 0, 0
 write_first()
-if redis.call('HLEN', key.accused) > MOST_ACCUSED then redis.call('UNLINK', key.accused) end
+if redis.call('HLEN', key.accused) > MAX_ACCUSED then redis.call('UNLINK', key.accused) end
 local function is_suspect(id)
   if not cut_off then return true end
   local by = redis.call('HGET', key.accused, id)

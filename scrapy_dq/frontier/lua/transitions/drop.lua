@@ -19,7 +19,7 @@ local function count(of, gone) state[of], dropped = math.max(0, state[of] - gone
 local function remove(name, members)
   local of = name == 'delayed' and name or 'waiting'
   if not members[1] then return end
-  if not is_there('messages') then return count(of, redis.call('ZREM', key[name], unpack(members))) end
+  if not may_exist('messages') then return count(of, redis.call('ZREM', key[name], unpack(members))) end
   for _, member in ipairs(members) do
     local removed = redis.call('ZREM', key[name], member)
     local payload = of == name and select(4, read_delayed(member)) or string.sub(member, #partition + MEMBER + 2)
@@ -33,18 +33,18 @@ while dropped < most do
   if not band then break end
   local list = list_of(unpack_rank(band), partition)
   local length = redis.call('LLEN', list)
-  local some = math.min(most - dropped, length)
-  local elements = is_there('messages') and redis.call('LRANGE', list, 0, some - 1) or {}
-  redis.call('LTRIM', list, some, -1)
-  count('waiting', some)
+  local size = math.min(most - dropped, length)
+  local elements = may_exist('messages') and redis.call('LRANGE', list, 0, size - 1) or {}
+  redis.call('LTRIM', list, size, -1)
+  count('waiting', size)
   for _, element in ipairs(elements) do count_message(string.sub(element, ELEMENT + 1), -1) end
-  if some == length then remove_best_band(partition) end
+  if size == length then remove_best_band(partition) end
 end
 for _, name in ipairs({ 'returned', 'quarantine' }) do
   if dropped < most then
-    local some = redis.call('ZRANGEBYLEX', key[name], '[' .. partition .. '\0', '(' .. partition .. '\1',
+    local rest = redis.call('ZRANGEBYLEX', key[name], '[' .. partition .. '\0', '(' .. partition .. '\1',
       'LIMIT', 0, most - dropped)
-    remove(name, some)
+    remove(name, rest)
   end
 end
 classify(partition, 0)

@@ -23,16 +23,16 @@ local keep_failed, terms, moves, registered = tonumber(ARGV[9]), ARGV[10], ARGV[
 load_state()
 local answer = stale(epoch, run, worker_id)
 if answer then return { answer } end
-local me = fields_of(worker_id, 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done', 'seeding',
+local record = fields_of(worker_id, 'last_seq', 'fenced', 'quarantined', 'dropped', 'leases', 'done', 'seeding',
   'registered')
-if registered ~= '0' and me[8] and me[8] ~= registered then return { 'RESYNC' } end -- see member.lua
-local last_seq = tonumber(me[1])
+if registered ~= '0' and record[8] and record[8] ~= registered then return { 'RESYNC' } end -- see member.lua
+local last_seq = tonumber(record[1])
 if last_seq == seq then
   -- This is a repeat after a lost reply, because a worker sends no other bytes under this number.
-  repeat_grants(worker_id, me[5] or '') -- the leases are still in flight: no other worker can settle them
+  repeat_grants(worker_id, record[5] or '') -- the leases are still in flight: no other worker can settle them
   local leases, waits = granted()
   local status = state.phase == 'finished' and 'FINISHED' or 'OK'
-  return { status, 1, me[4], census(), leases, waits, next_due_ms(), {}, {},
+  return { status, 1, record[4], census(), leases, waits, next_due_ms(), {}, {},
     commands(), '', declined.among(grants.ids) }
 end
 
@@ -44,12 +44,12 @@ if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) 
   remember_nothing(worker_id, seq)
   return { 'FINISHED', 0, '', census(), {}, {}, -1, {}, {}, commands(), '', '' }
 end
-if me[2] == '1' then return { 'RESYNC' } end
+if record[2] == '1' then return { 'RESYNC' } end
 load_sizes(worker_id)
 -- After a roll-back of Redis, a late copy of an exchange can have the right number; only the count reveals it.
-if held ~= there.in_flight then return { 'RESYNC' } end
-look_for_damage()
-raise_level(finish_at, seeding, me[7])
+if held ~= key_sizes.in_flight then return { 'RESYNC' } end
+detect_damage()
+raise_level(finish_at, seeding, record[7])
 
 -- Puts first, so that a full Redis refuses them: after any write, such as an ack, a script may exceed maxmemory.
 local dropped = {}
@@ -59,7 +59,7 @@ for i, move in ipairs(puts) do
 end
 apply_notes(worker_id, notes)
 local settled = state.done + state.failed
-holds_suspect = me[3] ~= '' and me[3]
+holds_suspect = record[3] ~= '' and record[3]
 settle(worker_id, endings, keep_failed)
 holds_suspect = holds_suspect or no_suspects
 if forgotten then forget(forgotten) end
@@ -69,22 +69,22 @@ grants.worker_id, grants.max_bytes = worker_id, max_bytes
 if state.hold ~= '' then want, claims = 0, false end
 if max_pages then want = math.min(want, max_pages + state.never_sent - state.done - state.failed - state.in_flight) end
 -- Check the keys as well: the counts may have been overwritten.
-if want > 0 and (state.waiting > 0 or is_there('rotation') or is_there('suspects')) then
+if want > 0 and (state.waiting > 0 or may_exist('rotation') or may_exist('suspects')) then
   if not (puts[1] or endings[1]) then write_first() end
   -- If the backlog is smaller than the buffers of all workers, each worker takes only its share.
-  local share = state.waiting > 0 and math.ceil(state.waiting / there.members) or want
+  local share = state.waiting > 0 and math.ceil(state.waiting / key_sizes.members) or want
   want = math.min(want, share)
   -- First grant one entry that another worker has declined, and then further ones only if the backlog leaves room.
   local got = offer(worker_id, 1, ahead, most, here)
   if want > got then lease(want - got, ahead, most, here) end
   offer(worker_id, want - #grants.ids, ahead, most, here)
-  if #grants.ids == 0 then look_for_partitions() end
+  if #grants.ids == 0 then detect_stuck_partitions() end
 end
 if claims then claim(want, unpack(claims)) end
 write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
-start_done(worker_id, seeding, me[7]) -- before `remember`: if the script stops in between, a repeat does this again
-remember(worker_id, me, seq, seeding, dropped, settled)
+start_done(worker_id, seeding, record[7]) -- before `remember`: if the script stops in between, a repeat does this again
+remember(worker_id, record, seq, seeding, dropped, settled)
 local last = { finish_if_done(finish_at, elsewhere) } -- the last counts of the census
 save_partitions()
 save_state()

@@ -58,8 +58,8 @@ end
 -- Returns the old limits, packed; empty: the limits have not changed.
 local NO_LIMITS = cmsgpack.pack({ 0, 0, {} })
 local function replace_limits(packed, worker_id)
-  local were = redis.call('HGET', key.meta, 'limits_set') or NO_LIMITS
-  if packed == '' or packed == were then return '' end
+  local old_limits = redis.call('HGET', key.meta, 'limits_set') or NO_LIMITS
+  if packed == '' or packed == old_limits then return '' end
   local old, about = { state.delay_ms / 1000, state.concurrency, state.budget }, {}
   set_limits(packed)
   local new = { state.delay_ms / 1000, state.concurrency, state.budget }
@@ -67,12 +67,12 @@ local function replace_limits(packed, worker_id)
     if old[i] ~= new[i] then about[#about + 1] = string.format('%s %g -> %g', name, old[i], new[i]) end
   end
   note_event('limits', worker_id, 1, about[1] and table.concat(about, ', ') or 'of single partitions')
-  return were
+  return old_limits
 end
 local worker_id, identity, new_epoch, restart_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local of_run, exist, replaces, ours = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], described(9)
-local refused, words_of_redis = refused_commands(ARGV[8])
-if refused[1] then return { 'DENIED', words_of_redis, unpack(refused) } end
+local refused, message = refused_commands(ARGV[8])
+if refused[1] then return { 'DENIED', message, unpack(refused) } end
 load_sizes()
 local apart = follow_home(new_epoch, of_run, exist, replaces)
 if apart then return { apart, apart == 'LATER' and state.run or state.epoch or '' } end
@@ -90,8 +90,8 @@ if not state.epoch then
 elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
   -- This may be a late copy of the first call of a worker that has crawled the run and has left. It must not begin the
   -- next run, which would delete the data for a retry.
-  local was_its_own = of_run < 0 and stored_field('crawled') == worker_id and -1
-  local ended_ms = was_its_own or of_run < 0 and over_for(ours, restart_ms)
+  local left_this_run = of_run < 0 and stored_field('crawled') == worker_id and -1
+  local ended_ms = left_this_run or of_run < 0 and ended_ms_ago(ours, restart_ms)
   if ended_ms then
     return { 'FINISHED', state.epoch, state.run, 1, census(), ours.spider_args, '', 0, commands(), ended_ms, 1, 0, 0, 0,
       ours.run_name }

@@ -3,7 +3,7 @@
 -- and the data for a retry.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: the run
 --          is not over, or this is home), kept (1: another shard has failed requests or dead letters), began (0: its
---          start() has not begun, because it could not join another shard), why (it closes, for the journal)
+--          start() has not begun, because it could not join another shard), reason (for closing, for the journal)
 -- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its start()
 --          if the worker interrupts it by leaving (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)

@@ -8,7 +8,7 @@ local DEATHS, OUTAGE_MS = 3, 60000
 load_sizes()
 if not state.epoch then return { 'ABSENT' } end
 local dead, longest_ms, deaths = tonumber(ARGV[1]), tonumber(ARGV[2]), 0
-local events = redis.pcall('LRANGE', key.journal, -MOST_EVENTS, -1)
+local events = redis.pcall('LRANGE', key.journal, -MAX_EVENTS, -1)
 for _, packed in ipairs(events.err and {} or events) do
   local read, event = pcall(cmsgpack.unpack, packed)
   if read and type(event) == 'table' and event[1] == state.run then

@@ -4,6 +4,6 @@
 -- COST     O(commands), 50
 -- CRASH    nothing to do
 -- @include rights
-local refused, words = refused_commands(ARGV[1])
+local refused, message = refused_commands(ARGV[1])
 if not refused[1] then return { 'OK' } end
-return { 'DENIED', words, unpack(refused) }
+return { 'DENIED', message, unpack(refused) }

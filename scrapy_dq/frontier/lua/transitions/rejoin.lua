@@ -81,11 +81,11 @@ elseif ours.spider ~= '' and stored_field('spider') == '' then
 end
 local owned, suspect = {}, ''
 if old.fenced == '0' then
-  local mine = {}
-  for i = 1, #held, 12 do mine[string.sub(held, i, i + 11)] = true end
+  local held_ids = {}
+  for i = 1, #held, 12 do held_ids[string.sub(held, i, i + 11)] = true end
   local leases = redis.call('HGETALL', in_flight_key(old_id))
   for i = 1, #leases, 2 do
-    if mine[leases[i]] then
+    if held_ids[leases[i]] then
       redis.call('HSET', in_flight_key(new_id), leases[i], leases[i + 1])
       if string.byte(leases[i + 1], 9) >= 128 then suspect = leases[i] end
       owned[#owned + 1] = leases[i]
@@ -104,7 +104,7 @@ else
   if old.fenced == '1' and redis.call('EXISTS', in_flight_key(old_id)) == 0 then remove_member(old_id) end
 end
 redis.call('HDEL', key.absent, old_id, new_id, 'before ' .. new_id)
-start_goes_on(ours.starts, old_id)
+resume_start(ours.starts, old_id)
 note_shared()
 if seeding == AGAIN and ours.starts ~= '' then open_run() end
 save_state()

@@ -1,25 +1,27 @@
 -- report: a beat, and the counts of its worker since the last report, for the history of the crawl (samples.lua).
--- ARGS     worker_id, epoch, looks (as in beat.lua), exchanges, exchange_ms (until their answers), errors, outage_ms
+-- ARGS     worker_id, epoch, observe (as in beat.lua), exchanges, exchange_ms (until their answers), errors, outage_ms
 --          (without Redis), ended_ms (the longest outage that has ended; 0: none worth noting), waited_ms (in an outage
---          that is under way; 0: none), why (the reason of the outage under way)
+--          that is under way; 0: none), reason (of the outage under way)
 -- RETURNS  as in beat.lua
 -- COST     O(workers); 0.1 ms more for a sample, which all workers together take once every 10 s
 -- CRASH    before: the worker reports the figures later; after, reply lost: it reports them again, and they count twice
 -- @include samples beats
-local MOST_WHY = 250
-local worker_id, epoch, looks = ARGV[1], ARGV[2], ARGV[3]
+local MAX_REASON_BYTES = 250
+local worker_id, epoch, observe = ARGV[1], ARGV[2], ARGV[3]
 local reported, ended_ms = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }, tonumber(ARGV[8])
-local reply, is_one = beat(worker_id, epoch, looks)
-if not is_one then return reply end
+local reply, is_registered = beat(worker_id, epoch, observe)
+if not is_registered then return reply end
 load_state()
 -- The field `waits` of the worker's record: since when the worker waits (ms, Redis's clock), and the reason, for users.
-local waited_ms, why = tonumber(ARGV[9] or 0), string.sub(ARGV[10] or '', 1, MOST_WHY)
+local waited_ms, reason = tonumber(ARGV[9] or 0), string.sub(ARGV[10] or '', 1, MAX_REASON_BYTES)
 local before = redis.pcall('HGET', worker_key(worker_id), 'waits')
 if waited_ms > 0 then
   local since = string.format('%.0f ', math.max(0, wall_ms() - waited_ms))
-  redis.pcall('HSET', worker_key(worker_id), 'waits', since .. why)
+  redis.pcall('HSET', worker_key(worker_id), 'waits', since .. reason)
   -- The event names no worker: one event counts all workers that wait for the same reason.
-  if type(before) ~= 'string' or string.match(before, '^%d+ (.*)$') ~= why then note_event('waits', '', 1, why) end
+  if type(before) ~= 'string' or string.match(before, '^%d+ (.*)$') ~= reason then
+    note_event('waits', '', 1, reason)
+  end
 elseif before then
   redis.pcall('HDEL', worker_key(worker_id), 'waits')
 end

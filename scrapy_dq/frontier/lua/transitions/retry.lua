@@ -38,7 +38,7 @@ for i = 1, #failed, 2 do
   if position then
     local fields, lease = read(failed[i], 7)
     begin()
-    come_back('returned', fields[1], lease)
+    put_back('returned', fields[1], lease)
     redis.call('LSET', key.failed, position, '') -- a placeholder: no position changes
     state.failed = math.max(0, state.failed - 1)
     count_message(lease.payload, 1)
@@ -51,10 +51,10 @@ for _, id in ipairs(cmsgpack.unpack(dead)) do
   if record then
     local _, lease = read(record, 5)
     begin()
-    come_back('returned', id, lease)
+    put_back('returned', id, lease)
     redis.call('HDEL', key.dead, id)
     count_message(lease.payload, 1)
-    if is_there('decliners') and redis.call('HDEL', key.decliners, id) == 1 then -- every worker may try it again
+    if may_exist('decliners') and redis.call('HDEL', key.decliners, id) == 1 then -- every worker may try it again
       state.unserved = math.max(0, state.unserved - 1)
       redis.call('HSET', key.meta, 'unserved', state.unserved)
     end

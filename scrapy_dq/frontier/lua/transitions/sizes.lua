@@ -1,31 +1,31 @@
 -- sizes: returns how many entries wait in the lists of some partitions, and for how long, given their limits. Changes
 -- nothing.
--- ARGS     cursor ('0' at first), look (about how many partitions), top (how many of the largest, and of the slowest)
+-- ARGS     cursor ('0' at first), count (about how many partitions), top (how many of the largest, and of the slowest)
 -- RETURNS  cursor ('0': that was the last part), how many partitions have lists, how many were examined, flat
 --          (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
 -- COST     O(look * log partitions); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
 -- Entries in `returned` and `quarantine` are not counted: they are few.
 -- @include entry
-local MOST_LISTS = 50 -- of one partition
-local cursor, look, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local MAX_LISTS = 50 -- of one partition
+local cursor, count, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 load_state()
-local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', look)
+local scanned = redis.call('HSCAN', key.bands, cursor, 'COUNT', count)
 local several = redis.call('EXISTS', key.more_bands) == 1
 local names, bands = {}, {}
-local function look_at(partition, band)
+local function add_partition(partition, band)
   if not band or bands[partition] then return end
   names[#names + 1], bands[partition] = partition, band
 end
-for i = 1, #scanned[2], 2 do look_at(scanned[2][i], scanned[2][i + 1]) end
-local looked_at = #names
+for i = 1, #scanned[2], 2 do add_partition(scanned[2][i], scanned[2][i + 1]) end
+local examined = #names
 if cursor == '0' then
   -- Add some partitions with their own limits, and the longest blocked ones. These include the slowest among many.
-  local more = math.ceil(look / 2)
+  local more = math.ceil(count / 2)
   local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', more)[2]
-  for i = 1, #limited, 2 do look_at(limited[i], redis.call('HGET', key.bands, limited[i])) end
+  for i = 1, #limited, 2 do add_partition(limited[i], redis.call('HGET', key.bands, limited[i])) end
   for _, partition in ipairs(redis.call('ZREVRANGE', key.blocked, 0, more - 1)) do
-    look_at(partition, redis.call('HGET', key.bands, partition))
+    add_partition(partition, redis.call('HGET', key.bands, partition))
   end
 end
 local function entries_of(partition, band)
@@ -34,7 +34,7 @@ end
 local own = names[1] and redis.call('HMGET', key.limits, unpack(names))
 local blocked_until = names[1] and redis.call('ZMSCORE', key.blocked, unpack(names))
 local ENTRIES, TAKES = 2, 6
-local largest, slowest, told, flat = {}, {}, {}, {}
+local largest, slowest, reported, flat = {}, {}, {}, {}
 local function rank_among(best, by, candidate)
   if #best >= top and candidate[by] <= best[#best][by] then return end
   local place = #best + 1
@@ -46,7 +46,7 @@ for i, partition in ipairs(names) do
   local entries = entries_of(partition, bands[partition])
   if several then
     local others = redis.call('ZRANGEBYLEX', key.more_bands, '[' .. partition .. '\0', '(' .. partition .. '\1',
-      'LIMIT', 0, MOST_LISTS - 1)
+      'LIMIT', 0, MAX_LISTS - 1)
     for _, member in ipairs(others) do
       entries = entries + entries_of(partition, string.sub(member, #partition + 2))
     end
@@ -60,8 +60,8 @@ for i, partition in ipairs(names) do
 end
 for _, best in ipairs({ largest, slowest }) do
   for _, found in ipairs(best) do
-    for _, part in ipairs(told[found] and {} or found) do flat[#flat + 1] = part end
-    told[found] = true
+    for _, part in ipairs(reported[found] and {} or found) do flat[#flat + 1] = part end
+    reported[found] = true
   end
 end
-return { scanned[1], redis.call('HLEN', key.bands), looked_at, flat }
+return { scanned[1], redis.call('HLEN', key.bands), examined, flat }

@@ -1,5 +1,5 @@
 -- steer: sends a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
--- ARGS     word (pause | drain: nothing is leased until resume; stop: all current members close; complete: interrupted
+-- ARGS     action (pause | drain: nothing is leased until resume; stop: all current members close; complete: interrupted
 --          start() methods count as complete, and the run is finished if no member and no entry is left; wake: only
 --          makes idle workers exchange), by (the user or program that sends it, for the journal)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | MOVING, from>to
@@ -7,24 +7,24 @@
 -- COST     O(1)
 -- CRASH    before: nothing; after, reply lost: a repeat also reaches workers that have joined since
 -- @include base finish stopped
-local word, by = ARGV[1], ARGV[2]
+local action, by = ARGV[1], ARGV[2]
 load_sizes()
 local wrong = half_moved()
 if wrong then return wrong end
 if not state.epoch then return { 'ABSENT' } end
 local holds = { pause = 'paused', drain = 'draining', resume = '' }
-if holds[word] then
-  state.hold = holds[word]
+if holds[action] then
+  state.hold = holds[action]
   redis.call('HSET', key.meta, 'hold', state.hold)
 end
-send_command(word == 'stop' and 'stops')
-if word ~= 'wake' then note_event(word, by, 1) end
-if word == 'complete' then
+send_command(action == 'stop' and 'stops')
+if action ~= 'wake' then note_event(action, by, 1) end
+if action == 'complete' then
   local incomplete = incomplete_starts() > 0
   redis.call('HDEL', key.meta, 'starts')
   -- Finish the run here: a worker that began now would run its own start() first, and could be interrupted again.
-  if incomplete and there.members == 0 then
-    look_for_damage()
+  if incomplete and key_sizes.members == 0 then
+    detect_damage()
     -- Home does not know whether the other shards are empty: the next worker asks them.
     finish_if_done(redis.call('HGET', key.meta, 'shards') and -1 or nil)
     save_state()

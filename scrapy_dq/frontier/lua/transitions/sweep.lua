@@ -6,4 +6,4 @@
 -- @include base
 local most = tonumber(ARGV[1])
 load_sizes()
-return { 'OK', sweep_some(most) and 1 or 0 }
+return { 'OK', sweep_buckets(most) and 1 or 0 }

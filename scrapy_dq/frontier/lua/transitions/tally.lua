@@ -10,9 +10,9 @@ local source, number = ARGV[1], tonumber(ARGV[4])
 load_sizes()
 local answer = stale(ARGV[2], tonumber(ARGV[3]))
 if answer then return { answer } end
-local told = 'told:' .. source
-if (tonumber(redis.call('HGET', key.stats, told) or 0) or 0) >= number then return { 'OK', 0 } end
-redis.call('HSET', key.stats, told, number)
+local number_field = 'told:' .. source
+if (tonumber(redis.call('HGET', key.stats, number_field) or 0) or 0) >= number then return { 'OK', 0 } end
+redis.call('HSET', key.stats, number_field, number)
 local deltas = cmsgpack.unpack(ARGV[5])
 for i = 1, #deltas, 3 do
   local kind, field, delta = deltas[i], deltas[i] .. ':' .. deltas[i + 1], deltas[i + 2]
