@@ -118,7 +118,7 @@ def test_a_disk_that_takes_too_long_is_reported(
     q.put("late")
     q.close()
     assert [text for text in caplog.messages if DOUBT in text] == [
-        f"{DOUBT}, if it fails now: it has not confirmed in time that the data is on its disk"
+        f"{DOUBT}: it has not confirmed in time that the data is on its disk"
     ]
     assert waiting(powered.server, crawl_name) == 2
     powered.open_gate()
