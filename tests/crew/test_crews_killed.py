@@ -63,7 +63,7 @@ def test_scrapy_crawl_after_a_killed_parent_reports_its_items_and_loses_none(
     feeds = {"items.jsonl": {"format": "jsonlines"}}
     alone = here.project.run_to_end(settings={"FEEDS": json.dumps(feeds)})
     assert "holds items of a `scrapy dq crawl` that was killed" in alone.text
-    assert f"`scrapy dq crawl {here.project.name}` with -o or FEEDS does" in alone.text
+    assert f"run `scrapy dq items {here.project.name} -o FILE`" in alone.text
     assert 0 < len(here.feed.read_text().splitlines()) < 60
 
     joining = here.crew("-w", "1", "-O" if addon else "-o", "items.jsonl")

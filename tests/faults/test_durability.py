@@ -248,4 +248,4 @@ def test_without_an_aof_a_queue_closes_with_one_warning(
     caplog.set_level(logging.WARNING)
     with Queue(crawl_name, url=start_redis().url, settings=PATIENT) as q:
         q.put("item")
-    assert [text for text in caplog.messages if DOUBT in text] == [f"{DOUBT}, if it fails now: it has no AOF"]
+    assert [text for text in caplog.messages if DOUBT in text] == [f"{DOUBT}: it has no AOF"]
