@@ -146,7 +146,11 @@ def public_names() -> str:
     for path in MODULES:
         module = importlib.import_module(path)
         rows, documented = [], []
-        for name in sorted(set(module.__all__) - {"__version__"}):
+        public = sorted(set(module.__all__) - {"__version__"})
+        for name in public:
+            if getattr(getattr(module, name), "__name__", "") == name:  # not an alias
+                seen.setdefault(id(getattr(module, name)), f"{path}.{name}")
+        for name in public:
             value, full = getattr(module, name), f"{path}.{name}"
             first = seen.setdefault(id(value), full)
             rows.append(

@@ -21,7 +21,8 @@ _FEED_STORAGE = "scrapy_dq.crew.feeds.storage.UnbufferedFileFeedStorage"
 
 
 class Addon:
-    """Sets SCHEDULER, DUPEFILTER_CLASS and the unbuffered feed storage, at add-on priority.
+    """Sets SCHEDULER and DUPEFILTER_CLASS at add-on priority, and the unbuffered storage for local feeds
+    unless FEED_STORAGES names another.
 
     With `DQ_ITEMS = "redis"`, it also adds an extension that sends items to Redis.
 
@@ -40,7 +41,10 @@ class Addon:
     def update_settings(self, settings: BaseSettings) -> None:
         """Scrapy's hook for add-ons."""
         if not enabled(settings):
-            logger.info("DQ_ENABLED = False: scrapy_dq.Addon changes nothing, Scrapy's own scheduler serves")
+            logger.info(
+                "DQ_ENABLED = False: scrapy_dq.Addon changes no settings, and scrapy_dq does not schedule "
+                "requests"
+            )
             # FEEDS may name %(dq_worker)s, with or without scrapy_dq.
             self._crawler.signals.connect(self._name_worker, signals.spider_opened)
             return
@@ -72,7 +76,7 @@ class Addon:
         if Scheduler not in load_object(named).__mro__ and not is_one_off(self._crawler):
             logger.warning(
                 "SCHEDULER = %s wins over scrapy_dq.Addon: requests are not in Redis, and each worker crawls "
-                "all of them. Remove that setting, or set DQ_ENABLED = False if this is meant",
+                "all of them. Remove that setting, or set DQ_ENABLED = False if this is intended",
                 peers.name_of(named),
             )
 

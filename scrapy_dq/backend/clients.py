@@ -120,7 +120,7 @@ def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
 
 
 def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) -> redis.Redis:
-    """Return a blocking client: `redis.Redis(**options)`, or one for *url* with these options.
+    """Return a blocking Redis client for *url*, or without a URL for the host in *options*.
 
     It never repeats a command, unless *options* ask for that, because a repeated RPOP would lose an item, and
     a repeated RPUSH would duplicate an item.

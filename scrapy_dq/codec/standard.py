@@ -57,7 +57,7 @@ def _read_defaultdict(value: defaultdict[Any, Any]) -> list[Any]:
     factory = value.default_factory
     name = "" if factory is None else next((n for n, kind in _FACTORIES.items() if kind is factory), None)
     if name is None:
-        raise Unfit(f"its default_factory is code: it is stored with {', '.join(_FACTORIES)} or None")
+        raise Unfit(f"its default_factory cannot be stored; these can: {', '.join(_FACTORIES)} or None")
     return [name, dict(value)]
 
 
@@ -77,10 +77,19 @@ def _namespace(state: Any) -> SimpleNamespace:
     return SimpleNamespace(**exactly(state, dict))
 
 
+def _read_pattern(pattern: re.Pattern[Any]) -> list[Any]:
+    return [pattern.pattern, _storable(pattern.flags)]
+
+
 def _pattern(pattern: Any, flags: int) -> re.Pattern[Any]:
+    return re.compile(pattern, _storable(flags))
+
+
+def _storable(flags: int) -> int:
+    """Return the *flags* of a pattern; raise Unfit if the pattern cannot be rebuilt with them."""
     if flags & ~_FLAGS:
-        raise Unfit("a pattern has no flags of the module's own")
-    return re.compile(pattern, flags)
+        raise Unfit("the pattern has a flag that cannot be restored, such as re.DEBUG")
+    return flags
 
 
 def _address(name: str) -> Shape:
@@ -101,7 +110,7 @@ SHAPES = (
     _shape(deque, lambda value: [value.maxlen, list(value)], ((int, _NONE), list), _deque),
     _shape(array, lambda value: [value.typecode, value.tolist()], (str, list), array),
     _shape(MappingProxyType, dict, dict, MappingProxyType),
-    _shape(re.Pattern, lambda value: [value.pattern, value.flags], ((str, bytes), int), _pattern),
+    _shape(re.Pattern, _read_pattern, ((str, bytes), int), _pattern),
     Shape("types:SimpleNamespace", SimpleNamespace, lambda value: dict(vars(value)), _namespace),
     *[plain_shape(f"collections:{cls.__qualname__}", cls) for cls in (ChainMap, UserDict, UserList)],
     *[_address(f"IPv{version}{kind}") for version in (4, 6) for kind in ("Address", "Network", "Interface")],

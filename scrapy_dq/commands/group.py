@@ -48,7 +48,7 @@ def subcommands(names: Iterable[str] = COMMANDS) -> list[Subcommand]:
 
 
 class Command(ScrapyCommand):
-    """The entry point."""
+    """The entry point of the `scrapy dq` commands."""
 
     requires_project = True
     # The commands need no reactor. Scrapy 2.13 creates a crawler process nevertheless.

@@ -40,7 +40,7 @@ _SUSPECT = 128
 
 
 class Entry(NamedTuple):
-    """A stored request and its data: it waits, is in flight, has failed, or is a dead letter."""
+    """A stored request and its data, in any state."""
 
     where: str
     """One of PLACES; for the next requests: rotation, suspects, resting, saturated or delayed."""

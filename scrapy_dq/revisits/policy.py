@@ -28,7 +28,7 @@ class BadRevisit(ValueError):
 
 
 class RevisitPolicy:
-    """Decides when pages are visited again. `DQ_REVISIT` is a subclass or its dotted path."""
+    """Base class for your own revisit policies: set `DQ_REVISIT` to a subclass or its dotted path."""
 
     priority = -100
     """Added to the priority of a page's next visits, -1,000,000 to 1,000,000."""

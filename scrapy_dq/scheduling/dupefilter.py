@@ -25,7 +25,8 @@ _NOT_CALLED = ("request_seen", "request_fingerprint", "fingerprint")
 
 
 class DupeFilter(RFPDupeFilter):
-    """`DUPEFILTER_CLASS`: with `scrapy_dq.Scheduler`, the crawl's shared `seen` decides.
+    """`DUPEFILTER_CLASS`: with `scrapy_dq.Scheduler`, the crawl's shared `seen` decides which requests are
+    duplicates.
 
     Under another scheduler it is Scrapy's own in-memory filter.
     """

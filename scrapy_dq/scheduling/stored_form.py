@@ -1,4 +1,7 @@
-"""The stored form of a request: without parts that each worker writes itself, and without long texts."""
+"""The form in which a request is stored.
+
+It lacks data that applies only once or that each worker adds itself, and its long texts are shortened.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ MAX_LINK_TEXT = 1000
 MAX_REFERER_BYTES = 2048
 """A longer Referer is stored as its origin."""
 _ALTERED = NOT_STORED | META_KEYS | {"redirect_urls", "link_text"}
-"""A request with one of these keys in meta is stored in another form; for headers see `HEADERS`."""
+"""A request with one of these keys in its meta may be stored in another form.
+
+For headers, see `HEADERS` and `has_long_referer`.
+"""
 # Source: scrapy/downloadermiddlewares/redirect.py::BaseRedirectMiddleware._redirect
 _REDIRECT_KEYS = ("redirect_urls", "redirect_reasons")
 _origin_of = re.compile(rb"(https?://)(?:[^/?#]*@)?([^/?#@]{1,300})(?=[/?#])", re.IGNORECASE).match
@@ -32,8 +38,9 @@ class StoredForm:
         """Return the stored form of *request*, which stays unchanged.
 
         Args:
-            parent: the request whose callback yielded it, or whose retry or redirect it is.
-            continues: it is a retry or a redirect.
+            parent: the request whose callback yielded *request*, or of which *request* is a retry or
+                redirect.
+            continues: whether *request* is a retry or redirect.
         """
         meta, headers = request.meta, request.headers
         # Most requests have nothing to leave out, and a separate test of each part takes time.
@@ -51,7 +58,7 @@ class StoredForm:
 def shorten_link_text(request: Request) -> None:
     """Leave only the beginning of a long link text.
 
-    A page may have links within links. Without a limit, 120 links around 900 kB of text would store this text
+    A page may have links within links. If 120 nested links enclose a text of 900 kB, the text would be stored
     120 times.
     """
     meta = request.meta
@@ -64,12 +71,13 @@ def shorten_link_text(request: Request) -> None:
 def leave_out_redirects(request: Request, parent: Request | None) -> None:
     """Leave out the redirects of *parent* that the meta of *request* only repeats.
 
-    A spider may pass on `response.meta`. 19 redirects to URLs of 16 kB and a page of 3,000 links, 300 kB in
-    all, would become 900 MB.
+    A spider may pass on `response.meta`. After 19 redirects to URLs of 16 kB (together 300 kB), a page with
+    3,000 links would store these URLs 3,000 times: 900 MB.
 
     Args:
-        parent: the request whose callback yielded *request*, which is not its retry or redirect. A request
-            for the same URL counts as a retry: `get_retry_request` makes such a request in a callback.
+        parent: the request whose callback yielded *request*. Retries and redirects by middlewares do not come
+            here. A retry that a callback makes with `get_retry_request` does, so a request for the same URL
+            keeps its redirects.
     """
     urls = request.meta.get("redirect_urls")
     # A redirect writes a longer list, so an equal list is a copy.
@@ -88,7 +96,7 @@ def has_long_referer(headers: Headers) -> bool:
 
 
 def shorten_referer(request: Request) -> None:
-    """Leave no more than the origin of a long Referer, or nothing."""
+    """Replace a long Referer with its origin; remove it if no origin is found."""
     if has_long_referer(request.headers):
         origin = _origin_of(request.headers[b"Referer"] or b"")
         if origin:

@@ -49,9 +49,12 @@ class IdleTimeout:
         return True
 
     def exchanged(self) -> bool:
-        """Tell whether the crawl now has nothing to do but listen, but had work at the last exchange."""
+        """Tell whether the crawl has just become idle.
+
+        It has nothing to do but listen, and this was not so at the previous exchange, if there was one.
+        """
         self._answered_at = time.monotonic()
-        if self.on:  # the census of many shards takes time
+        if self.on:  # only while listening, because reading the census of many shards takes time
             self._note_movements()
         was_idle, self._was_idle = self._was_idle, self.on and self._worker.idle
         return self._was_idle and not was_idle
@@ -81,8 +84,11 @@ class IdleTimeout:
         if left_s > 0:
             self._timer = asyncio.get_running_loop().call_later(left_s, self._check)
             return
-        logger.info("Nothing was fed for %.0f s: this worker closes when the whole crawl is done",
-                    time.monotonic() - self._since)  # fmt: skip
+        logger.info(
+            "The crawl has been idle for %.0f s: this worker stops waiting for start payloads, and closes "
+            "when the whole crawl is done",
+            time.monotonic() - self._since,
+        )
         self.stop()
         self._worker.listen(False)
 

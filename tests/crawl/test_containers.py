@@ -83,7 +83,7 @@ def test_a_crew_with_a_feed_needs_a_folder_for_its_items(scene: Scene) -> None:
     refused = scene.container.run(*words)
     assert refused.returncode == 1
     assert len(refused.stderr.splitlines()) == 1
-    assert "DQ_DATA_DIR names another folder" in refused.stderr
+    assert "set DQ_DATA_DIR to use another folder" in refused.stderr
     assert not feed.exists()
     for _ in range(2):
         crew = scene.container.run(*words, "-s", f"DQ_DATA_DIR={scene.volume / 'dq'}")

@@ -49,7 +49,10 @@ class Data:
 
 
 class Odd(dict):
-    """The codec does not take it."""
+    """The codec refuses it, so it is pickled."""
+
+    def __reduce__(self):
+        return Odd, (dict(self),)
 
 
 class Storage(BlockingFeedStorage):
@@ -132,7 +135,7 @@ def journals(here: Scene) -> list[Path]:
 
 
 def written(here: Scene, names: set[str]) -> dict[str, bytes]:
-    """Return the new files in the project's folder, and remove them."""
+    """Return the content of each new file in the project's folder by name, and delete the files."""
     found = {}
     for path in here.project.folder.iterdir():
         if path.is_file() and path.name not in names and not re.match(r"crew-|worker-|record", path.name):
@@ -142,7 +145,10 @@ def written(here: Scene, names: set[str]) -> dict[str, bytes]:
 
 
 def test_all_kinds_of_feeds_equal_the_feeds_of_plain_scrapy(scene: SetScene) -> None:
-    """Feeds with formats, encodings, batches, filters, own classes or no items are equal byte by byte."""
+    """With one worker, each feed has the same bytes as with Scrapy alone.
+
+    This holds for each format, encoding, batch, filter and custom class, and for a feed without items.
+    """
     here = scene(KINDS_SETTINGS, pages=1, spider=MANY_KINDS)
     (here.project.folder / "tree_project" / "kinds.py").write_text(KINDS)
     names = {path.name for path in here.project.folder.iterdir()}
@@ -231,7 +237,7 @@ def test_the_next_command_completes_a_killed_export(scene: SetScene) -> None:
     crew.kill()
     refused = here.crew("-w", "2")
     assert refused.wait() == 1
-    assert "another `scrapy dq crawl` or `scrapy dq items` writes feeds of this crawl" in refused.err
+    assert "another `scrapy dq crawl` or `scrapy dq items` is using this crawl's items" in refused.err
     os.kill(int(exporting.read_text()), signal.SIGKILL)
     assert not here.feed.exists()
     following = here.crew("-w", "2")
@@ -275,7 +281,7 @@ def test_an_exporter_that_fails_at_its_end_has_not_written_the_feed(scene: SetSc
     assert not here.feed.exists()
 
 
-def test_a_storage_that_is_down_gets_its_items_later(scene: SetScene) -> None:
+def test_items_for_a_storage_that_is_down_stay_for_another_feed(scene: SetScene) -> None:
     """The output shows no login. Nothing is sent to the storage before the run is finished."""
     here = scene(pages=30, latency_s=0.1)
     remote = f"ftp://me:s3kr@127.0.0.1:{free_port()}/all.jl"
@@ -337,7 +343,7 @@ def test_an_export_that_is_interrupted_leaves_no_file_behind(scene: SetScene) ->
 def test_items_left_by_an_earlier_run_are_appended_but_never_replace_a_feed(
     scene: SetScene, flag: str
 ) -> None:
-    """The earlier crew was killed, and then other workers began and finished the next run."""
+    """Simulates a crew that was killed before its export; other workers then finish the next run."""
     here = scene(pages=3)
     assert here.crew("-w", "1", "-o", "first.jsonl").wait() == 0
     for path in (here.project.folder / ".scrapy" / "dq" / "items").glob("*/*.exported"):
@@ -358,7 +364,7 @@ LONG_ITEMS = spider_of("""
 
 
 def test_items_that_find_no_room_on_the_disk_come_back_by_a_retry(scene: SetScene, tmp_path: Path) -> None:
-    """First the disk with the journals is full, then the disk with the feed. No item is lost."""
+    """The disk is first too full for the journals, and later too full for the feed. No item is lost."""
     with suppress(PermissionError), small_disk(tmp_path / "disk") as disk:
         here = scene(pages=30, spider=LONG_ITEMS, project={"DQ_DATA_DIR": str(disk.folder / "data")})
         disk.fill()

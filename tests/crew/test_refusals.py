@@ -84,6 +84,6 @@ def test_two_crews_of_one_crawl_do_not_write_feeds_at_once(scene: SetScene) -> N
     first.wait_for("worker 1 started")
     second = here.crew("-w", "1", "-o", "items.jsonl")
     assert second.wait() == 1
-    assert "another `scrapy dq crawl` or `scrapy dq items` writes feeds of this crawl" in second.err
+    assert "another `scrapy dq crawl` or `scrapy dq items` is using this crawl's items" in second.err
     first.interrupt()
     first.wait(10)

@@ -1,4 +1,7 @@
-"""Redis denies commands to its user: a start names them, and during a crawl the next exchange stops."""
+"""A Redis user lacks the right to some commands: a join fails and names them.
+
+During a crawl, at most one exchange stops midway; later ones are refused before they write.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def commands_in_lua() -> set[str]:
 
 
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
-    """A user may lack the right to a command that the probe does not know: a script would stop midway."""
+    """The probe tries exactly the commands that the scripts use.
+
+    A script could stop midway at a command that the probe does not try.
+    """
     rights = scripts.lua_files()["rights"]
     assert commands_in_lua() == set(re.findall(r"'([A-Z]{3,})'", rights)) - OPTIONS - {"NOPERM"}
 
@@ -61,7 +67,7 @@ def test_a_command_that_is_refused_is_named_before_anything_is_written(
             admin.execute_command("ACL", "DELUSER", name)
 
 
-def test_commands_of_streams_are_needed_only_where_one_feeds_the_crawl(
+def test_stream_commands_are_needed_only_if_a_stream_feeds_the_crawl(
     redis_server: RedisServer, crawl_name: str
 ) -> None:
     """A Redis user without stream commands can still run a crawl without streams."""
@@ -84,7 +90,7 @@ TAKEN_AWAY = ("rpush", "zadd", "hset", "lpush", "hdel", "sadd", "ltrim", "zrem",
 
 
 @pytest.mark.parametrize("command", TAKEN_AWAY)
-def test_rights_that_are_taken_away_stop_one_exchange_at_most(
+def test_at_most_one_exchange_stops_midway_after_a_right_is_taken_away(
     redis_server: RedisServer, crawl_name: str, command: str
 ) -> None:
     """The refused exchange writes nothing more until the user has the right again."""

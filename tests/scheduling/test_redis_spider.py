@@ -353,7 +353,7 @@ def test_a_plain_spider_waits_for_the_idle_time(tree: Tree, look: Look) -> None:
     settings = {"SCHEDULER_IDLE_BEFORE_CLOSE": 1}
     _, project = tree(settings=settings, pages=3)
     worker = project.run_to_end()
-    assert "Nothing was fed for 1 s" in worker.text
+    assert "The crawl has been idle for 1 s" in worker.text
     assert worker.stats["elapsed_time_seconds"] >= 1
     assert look(project).phase == "finished"
 

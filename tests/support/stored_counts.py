@@ -33,7 +33,7 @@ def count(client: redis.Redis, crawl: str, name: str) -> int:
 
 
 def change_count(client: redis.Redis, crawl: str, name: str, change: Callable[[int], int]) -> None:
-    """Change a stored count of *crawl*, as a corruption or the passage of time does."""
+    """Change one of COUNTS, to simulate corrupted data or the passage of time."""
     found = apart(client.hgetall(keys.meta(crawl)))
     found[name] = change(found[name])
     client.hset(keys.meta(crawl), "counts", " ".join(str(found[each]) for each in COUNTS))

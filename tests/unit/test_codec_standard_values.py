@@ -126,6 +126,7 @@ def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
     for state in (["a", int(re.DEBUG)], ["a", "b"], [1, 0], "a"):
         with pytest.raises(CannotDecode):
             lifted("re:Pattern", state, codec)
+    assert "such as re.DEBUG" in refused(re.compile("a", re.DEBUG), codec)
 
 
 @pytest.mark.parametrize(

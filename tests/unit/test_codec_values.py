@@ -180,7 +180,7 @@ def point_with_more() -> LoosePoint:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (defaultdict(lambda: 1), "its default_factory is code"),
+        (defaultdict(lambda: 1), "its default_factory cannot be stored"),
         (described_counter(), "has attributes (about)"),
         (Permission.READ | Permission.WRITE, "not a single member of Permission"),
         (sys.version_info, "'sys.version_info' cannot be stored"),

@@ -3,12 +3,16 @@
 `scrapy crawl` and `scrapy dq crawl` share the notes. Otherwise each would replace the items that the other
 has scraped in the run. The notes stay after the run, because `scrapy dq retry` may reopen it.
 
-crew.lock   held by the one `scrapy dq crawl` that exports, and by its exporting processes
+crew.lock   held by the one `scrapy dq crawl` (with feeds) or `scrapy dq items` that stores or exports items
+            here, and by its exporting processes
+notes.lock  held while a worker records that a feed may contain items of a run
 *.journal   the records of one worker process in one run
-*.exported  a journal whose items are in all feeds. If the run continues, or its requests are retried, its
-            feeds are written again from all journals. The export of the next run removes it
-*.time      when the first command that exported a run began: `%(time)s` in the names of the run's feeds
-*.notes     the content of a feed that was exported in a run: `replacing.py`
+*.exported  a journal whose items are in all feeds. If its run continues or is retried, the run's feeds are
+            written again from all of the run's journals. A complete export of another run deletes the journal
+*.time      start time of the first command that exported the run (`%(time)s` in feed names), and whether the
+            run had begun before that command
+*.notes     how much of a feed is older than the run, and the inode and size of each exported file
+            (`replacing.py`); empty if only `scrapy crawl` wrote the feed
 export.log  the log of the last exporting processes
 """
 
@@ -60,15 +64,15 @@ class ItemsFolder:
             lock = os.open(self.path / "crew.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise CrewError(
-                f"{self.path} cannot be used: {error.strerror}. Workers write items there, before they are "
-                f"exported; DQ_DATA_DIR names another folder"
+                f"{self.path} cannot be used: {error.strerror}. Workers store items there until the export; "
+                f"set DQ_DATA_DIR to use another folder"
             ) from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CrewError(
-                    "another `scrapy dq crawl` or `scrapy dq items` writes feeds of this crawl"
+                    "another `scrapy dq crawl` or `scrapy dq items` is using this crawl's items"
                 ) from None
             yield lock
         finally:
@@ -106,7 +110,10 @@ class ItemsFolder:
         return self.path / f"{run.epoch}.{run.number:09d}.{suffix}"
 
     def notes_of(self, run: Run, target: Path) -> Path:
-        """Return the path of the notes on a feed in a run; the file exists if the feed may hold the run."""
+        """Return the path of the notes on a feed in a run.
+
+        The file exists once the feed may contain items of the run.
+        """
         return self.state(run, f"{_digest(target)}.notes")
 
     def older_notes(self, run: Run, target: Path) -> list[Path]:
@@ -116,7 +123,7 @@ class ItemsFolder:
 
     @contextmanager
     def beginning(self, run: Run, target: Path) -> Iterator[tuple[bool, bool]]:
-        """Record that a feed holds *run*, and lock all notes until the end of the block.
+        """Record that a feed may contain items of *run*, and lock all notes until the end of the block.
 
         The record is on the disk before the block runs. Otherwise, after a power loss, the next worker could
         empty a feed that has new items.

@@ -28,7 +28,7 @@ from scrapy_dq.frontier.wire import (
 
 @dataclass(frozen=True)
 class Overview:
-    """Phase, counts and workers of a crawl at one instant."""
+    """Phase, counts and workers of a crawl; each shard is read at one instant."""
 
     phase: str
     """absent, open or finished."""

@@ -34,7 +34,7 @@ MAX_FINGERPRINTS = 1_000
 
 
 def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]], by: str = "") -> int | None:
-    """Forget the fingerprints of at most MAX_FINGERPRINTS requests; blocking.
+    """Forget the fingerprints of at most 1,000 requests; blocking.
 
     Live workers receive the command with their next exchange.
 

@@ -10,7 +10,7 @@ from scrapy_dq.frontier.worker.outage import OUTAGE_NOTE
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Times are in seconds; docs/settings.md describes most options."""
+    """Options of a `Worker`. Times are in seconds; docs/settings.md describes most options."""
 
     ttl_s: float = 30.0
     rollback_horizon_s: float = 10.0

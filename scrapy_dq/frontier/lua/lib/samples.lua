@@ -1,10 +1,13 @@
--- samples: the history of a crawl as curves: `samples`, about one every 10 s, and `minutes`, every sixth sample. As
--- with the journal, nothing depends on them, and no script fails if they cannot be written.
--- Each element: a byte 1, and 16 numbers. A byte has 7 bits of a number, the lowest first; 128 is added to all bytes of
--- a number except the last (msgpack would take a third more). The numbers: run, second (since 1970, Redis's clock),
--- hundredths, done, failed, dead, waiting, delayed, in_flight, workers, seen, memory (KiB of this Redis; 0: unknown),
--- and the sums of all workers since the run began: exchanges, their ms, errors, ms without Redis.
--- `meta.sampled`: the time of the last sample (ms), the number of samples, these sums, the last noted outage (ms).
+-- samples: the history of a crawl, for drawing curves. `samples` gets a sample about every 10 s. `minutes` gets every
+-- sixth, and the one taken when the last worker leaves. As with the journal, nothing depends on them, and no script
+-- fails if they cannot be written.
+-- Each element is a byte with the value 1 (the format's version) and 16 numbers. Each byte of a number holds 7 of its
+-- bits, lowest first; 128 is added to all bytes of a number except the last (msgpack would take a third more). The
+-- numbers: run, second (since 1970, Redis's clock), hundredths, done, failed, dead, waiting, delayed, in_flight,
+-- workers, seen, memory (KiB of this Redis; 0: unknown), and the sums of all workers since the run began: exchanges,
+-- their ms, errors, ms without Redis.
+-- `meta.sampled`: the time of the last sample (ms), the number of samples, these sums, and when an outage was last
+-- noted (ms).
 -- @include journal
 local EVERY_MS = 9500
 local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
@@ -34,8 +37,8 @@ local function add_sample(name, packed)
   redis.pcall('RPUSH', key[name], packed)
   redis.pcall('LTRIM', key[name], -MAX_KEPT[name], -1)
 end
--- Takes a sample if the last one is old enough, and changes *found* (as `sampled` returns it). *last*: always takes a
--- sample, because the last worker leaves and the curves end.
+-- Takes a sample if the previous one is old enough or the clock was set back, and then updates *found* (from
+-- `sampled`). *last*: the last worker is leaving, so always take a sample to end the curves.
 local function sample(found, last)
   local at = wall_ms()
   local age = at - found[1] -- below 0: Redis's clock was set back

@@ -1,6 +1,6 @@
--- shared: whether workers with a start() on several hosts share this run. Programs, commands and rejoining workers do
--- not count as further workers. `meta.shared` holds two such workers, one per line: the id of the worker, and its
--- heartbeat at the time of writing.
+-- shared: whether at least two workers on different hosts, each with a start(), share this run. Programs, commands and
+-- rejoining workers do not count as further workers. `meta.shared` holds two such workers, one per line: the id of the
+-- worker, and its heartbeat at the time of writing.
 -- @include state
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function stored_shards() return redis.call('HGET', key.meta, 'shards') or '1' end
@@ -21,8 +21,9 @@ local function note_shared()
     end
   end
 end
--- A worker was declared dead. If its heartbeat is the same as in `meta.shared`, the worker was dead before the other
--- worker joined. A supervisor may have started the other worker to replace it, so the run no longer counts as shared.
+-- A worker was declared dead. If its heartbeat is still the one in `meta.shared`, it has not beaten since that was
+-- written, so it may have been dead when the second worker of the pair joined. A supervisor may have started that
+-- worker as its replacement, so the run no longer counts as shared.
 local function unshare(id)
   local pair = '\n' .. stored_field('shared') .. '\n'
   if not string.find(pair, '\n' .. with_beat(id) .. '\n', 1, true) then return end
