@@ -1,37 +1,12 @@
-"""Run the simulator in `make test` and `make soak`, and check that it can fail."""
+"""The simulator in `make test` and `make soak`: no seed breaks a promise."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
-from simulation.mutations import MUTATIONS, ROOT, TESTS, Mutation, fails, mutated
-
-ENV = os.environ | {"PYTHONPATH": str(TESTS)}
-
-
-def simulate(
-    *words: str,
-    module: str = "simulation",
-    env: Mapping[str, str] = ENV,
-    cwd: Path | None = None,
-    timeout_s: float = 800,
-) -> subprocess.CompletedProcess[str]:
-    """Run the simulator or its mutations in another process, because it replaces the clock.
-
-    Args:
-        timeout_s: the default is below the `timeout` of pyproject.toml.
-    """
-    return subprocess.run(
-        [sys.executable, "-m", module, *words],
-        capture_output=True, text=True, env=env, cwd=cwd, check=False, timeout=timeout_s,
-    )  # fmt: skip
+from simulation.process import simulate
 
 
 @pytest.mark.parametrize(
@@ -99,34 +74,3 @@ def test_a_seed_is_the_same_schedule_each_time(seed: int) -> None:
     first, second = (simulate("--replay", str(seed)) for _ in range(2))
     assert first.stdout == second.stdout
     assert "digest" in first.stdout
-
-
-def test_code_to_be_taken_out_is_there() -> None:
-    """Each text of a mutation occurs once. Otherwise it would remove nothing, or something else."""
-    for mutation in MUTATIONS:
-        for name, old, _ in mutation.changes:
-            assert (ROOT / name).read_text("utf-8").count(old) == 1, f"{mutation.what}: {name} has changed"
-
-
-def test_a_rule_that_is_taken_out_is_found() -> None:
-    """`make simulate-mutations` tests the other rules."""
-    done = simulate("--rule", "1", "--tries", "1", "--most", "1000", module="simulation.mutations")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    "mutation", [each for each in MUTATIONS if each.test], ids=lambda mutation: mutation.what
-)
-def test_a_guard_that_is_taken_out_is_found(mutation: Mutation) -> None:
-    assert fails(mutation)
-
-
-def test_a_failing_seed_is_printed_with_the_command_that_repeats_it(tmp_path: Path) -> None:
-    """Without rule 13, workers use the same ids again, so some seed fails."""
-    rule = next(each for each in MUTATIONS if each.rule == "13")
-    env = mutated(rule, tmp_path)
-    run = simulate("--seeds", "200", "--jobs", "1", env=env, cwd=tmp_path)
-    assert run.returncode == 1
-    seed = run.stdout.partition("Seed ")[2].partition(":")[0]
-    assert f"make simulate ARGS='--replay {seed}'" in run.stdout
-    assert simulate("--replay", seed, env=env, cwd=tmp_path).returncode == 1

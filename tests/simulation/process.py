@@ -1,0 +1,29 @@
+"""Runs the simulator in a process of its own, because it replaces the clock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ENV = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def simulate(
+    *words: str,
+    module: str = "simulation",
+    env: Mapping[str, str] = ENV,
+    cwd: Path | None = None,
+    timeout_s: float = 800,
+) -> subprocess.CompletedProcess[str]:
+    """Run the simulator or its mutations in another process, because it replaces the clock.
+
+    Args:
+        timeout_s: the default is below the `timeout` of pyproject.toml.
+    """
+    return subprocess.run(
+        [sys.executable, "-m", module, *words],
+        capture_output=True, text=True, env=env, cwd=cwd, check=False, timeout=timeout_s,
+    )  # fmt: skip
