@@ -51,7 +51,10 @@ class ByExchange:
         """Put the *new* entries, ack the previous leases, and lease *want*."""
         receipt = self._worker.exchange(*new, *map(Ack, self._leased), want=want, seeding=1)
         if not receipt.applied or receipt.dropped or len(receipt.leases) != want:
-            raise RuntimeError(f"an exchange was answered with {receipt.status.value}")
+            raise RuntimeError(
+                f"unexpected receipt: {receipt.status.value}, {len(receipt.dropped)} dropped, "
+                f"{len(receipt.leases)} of {want} leases"
+            )
         self._leased = [lease.entry_id for lease in receipt.leases]
 
     def close(self) -> None:

@@ -46,18 +46,18 @@ class Put:
     """The message of a stream from which the request was made: `<stream> 0 <id>`; empty: none. Redis
     acknowledges the message when all its entries are done."""
     once: bool = field(default=False, compare=False)
-    """True: no other worker can make this put again, so only this worker's replay log can repeat it. Its id is
-    random, or it comes from a start payload whose lease ends with or after it (`Worker.note_fed`). Only with
-    Admission.ID. Redis forgets the token once the log has retired the put. If the parent's lease is in another
-    shard, and so ends later, Redis waits until that end is certain (`worker/child_tokens.py`)."""
+    """True: no other worker can make this put again, so only this worker's replay log can repeat it. Its id
+    is random, or it comes from a start payload whose lease ends with or after it (`Worker.note_fed`). Only
+    with Admission.ID. Redis forgets the token once the log has retired the put. If the parent's lease is in
+    another shard, and so ends later, Redis waits until that end is certain (`worker/child_tokens.py`)."""
     number: int = field(default=0, compare=False)
     """The number of this put among the worker's puts for the same shard, from 1 on; 0: not appended yet."""
     reference: int = field(default=0, compare=False)
-    """The put's shard and its `number` there, combined into one int for `Worker.depends`. 0: the crawl has one
-    shard, or the put is not in an outbox yet."""
+    """The put's shard and its `number` there, combined into one int for `Worker.depends`. 0: the crawl has
+    one shard, or the put is not in an outbox yet."""
     fresh: bool = field(default=True, compare=False)
-    """True: this put was certainly not stored before, so if its token is known, it is a duplicate. False: Redis
-    may have stored it already, so a known token proves nothing."""
+    """True: this put was certainly not stored before, so if its token is known, it is a duplicate. False:
+    Redis may have stored it already, so a known token proves nothing."""
 
     @property
     def size(self) -> int:
@@ -116,8 +116,8 @@ class Fail:
 class Again:
     """The work is done and will be repeated: the entry waits in `delayed`, under another id.
 
-    A worker that was wrongly declared dead may still be working on this visit. If the id stayed the same, that
-    worker could end the lease of the next visit.
+    A worker that was wrongly declared dead may still be working on this visit. If the id stayed the same,
+    that worker could end the lease of the next visit.
     """
 
     entry_id: bytes

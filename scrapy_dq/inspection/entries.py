@@ -91,8 +91,8 @@ def title(entry: Entry, place: Place) -> str:
 def summary_of(found: Entry, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
     """Return an entry's line in a list, mainly for failed requests and dead letters.
 
-    Only the first *longest* characters of the reason are used: the time to remove logins grows with the square
-    of a word's length.
+    Only the first *longest* characters of the reason are used: the time to remove logins grows with the
+    square of a word's length.
     """
     most = place.config.max_entry_bytes
     url = without_logins(found.label) or title(found, place)

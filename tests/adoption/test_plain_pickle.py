@@ -61,7 +61,7 @@ def test_a_dict_of_a_request_comes_back(protocol: int) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_link_text_of_a_crawl_spider_comes_back_as_text(protocol: int) -> None:
-    """The link text in a CrawlSpider's request is an instance of an lxml class, and the pickle names that class."""
+    """The link text in a CrawlSpider's request is an instance of an lxml class, which the pickle names."""
     page = HtmlResponse("http://example.com", body=b'<a href="/x">the link</a>')
     (link,) = LinkExtractor().extract_links(page)
     assert type(link.text) is not str
@@ -149,8 +149,8 @@ def test_bytes_that_are_not_a_pickle_are_refused(junk: bytes) -> None:
         read(junk)
 
 
-# LONG_BINPUT is left out: the number after it is an index into the memo, and the unpickler allocates a memo that
-# large: up to 64 GB.
+# LONG_BINPUT is left out: the number after it is an index into the memo, and the unpickler allocates a memo
+# that large: up to 64 GB.
 some_bytes = st.integers(0, 255).filter(lambda byte: byte != pickle.LONG_BINPUT[0])
 
 
