@@ -97,12 +97,7 @@ class Config:
         "DQ_MAX_ATTEMPTS", 3, "How many more workers a suspect request may kill", "", 1, 100
     )
     rollback_horizon_s: float = define(
-        "DQ_ROLLBACK_HORIZON",
-        10.0,
-        "Redis may lose data up to this age without the loss of a request",
-        "s",
-        1,
-        600,
+        "DQ_ROLLBACK_HORIZON", 10.0, "No request is lost if Redis loses data up to this age", "s", 1, 600
     )
     wait_replicas: int = define("DQ_WAIT_REPLICAS", 0, "How many replicas must confirm a write", "", 0, 16)
     max_entry_bytes: int = define(
