@@ -5,8 +5,8 @@
 --          is not over, or this is home), kept (1: another shard has failed requests or dead letters), began (0: the
 --          worker's start() has not begun, because the worker could not join another shard), reason (for closing, for
 --          the journal)
--- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of the worker's
---          start() if leaving interrupts it (starts.lua) | LOST | RESYNC | FINISHED
+-- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of the
+--          worker's start() if leaving interrupts it (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained like a dead one; after: nothing to do
 -- @include base partition member endings samples stopped
