@@ -1,7 +1,7 @@
 -- steer: sends a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
--- ARGS     action (pause | drain: nothing is leased until resume; stop: all current members close; complete:
---          interrupted start() methods count as complete, and the run is finished if no member and no entry is left;
---          wake: only makes idle workers exchange), by (the user or program that sends it, for the journal)
+-- ARGS     action (pause | drain: nothing is leased until resume; stop: all current members close; complete: interrupted
+--          start() methods count as complete, and the run is finished if no member and no entry is left; wake: only
+--          makes idle workers exchange), by (the user or program that sends it, for the journal)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | MOVING, from>to
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
