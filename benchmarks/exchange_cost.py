@@ -1,4 +1,7 @@
-"""The cost of one request for Redis: in an exchange, and with the fewest commands for the same bytes."""
+"""How much CPU time one request costs Redis.
+
+It is measured in an exchange, and with the fewest commands that move the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class ByExchange:
         """Put the *new* entries, ack the previous leases, and lease *want*."""
         receipt = self._worker.exchange(*new, *map(Ack, self._leased), want=want, seeding=1)
         if not receipt.applied or receipt.dropped or len(receipt.leases) != want:
-            raise RuntimeError(f"an exchange was answered with {receipt.status.value}")
+            raise RuntimeError(
+                f"unexpected receipt: {receipt.status.value}, {len(receipt.dropped)} dropped, "
+                f"{len(receipt.leases)} of {want} leases"
+            )
         self._leased = [lease.entry_id for lease in receipt.leases]
 
     def close(self) -> None:
@@ -59,7 +65,7 @@ class ByExchange:
 class Raw:
     """Puts the same bytes into a set and a list, moves them to another list, and removes them from there.
 
-    No script examines or counts them.
+    The entries are not checked or counted, except that `ByLua` skips known tokens.
     """
 
     def __init__(self, server: RedisServer) -> None:
@@ -161,7 +167,10 @@ def _cost(
 
 
 def bars(found: dict[str, Any]) -> list[Bar]:
-    """Return the bars of Redis's CPU, each for the most expensive batch."""
+    """Return the bars of Redis's CPU.
+
+    Each takes the most expensive batch of every repetition; with functions, there is one bar per batch.
+    """
     dearest = {
         condition: [
             max(each) for each in zip(*(batch["exchange"]["cpu"] for batch in batches.values()), strict=True)
@@ -205,7 +214,7 @@ def section(found: dict[str, Any]) -> str:
     return "\n\n".join([
         "CPU of Redis for the put, lease and ack of a request, in µs. A bare Lua loop or pipelined commands "
         "move the same bytes with SADD, RPUSH, LMOVE and RPOP. *Functions*: on a newer Redis, where the "
-        "exchange is a function. Figures are from `INFO cpu`, which includes reading, answering and the "
-        f"AOF; `commandstats` does not. {BACKLOG:,} other requests wait:",
+        "exchange is a function. All figures except the last column are from `INFO cpu`. It includes "
+        f"reading, answering and the AOF; `commandstats` does not. {BACKLOG:,} other requests wait:",
         markdown(head, rows),
     ])  # fmt: skip

@@ -32,19 +32,21 @@ def loads(pickled: bytes, max_bytes: int) -> Any:
         raise
     except Exception as error:  # the unpickler raises many kinds, also MemoryError
         reason = printable(f"{type(error).__name__}: {error}", 200)
-        raise NotPlain(f"it is not a complete pickle ({reason})") from error
+        raise NotPlain(f"it cannot be read as a pickle of plain data ({reason})") from error
 
 
 class _Plain(pickle.Unpickler):
-    """Gives a pickle nothing to import or call, except results of these methods."""
+    """A pickle can import and call nothing except `str`, which `find_class` returns for one name."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class for the only name that is accepted; raise NotPlain for any other."""
-        # The class of CrawlSpider's link texts, a str that refers to its element.
+        # CrawlSpider's link texts have this class: a subclass of str that also refers to an lxml element.
         if (module, name) == ("lxml.etree", "_ElementUnicodeResult"):
             return str
-        raise NotPlain(f"it names {printable(f'{module}.{name}', 200)}, and names in a pickle are not used")
+        raise NotPlain(
+            f"it names {printable(f'{module}.{name}', 200)}, but names in a pickle are never looked up"
+        )
 
     def persistent_load(self, pid: Any) -> NoReturn:
         """Refuse an id, because its object is not in the pickle."""
-        raise NotPlain("it refers to an object outside of it")
+        raise NotPlain("it refers to an object outside it")

@@ -77,7 +77,8 @@ async def take_over(
         crawler: with its spider and its fingerprinter; without an engine.
         say: called before the source is deleted, with a message that names the keys.
     Raises:
-        BadSource, ConfigError, FrontierError: nothing was deleted. Requests that were already adopted stay.
+        BadSource, ConfigError, FrontierError: the source was not deleted, except perhaps if the deletion
+            itself got no answer. Requests that were already adopted stay.
     """
     spider = crawler.spider
     assert spider is not None
@@ -99,7 +100,7 @@ async def take_over(
         fingerprinter = crawler.request_fingerprinter
         assert fingerprinter is not None
         partition_of = partition_without_downloader if config.partition_by == "slot" else lambda _: b""
-        # Not the path, because the folder may have moved before it is adopted again.
+        # The key is not the path, because the folder may be moved before the next adoption.
         key = "jobdir" if options.jobdir else source.queue.key
         reader = Reader(
             key, loads, codec, fingerprinter.fingerprint, partition_of, config.max_entry_bytes,
@@ -157,8 +158,9 @@ async def _refuse_another(jobdir: JobDir, reader: Reader, spider: str) -> None:
         if not filtered.isdisjoint(seen):
             return
     raise BadSource(
-        f"{jobdir.dupefilter.key!r} has no fingerprint of the first requests that wait: the crawl had "
-        f"another REQUEST_FINGERPRINTER_CLASS, or DUPEFILTER_CLASS. Set the same one. Nothing was adopted"
+        f"{jobdir.dupefilter.key!r} contains no fingerprint of any of the first waiting requests: the "
+        f"crawl used another REQUEST_FINGERPRINTER_CLASS or DUPEFILTER_CLASS. Use that crawl's class. "
+        f"Nothing was adopted"
     )
 
 
@@ -182,8 +184,8 @@ def _key(settings: Mapping[str, Any], setting: str, spider: Spider) -> str:
         return str(settings.get(setting) or scrapy_redis.DEFAULTS[setting]) % {"spider": spider.name}
     except (KeyError, TypeError, ValueError) as error:
         raise BadSource(
-            f"{setting} = {settings.get(setting)!r}: expected a key's name, with %(spider)s for the spider's "
-            f"({error})"
+            f"{setting} = {settings.get(setting)!r}: expected the name of a key, in which %(spider)s stands "
+            f"for the spider's name ({error})"
         ) from None
 
 
@@ -191,7 +193,10 @@ def _served(queue: Found, settings: Mapping[str, Any], chosen: str) -> str:
     """Return the order in which scrapy-redis served *queue*: priority, fifo or lifo."""
     if queue.type == "zset":
         if chosen:
-            raise BadSource(f"the queue {queue.key!r} is a ZSET, as PriorityQueue has it: omit --queue")
+            raise BadSource(
+                f"the queue {queue.key!r} is a ZSET, which scrapy-redis's PriorityQueue uses; its order is "
+                f"known, so omit --queue"
+            )
         return "priority"
     order = peers.order_of_queue(settings)
     served = chosen or (order.value if order is not None else "")
@@ -211,9 +216,8 @@ def _loads(queue: Found, codec: Codec, config: Config, options: Options) -> Call
         return serializer.loads
     if queue.size and not options.trust_pickle:
         raise BadSource(
-            f"the {queue.size:,} requests in {queue.key!r} are pickles, unless "
-            f"SCHEDULER_SERIALIZER says otherwise. A pickle can hold code, and any program that can write to "
-            f"this Redis could have put one there. Nothing was changed. Add --trust-pickle to read them: as "
-            f"plain data only; a pickle that names a class or function becomes a dead letter"
+            f"SCHEDULER_SERIALIZER is not set, so the {queue.size:,} requests in {queue.key!r} are taken to "
+            f"be pickles. Nothing was changed. To read them, add --trust-pickle. They are read as plain data "
+            f"only: a pickle that names a class or function becomes a dead letter"
         )
     return partial(plain_pickle.loads, max_bytes=config.max_entry_bytes)

@@ -46,7 +46,7 @@ class LastingStream:
 
     def _give_up(self, error: OSError) -> None:
         self.error = self.error or error
-        # Otherwise Python writes the buffer again at its exit, fails, and exits with status 120.
+        # Otherwise Python would try to flush the buffer again when it exits, fail, and exit with status 120.
         with suppress(OSError):
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self._stream.fileno())
@@ -58,7 +58,7 @@ class LastingStream:
 
 @contextmanager
 def lasting_streams() -> Iterator[LastingStream | None]:
-    """Wrap both standard streams; yield standard output, if it is open."""
+    """Wrap standard output and standard error; yield the wrapped standard output, or None if it is closed."""
     before = sys.stdout, sys.stderr
     lasting = [LastingStream(stream) if stream else None for stream in before]  # None: a closed stream
     sys.stdout, sys.stderr = cast("list[TextIO]", lasting)
@@ -72,5 +72,5 @@ def lasting_streams() -> Iterator[LastingStream | None]:
 
 
 def output_closed() -> bool:
-    """Return whether standard output, wrapped by `lasting_streams`, cannot be written any more."""
+    """Return whether a write to standard output, wrapped by `lasting_streams`, has failed."""
     return getattr(sys.stdout, "error", None) is not None

@@ -26,7 +26,7 @@ class Put:
     payload: bytes
     parent: bytes | None = None
     """Entry id of the lease whose callback yielded the request. None: there was no lease. Empty: the parent
-    does not matter any more, because the put is confirmed and has `once`."""
+    no longer matters, because the put has `once` set, and is confirmed."""
     source: Any = field(default=None, repr=False, compare=False)
     """An object that the owner gets back if the put is dropped as a duplicate. It is never sent to Redis, and
     may be None by then."""
@@ -46,16 +46,18 @@ class Put:
     """The message of a stream from which the request was made: `<stream> 0 <id>`; empty: none. Redis
     acknowledges the message when all its entries are done."""
     once: bool = field(default=False, compare=False)
-    """Only this worker's replay log can repeat the put, because its id is random, or because its parent's
-    lease ends with it. Only with Admission.ID. Redis forgets the token when the log has retired the put; or,
-    if the lease is in another shard and ends later, when that end is certain (`worker/child_tokens.py`)."""
+    """True: no other worker can make this put again, so only this worker's replay log can repeat it. Its id
+    is random, or it comes from a start payload whose lease ends with or after it (`Worker.note_fed`). Only
+    with Admission.ID. Redis forgets the token once the log has retired the put. If the parent's lease is in
+    another shard, and so ends later, Redis waits until that end is certain (`worker/child_tokens.py`)."""
     number: int = field(default=0, compare=False)
     """The number of this put among the worker's puts for the same shard, from 1 on; 0: not appended yet."""
     reference: int = field(default=0, compare=False)
-    """The shard of the put and its number there, for `Worker.depends`; 0: in one frontier, or not put yet."""
+    """The put's shard and its `number` there, combined into one int for `Worker.depends`. 0: the crawl has
+    one shard, or the put is not in an outbox yet."""
     fresh: bool = field(default=True, compare=False)
-    """True: this put was certainly not stored before, so that a known token makes it a duplicate. False: it
-    may have been stored before."""
+    """True: this put was certainly not stored before, so if its token is known, it is a duplicate. False:
+    Redis may have stored it already, so a known token proves nothing."""
 
     @property
     def size(self) -> int:
@@ -114,8 +116,8 @@ class Fail:
 class Again:
     """The work is done and will be repeated: the entry waits in `delayed`, under another id.
 
-    A worker that was taken for dead may still do the present work. With the same id, that worker would end
-    the next lease.
+    A worker that was wrongly declared dead may still be working on this visit. If the id stayed the same,
+    that worker could end the lease of the next visit.
     """
 
     entry_id: bytes
@@ -174,7 +176,7 @@ def may_be_known(moves: Iterable[Move]) -> None:
 
 
 def is_parentless(move: Move) -> bool:
-    """Tell whether *move* is a put that only this worker can repeat."""
+    """Return whether *move* is a put without a parent lease, so no page would yield its request again."""
     return isinstance(move, Put) and move.parent is None
 
 
@@ -208,7 +210,7 @@ def next_id(entry_id: bytes) -> bytes:
 
 
 def move_of(fields: Sequence[Any]) -> Move:
-    """Return the move that `fields_of` wrote; its `source` is lost.
+    """Return the move whose fields `fields_of` returned, without `source` and `reference`.
 
     Raises:
         IndexError, ValueError: *fields* are not the fields of a move.

@@ -1,4 +1,7 @@
-"""Show entries of a crawl, bounded and without logins; failed requests are grouped by cause."""
+"""Show entries of a crawl, without logins and limited in size.
+
+Failed requests and dead letters are grouped by cause and host.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ LONGEST_HOST = 255
 LONGEST_SHOWN = 500
 """Characters of a URL or a reason in a list."""
 MAX_BYTES = 16_777_216
-"""Maximum number of bytes that a list reads, because records may have megabytes."""
+"""About how many bytes a list reads: a single record may be megabytes long."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://\S{1,2000}", re.IGNORECASE)
 # The status of a response stays, because it is a cause: HTTP 404, status 404.
 _NUMBER = re.compile(
@@ -38,7 +41,10 @@ _PLACE = re.compile(r"\([^()]{1,100}:[0-9]{1,7} in [^()]{1,40}\)\Z")
 
 
 def record_of(entry: Entry, place: Place) -> dict[str, Any]:
-    """Return all known facts about an entry, with its full `request`; None or empty: unknown."""
+    """Return all known facts about an entry, with its full `request`.
+
+    None or empty: the fact is unknown, or the entry has no such fact.
+    """
     return summary_of(entry, place, LONGEST_REASON) | {
         "where": entry.where,
         "at": entry.at or None,
@@ -85,7 +91,8 @@ def title(entry: Entry, place: Place) -> str:
 def summary_of(found: Entry, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
     """Return an entry's line in a list, mainly for failed requests and dead letters.
 
-    The reason has at most *longest* characters, because removing logins takes quadratic time in a long word.
+    Only the first *longest* characters of the reason are used: the time to remove logins grows with the
+    square of a word's length.
     """
     most = place.config.max_entry_bytes
     url = without_logins(found.label) or title(found, place)
@@ -116,7 +123,7 @@ def title_of(request: dict[str, Any]) -> str:
 
 
 def worker_of(record: dict[str, Any]) -> str:
-    """Return a text with the worker that had the entry, and the number of workers that crashed with it."""
+    """Return text that names the entry's last worker, and says how many workers crashed with the entry."""
     times = f", after {record['attempts']} crashes" if record["attempts"] else ""
     return f"{record['worker'] or 'before any worker leased it'}{times}"
 
@@ -159,8 +166,8 @@ def groups_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """Return at most *most* failed requests (the newest) or dead letters (any), and their groups.
 
-    The largest group is first. At most MAX_BYTES are read. Texts are printable. `missing` has a sentence
-    about the shards that did not answer.
+    The largest group is first. About MAX_BYTES are read, but at least one part of each shard. Texts are
+    printable. `missing` has a sentence about the shards that did not answer.
 
     Raises:
         NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: the crawl cannot be read.

@@ -1,4 +1,4 @@
-"""Show the settings in force to people, without passwords, keys and other logins."""
+"""The settings in force, as shown to people: without passwords, secret keys and other credentials."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def _provider(service: str) -> TracerProvider:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except ValueError as error:
         reason = printable(prose_without_logins(str(error)))
-        raise ConfigError(f"DQ_TRACE: OpenTelemetry rejects a variable OTEL_*: {reason}") from error
+        raise ConfigError(f"DQ_TRACE: OpenTelemetry rejects an OTEL_* variable: {reason}") from error
     return provider
 
 

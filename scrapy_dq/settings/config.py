@@ -93,9 +93,11 @@ class Config:
     shutdown_grace_s: float = define(
         "DQ_SHUTDOWN_GRACE", 8.0, "Time in which a closing worker finishes its requests", "s", 0, 3600
     )
-    max_attempts: int = define("DQ_MAX_ATTEMPTS", 3, "How many workers a request may kill", "", 1, 100)
+    max_attempts: int = define(
+        "DQ_MAX_ATTEMPTS", 3, "How many more workers a suspect request may kill", "", 1, 100
+    )
     rollback_horizon_s: float = define(
-        "DQ_ROLLBACK_HORIZON", 10.0, "Age of data that Redis may lose without losing requests", "s", 1, 600
+        "DQ_ROLLBACK_HORIZON", 10.0, "No request is lost if Redis loses data up to this age", "s", 1, 600
     )
     wait_replicas: int = define("DQ_WAIT_REPLICAS", 0, "How many replicas must confirm a write", "", 0, 16)
     max_entry_bytes: int = define(

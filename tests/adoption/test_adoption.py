@@ -113,8 +113,8 @@ def test_the_dupefilter_is_copied(case: Case) -> None:
 WRONG: list[tuple[str, bytes, str]] = [
     ("a class", member(meta={"at": datetime.datetime(2026, 1, 1)}), "it names datetime.datetime"),
     ("a call", pickle.dumps(pytest.fail), "it names _pytest."),
-    ("not a pickle", b"http://example.com", "it is not a complete pickle"),
-    ("no bytes", b"", "it is not a complete pickle"),
+    ("not a pickle", b"http://example.com", "it cannot be read as a pickle of plain data"),
+    ("no bytes", b"", "it cannot be read as a pickle of plain data"),
     ("not a dict", pickle.dumps([1, 2]), "expected dict, not list"),
     ("no url", pickle.dumps({"method": "GET"}), "it has no url"),
     ("a callback that is gone", member(callback="parse_gone"), "callback: the spider"),

@@ -61,7 +61,7 @@ def test_a_dict_of_a_request_comes_back(protocol: int) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_link_text_of_a_crawl_spider_comes_back_as_text(protocol: int) -> None:
-    """Requests of a CrawlSpider have a text of an lxml class, which their pickles name."""
+    """The link text in a CrawlSpider's request is an instance of an lxml class, which the pickle names."""
     page = HtmlResponse("http://example.com", body=b'<a href="/x">the link</a>')
     (link,) = LinkExtractor().extract_links(page)
     assert type(link.text) is not str
@@ -90,7 +90,10 @@ class Slotted(Plain):
 
 
 def hostile(marker: Path) -> dict[str, bytes]:
-    """Return pickles that would write *marker*, or that name an object, each in another way."""
+    """Return pickles that `loads` must refuse, each for a different reason.
+
+    Some would create *marker* if the pickle module read them.
+    """
     command = f"touch {marker}"
     touch = f"open({str(marker)!r}, 'w')".encode()
     posix = os.system.__module__.encode()
@@ -133,9 +136,9 @@ def test_a_pickle_that_names_or_calls_anything_is_refused(shape: str, tmp_path: 
 
 def test_the_refusal_quotes_the_names_in_the_pickle() -> None:
     """The user finds this name in the reason of the dead letter."""
-    with pytest.raises(NotPlain, match=r"it names (posix|nt)\.system, and names"):
+    with pytest.raises(NotPlain, match=r"it names (posix|nt)\.system, but names"):
         read(pickle.dumps(Calls(os.system, "x")))
-    with pytest.raises(NotPlain, match=r"names datetime\.datetime, and"):
+    with pytest.raises(NotPlain, match=r"names datetime\.datetime, but"):
         read(pickle.dumps({"a": datetime.datetime(2026, 1, 1)}))
 
 
@@ -146,7 +149,8 @@ def test_bytes_that_are_not_a_pickle_are_refused(junk: bytes) -> None:
         read(junk)
 
 
-# LONG_BINPUT is left out: the unpickler reserves memory for the number after it, up to 64 GB.
+# LONG_BINPUT is left out: the number after it is an index into the memo, and the unpickler allocates a memo
+# that large: up to 64 GB.
 some_bytes = st.integers(0, 255).filter(lambda byte: byte != pickle.LONG_BINPUT[0])
 
 

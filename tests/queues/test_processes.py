@@ -204,7 +204,7 @@ def test_close_returns_the_items_that_are_not_done(make: Make, crawl_name: str, 
 def test_a_queue_that_is_garbage_collected_leaves(
     make: Make, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """A queue object that no code can call must not keep items from other processes."""
+    """A queue object that no code can reach any more must not hold items that other processes could take."""
     q: Queue | None = Queue(crawl_name, url=redis_server.url)
     assert q is not None
     q.put("a")
@@ -307,7 +307,10 @@ def test_an_interrupt_ends_a_call_that_waits(
 
 
 def test_nothing_connects_before_the_first_call(make: Make, start_program: StartProgram) -> None:
-    """An object for an unavailable Redis starts no thread; a wrong setting raises an error at once."""
+    """Making a Queue starts no thread, even if its Redis is unavailable.
+
+    A wrong setting raises an error immediately.
+    """
     threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else []
     q = make(url="redis://127.0.0.1:1/0")
     assert repr(q).startswith("<Queue 'crawl-")
@@ -360,7 +363,10 @@ def test_shutdown_ends_a_first_call_that_joins(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     call: str, immediate: bool, by_another: bool,
 ) -> None:  # fmt: skip
-    """Another thread, which finds no member yet, or a signal handler in this thread, shuts the queue down."""
+    """Another thread, or a signal handler in the joining thread, shuts the queue down.
+
+    The other thread has to wait until the member has started. The signal handler finds no member yet.
+    """
     start = Member.start
     others: list[Background] = []
 

@@ -1,4 +1,7 @@
-"""Requests in a downloader middleware wait for another request to their site, which is scheduled."""
+"""Requests may wait in a downloader middleware for another, still scheduled request to the same site.
+
+They must not keep it from being sent.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from support.given import Tree
 from support.tree_spider import spider_of
 
-# Each login is valid for 20 pages. It waits in Redis like the pages, but has a higher priority.
+# Each login is valid for 20 pages. The login request waits in Redis like the pages, with a higher priority.
 LOGIN = spider_of("""
     def log_in(self, response):
         middleware = self.crawler.login_middleware
@@ -55,8 +58,11 @@ class LoginMiddleware:
 
 
 @pytest.mark.parametrize("slots", [1, 8])
-def test_a_login_that_its_pages_wait_for_is_handed_out(tree: Tree, slots: int) -> None:
-    """The waiting pages are in the downloader, but take no slots of their site, so the login can be sent."""
+def test_pages_that_wait_for_a_login_do_not_block_it(tree: Tree, slots: int) -> None:
+    """The waiting pages are in the downloader, but do not count against their site's limit.
+
+    So the login can be sent.
+    """
     middlewares = {"tree_project.spiders.spider.LoginMiddleware": 1}
     site, project = tree(
         spider=LOGIN,
@@ -71,14 +77,17 @@ def test_a_login_that_its_pages_wait_for_is_handed_out(tree: Tree, slots: int) -
 
 @pytest.mark.parametrize("downloader", [object(), SimpleNamespace(active=set(), slots=None)])
 def test_no_request_counts_as_held_up_in_an_unknown_downloader(downloader: object) -> None:
-    """With DQ_PARTITION_BY = "none", scrapy_dq does not need these parts of the downloader."""
+    """With DQ_PARTITION_BY = "none", a downloader without `active` or `slots` is allowed."""
     hooks = EngineHooks.__new__(EngineHooks)
     hooks._engine = SimpleNamespace(downloader=downloader)
     assert hooks.held_up() == set()
 
 
 def test_a_site_at_its_limit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request of the site at its limit is tried again, after another site's request was taken."""
+    """If a request keeps counting because its site is at its limit, another site's request is accepted.
+
+    The first one is offered again later.
+    """
     hanging, waiting = Request("http://hanging/"), Request("http://waiting/")
     hooks: Any = SimpleNamespace(held_up=lambda: {hanging, waiting}, wake=lambda: None)
     monkeypatch.setattr(downloads, "HELD_UP_AFTER_S", 0.0)

@@ -36,7 +36,7 @@ SHORTER = spider_of("", before="from scrapy_dq.scheduling import tracing\ntracin
 
 
 class Span(NamedTuple):
-    """A span that the receiver has got."""
+    """A span that the receiver has received."""
 
     name: str
     trace: bytes
@@ -80,7 +80,10 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 def test_one_trace_connects_a_start_request_with_each_page_on_two_workers(
     tree: Tree, receiver: Receiver
 ) -> None:
-    """Each page is put under the lease of the page that links it, then leased, downloaded and acked."""
+    """In the trace, a page's put is a child of the lease of the page that links to it.
+
+    The page's lease is a child of that put, and its download and ack are children of the lease.
+    """
     _, project = tree(settings={"DQ_TRACE": 1, "CONCURRENT_REQUESTS": 2}, pages=30, fan_out=3, latency_s=0.05)
     workers = project.start_workers(2)
     assert set(project.wait(60)) <= {"finished", "run_over"}
@@ -160,11 +163,11 @@ def test_an_invalid_otel_variable_ends_the_crawl(
     errors: Errors,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One line names the variable, as for an invalid setting."""
+    """One line quotes OpenTelemetry's reason."""
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "0")
     project = make_project(["http://127.0.0.1:1/"], redis_url=redis_url, settings={"DQ_TRACE": 0.5})
     (error,) = errors(project.run_worker())
-    assert "DQ_TRACE: OpenTelemetry rejects a variable OTEL_*: " in error
+    assert "DQ_TRACE: OpenTelemetry rejects an OTEL_* variable: " in error
 
 
 @pytest.mark.parametrize("path", ["/drip", ""])

@@ -133,7 +133,10 @@ class Place:
         return path
 
     def hang(self) -> Path:
-        """Let later servers never become daemons; return the file that gets the pid of a child of theirs."""
+        """Make all later servers hang before they become daemons.
+
+        Return the file into which such a server writes the pid of its child process.
+        """
         pid_file = self.home / "sleeper.pid"
         self.binary = str(self.script(f"{SAYS_7_0}\nsleep 60 & echo $! >'{pid_file}'; wait"))
         return pid_file
@@ -148,7 +151,10 @@ class Place:
         user.release()
 
     def load_slowly(self, delay_us: int) -> None:
-        """Let later servers pause at each key that they load. They answer only after each thousand keys."""
+        """Make all later servers pause at each key that they load.
+
+        While loading, they answer only once per thousand keys or so.
+        """
         self.binary = str(self.script(f'exec "{self.binary}" "$@" --key-load-delay {delay_us}'))
 
     def log(self) -> str:

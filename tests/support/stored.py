@@ -79,8 +79,9 @@ def stored_state(
         ahead_ms: maximum time by which a worker leases ahead.
         strict: each partition must be where it belongs. If not *strict*, partitions in the rotation or at
             rest may be saturated, because new limits change the place of a partition only at its next turn.
-        forgotten: tells whether a user has cleared the page of a payload. A replay log may then store the
-            request again while a worker holds it, so a delayed entry of it may also be in another place.
+        forgotten: returns whether Redis was told to forget the page of this payload. A replay log may then
+            store the request again while a worker still holds it, so the request may be delayed and also be
+            somewhere else.
     Raises:
         AssertionError: the keys contradict each other, or there is a key that must not exist.
     """
@@ -194,7 +195,7 @@ def stored_state(
 
 
 def waiting_places(client: redis.Redis, crawl: str | keys.Shard) -> dict[bytes, list[Place]]:
-    """Return the places of all waiting entries except suspects, by partition."""
+    """Return the places of waiting entries, by partition, without suspects and declined entries."""
     places: dict[bytes, list[Place]] = defaultdict(list)
     prefix = keys.prefix(crawl).encode()
     for key in crawl_keys(client, crawl):
@@ -290,7 +291,11 @@ def _at_one_moment(
 
 
 def _read(client: redis.Redis, crawl: str | keys.Shard) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the values of keys without an id by name, and of all other keys by family and then by id."""
+    """Return two dicts of values.
+
+    The first has the values of keys with a fixed name, by name. The second has the values of the other keys,
+    by family and then by the rest of the name.
+    """
     prefix = keys.prefix(crawl)
     # The kind of `seen` does not change while that key exists, so it may be read before the other keys.
     kind = client.hget(prefix + "meta", "seen_kind")

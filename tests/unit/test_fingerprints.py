@@ -1,4 +1,4 @@
-"""Our quick fingerprints are the same bytes as Scrapy's, and take less time."""
+"""Our quick fingerprints equal Scrapy's, and skip canonicalization for ordinary URLs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ urls = st.builds(
 )
 
 
-class Counted(RequestFingerprinter):
+class CustomFingerprinter(RequestFingerprinter):
     """A project's own fingerprinter."""
 
 
@@ -55,8 +55,10 @@ def test_the_quick_fingerprint_equals_that_of_scrapy(
 
 
 @pytest.mark.parametrize("path", ["", "shop/item-1.html", "a/b/?page=2", "a?x=1&y=2", "a?x="])
-def test_ordinary_urls_are_fingerprinted_without_scrapy(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most URLs of a crawl are such URLs."""
+def test_ordinary_urls_are_fingerprinted_without_canonicalization(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most URLs in a crawl look like these."""
     scrapys = RequestFingerprinter()
     quick = quick_fingerprint(scrapys)
     urls = [f"http://{host}/{path}" for host in ("a.example", "127.0.0.1:80")]
@@ -68,12 +70,12 @@ def test_ordinary_urls_are_fingerprinted_without_scrapy(path: str, monkeypatch: 
 
 def test_a_custom_fingerprinter_is_called_for_every_request() -> None:
     """A subclass of Scrapy's fingerprinter is also called, because it may treat the same URL differently."""
-    own = Counted()
+    own = CustomFingerprinter()
     assert quick_fingerprint(own) == own.fingerprint
 
 
-def test_a_scrapy_with_other_fingerprints_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a newer Scrapy makes other fingerprints of the probes, Scrapy's function serves each request."""
+def test_scrapys_fingerprints_are_used_if_they_differ_from_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If Scrapy's fingerprints of the probes differ from ours, Scrapy's function is used for all requests."""
     scrapys = RequestFingerprinter()
     newer: Callable[[Request], bytes] = lambda request: b"new" + request.url.encode()  # noqa: E731
     newer.__module__ = "scrapy.utils.request"

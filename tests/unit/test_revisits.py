@@ -1,4 +1,4 @@
-"""Policies for revisits and their intervals; the stored record of a visit and its checks."""
+"""Revisit policies and their intervals, and how the stored record of a visit is read, checked and used."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_policy_can_be_written_in_words(words: str, seconds: float) -> None:
         "adaptive:1h...2h", "Fixed:1d", "fixed:1d..2d", "fixed:" + "9" * 400 + "d",
     ],
 )  # fmt: skip
-def test_other_words_are_refused(words: str) -> None:
+def test_invalid_policy_text_is_refused(words: str) -> None:
     with pytest.raises(BadRevisit, match="expected"):
         policy_in(words)
 
@@ -82,7 +82,7 @@ class Weekly(RevisitPolicy):
     ],
 )
 def test_a_policy_can_set_the_priority_and_the_field(value: Any, priority: int, field: str) -> None:
-    """Words have options after a comma, and a class has attributes."""
+    """In text, options follow the policy after a comma; a class sets them as attributes."""
     policy = policy_of(cast("Any", SimpleNamespace()), Config("crawl", revisit=value))
     assert (policy.priority, policy.field) == (priority, field)
 
@@ -90,7 +90,7 @@ def test_a_policy_can_set_the_priority_and_the_field(value: Any, priority: int, 
 @pytest.mark.parametrize(
     "option", ["", "price", "field=", "fild=price", "priority=high", "priority=0.5", "priority=1000001"]
 )
-def test_another_option_is_refused(option: str) -> None:
+def test_an_invalid_option_is_refused(option: str) -> None:
     """The error shows the option and the form of valid options."""
     value, crawler = f"fixed:1d, priority=3, {option}", cast("Any", SimpleNamespace())
     with pytest.raises(ConfigError, match=rf"^DQ_REVISIT = '{option}': expected .*field=NAME.*priority=-100"):
@@ -171,7 +171,7 @@ def test_an_invalid_stored_visit_is_ignored(kept: Any) -> None:
 
 
 def test_conditions_are_added_and_removed() -> None:
-    """A request with its own conditions, or with a method other than GET, gets no conditions."""
+    """Only GET and HEAD requests get conditions, and a header that a request already has is not replaced."""
     visit = Visit(7.0, "", ('"é"', "Thu, 01 Jan 1970 00:00:00 GMT"))
     request = Request("http://a.com")
     added = visit.add_conditions(request)
@@ -194,7 +194,10 @@ class Unprintable:
 
 
 def changes(*values: Any) -> list[bool | None]:
-    """Return the policy's *changed* at each visit of a page, whose item has *values* one after another."""
+    """Visit one page once for each of *values*, which is the field of its item at that visit.
+
+    Return the `changed` that the policy got each time.
+    """
     told: list[bool | None] = []
 
     class Noting(RevisitPolicy):
@@ -228,10 +231,13 @@ def test_a_field_is_compared_by_value() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), Unprintable(), {"a": Unprintable()}])
-def test_a_field_that_cannot_be_compared_shows_no_change(
+def test_a_field_that_cannot_be_compared_leaves_the_change_unknown(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The value's repr() may raise, or contain an address, which differs at each visit."""
+    """Such a value cannot be packed.
+
+    Its repr() is no substitute: it may raise, or contain an address that differs at each visit.
+    """
     assert changes(1, value, value, 1, 1) == [None, None, None, None, False]
     assert len(caplog.records) == 1
 

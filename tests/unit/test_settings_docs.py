@@ -26,7 +26,7 @@ def shown_default(setting: Setting) -> str:
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_the_docs_describe_each_setting(setting: Setting) -> None:
-    """The section begins with the default and the range, and continues with a text."""
+    """Each section gives the default and the allowed values, then a description."""
     section = rf"^### `{setting.name}`\n\nDefault `([^\n]*)`; ([^\n]*)\.\n\n(.+?)(?=^#|\Z)"
     found = re.search(section, DOCS, re.M | re.S)
     assert found, "no section begins with this setting's default and range"

@@ -1,4 +1,7 @@
-"""SharedStats has the same numbers as Scrapy's collector in its process, and reports them to others."""
+"""In its own process, SharedStats counts exactly as Scrapy's collector does.
+
+It also reports the counts that other workers may see.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ def deltas(stats: SharedStats, limit: int = 500) -> dict[tuple[str, str], Any]:
     return {(kind, stat): number for kind, stat, number in stats.take_deltas(limit)}
 
 
-def test_a_process_sees_its_own_stats_as_with_scrapys_collector(stats: SharedStats) -> None:
-    """All methods agree, in any order, even if deltas are taken in between."""
+def test_own_stats_equal_those_of_scrapys_collector(stats: SharedStats) -> None:
+    """A mix of all methods gives the same stats in both collectors, even if deltas are taken in between."""
     plain = MemoryStatsCollector(Crawler(Spider))
     for one in (stats, plain):
         one.inc_value("a")
@@ -46,7 +49,10 @@ def test_a_process_sees_its_own_stats_as_with_scrapys_collector(stats: SharedSta
 
 
 def test_each_change_is_reported_once(stats: SharedStats) -> None:
-    """A report has sums since the last report, new extremes, and the start value of a new stat."""
+    """A report covers only the time since the last one: its sums, its largest and smallest values.
+
+    The start value is included when a stat is new.
+    """
     for _ in range(3):
         stats.inc_value("a")
     stats.inc_value("b", 1, start=5)
@@ -70,7 +76,7 @@ def test_the_size_of_one_report_is_limited(stats: SharedStats) -> None:
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, True, Decimal(1), datetime.timedelta(1)])
 def test_only_numbers_are_shared(stats: SharedStats, value: Any) -> None:
-    """The process itself counts any other value."""
+    """Any other value stays in this process's own stats."""
     stats.inc_value("a", value, start=type(value)(0))
     stats.max_value("b", value)
     stats.min_value("c", value)
@@ -80,7 +86,10 @@ def test_only_numbers_are_shared(stats: SharedStats, value: Any) -> None:
 
 
 def test_odd_names_and_numbers_are_not_shared(stats: SharedStats) -> None:
-    """A site or an entry may choose a name or a number. Set values have no meaningful sum."""
+    """A stat's name or number may come from a site or from a stored entry.
+
+    Values of `set_value` and `set_stats` cannot be added up meaningfully.
+    """
     stats.set_value("finish_reason", "finished")
     stats.set_stats({"a": 1})
     stats.inc_value(("a", "tuple"))  # type: ignore[arg-type]
@@ -94,7 +103,7 @@ def test_odd_names_and_numbers_are_not_shared(stats: SharedStats) -> None:
 
 
 def test_counts_of_several_threads_are_all_reported(stats: SharedStats) -> None:
-    """Any thread that writes to the log may count."""
+    """Scrapy counts log records, so any thread that logs calls `inc_value`."""
 
     def count() -> None:
         for _ in range(2000):

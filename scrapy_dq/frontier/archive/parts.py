@@ -15,7 +15,8 @@ from scrapy_dq.frontier.model import Order, Seen
 from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, QUARANTINE, RETURNED, WAITING, Entry
 
 SEEN, SEEDS, ADMITTED, ADOPTED = "seen", "seeds", "admitted", "adopted"
-"""Items: (token,). SEEN of kind expiring: (time, token); SEEN of kind compact: (first bucket, member)."""
+"""Items: (token,). SEEN of kind expiring: (time, token); SEEN of kind compact: (which of the 1,024 first
+buckets, member); see seen_compact.lua."""
 LIMITS, BLOCKED = "limits", "blocked"
 """Items of LIMITS: (partition, b"<delay_ms>:<concurrency>[:<budget>]"); of BLOCKED: (until, partition)."""
 TOKENS = (SEEN, SEEDS, ADMITTED, ADOPTED)
@@ -35,11 +36,12 @@ MOVED = (*TOKENS, LIMITS, BLOCKED, SPENT, EARLIEST, *ENTRIES, STATS, *HISTORY)
 KEPT = (
     "spider_args", "run_name", "keep_seen", "starts", "events", "limits_set", "began", "crawled",
 )  # fmt: skip
-"""Fields of home's meta that go unchanged with the crawl."""
+"""Fields of home's meta that an export copies unchanged."""
 KEPT_BY_MOVE = (
     *KEPT, "phase", "hold", "cleared", "seen_for", "ended", "shared", "sampled", "noticed", "never_sent",
 )  # fmt: skip
-"""The same fields for a move. The run keeps its state, even if it is finished or on hold."""
+"""The fields that a move copies: those of an export, and the state of the run, which may be finished or on
+hold. `never_sent` is the sum over all shards."""
 
 
 class Part(NamedTuple):
@@ -52,7 +54,7 @@ class Part(NamedTuple):
 
 
 _PART_BYTES = 1_048_576
-"""About how many bytes a part has at most."""
+"""Approximate maximum size of a part, in bytes."""
 
 
 async def regrouped(
@@ -100,7 +102,7 @@ class Header:
     """The properties of the whole crawl."""
 
     id: str
-    """The random id of this export: 32 digits."""
+    """The random id of this export or move: 32 hexadecimal digits."""
     crawl: str
     at_ms: int
     order: Order

@@ -1,11 +1,12 @@
 -- leave: a worker's leases -> their places; no attempt is charged, and the member is removed.
--- The last worker to leave a finished run unlinks the run's keys, except meta (the tombstone), a `seen` that is kept,
--- and the data for a retry.
+-- The last worker to leave a finished run unlinks the run's keys, except meta (the tombstone), limits, stats, the
+-- history, a `seen` that is kept, and the data for a retry.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: the run
---          is not over, or this is home), kept (1: another shard has failed requests or dead letters), began (0: its
---          start() has not begun, because it could not join another shard), reason (for closing, for the journal)
--- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of its start()
---          if the worker interrupts it by leaving (starts.lua) | LOST | RESYNC | FINISHED
+--          is not over, or this is home), kept (1: another shard has failed requests or dead letters), began (0: the
+--          worker's start() has not begun, because the worker could not join another shard), reason (for closing, for
+--          the journal)
+-- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of the
+--          worker's start() if leaving interrupts it (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained like a dead one; after: nothing to do
 -- @include base partition member endings samples stopped
@@ -29,9 +30,9 @@ if starts ~= '' and last == 1 then
   sample(found, true)
   save_sampled(found)
 end
--- If the run is over at home (*version*), this shard may have been rolled back after the end, and have leased finished
--- work again. The rest of that work is not needed. No retry has added entries since, because it would have changed the
--- version.
+-- *version* tells that home has finished the run. If this shard was rolled back after that, it may have leased finished
+-- work again; what is left of it is not needed. No retry has added entries since: that would have raised
+-- `state.sequence` above *version*.
 local version = tonumber(ARGV[5])
 local over = version >= state.sequence
 if last == 1 and (over or state.phase == 'finished' and #ids == 0) then
