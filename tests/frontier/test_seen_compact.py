@@ -130,7 +130,7 @@ def test_the_docs_state_the_chance_of_a_false_seen() -> None:
     chance = chance_of_a_false_seen(10**8)
     assert chance < 1e-6
     assert f"{chance:.1e}" == "3.1e-07"
-    for page in ("settings.md", "design.md"):
+    for page in ("settings.md", "incremental.md"):
         assert "3.1 · 10⁻⁷" in (DOCS / page).read_text("utf-8")
 
 
