@@ -40,7 +40,7 @@ class Caller:
         self._denied = False
         """Whether Redis has denied a command. If so, the next call first checks all commands (probe.lua)."""
 
-    def with_client(self, client: Any) -> Self:
+    def using(self, client: Any) -> Self:
         """Return a copy of this frontier behind another client."""
         other = copy(self)
         other.client = client
@@ -53,7 +53,7 @@ class Caller:
         with as_unavailable():
             client = await self.client.client().initialize()
         try:
-            yield self.with_client(client), client
+            yield self.using(client), client
         finally:
             await client.aclose()
 

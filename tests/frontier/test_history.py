@@ -55,9 +55,7 @@ def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[
 
     async def make() -> dict[str, int]:
         async with redis.asyncio.Redis.from_url(url) as client:
-            return (
-                await live.frontier.with_client(client).report("spider", epoch, True, Figures(1), ended_s)
-            )[0]
+            return (await live.frontier.using(client).report("spider", epoch, True, Figures(1), ended_s))[0]
 
     return live.run(make())  # type: ignore[no-any-return]
 

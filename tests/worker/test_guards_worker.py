@@ -71,7 +71,7 @@ class Beating:
         self.looks = 0
         self.fails_at = 0
 
-    def with_client(self, client: Any) -> Beating:
+    def using(self, client: Any) -> Beating:
         return self
 
     async def beat(self, worker_id: str, epoch: str, observe: bool) -> tuple[dict[str, int], int]:

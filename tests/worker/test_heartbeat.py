@@ -258,7 +258,7 @@ class Hangs:
         self.name = Shard("crawl", HOME)
         self.beats = 0
 
-    def with_client(self, client: object) -> Hangs:
+    def using(self, client: object) -> Hangs:
         return self
 
     async def beat(self, worker_id: str, epoch: str, observe: bool) -> tuple[dict[str, int], int]:

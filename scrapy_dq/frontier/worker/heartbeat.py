@@ -197,7 +197,7 @@ class Pulse:
 
     async def _ask(self, worker_id: str, epoch: str, observe: bool) -> tuple[dict[str, int], int]:
         if self._own_frontier is None:
-            self._own_frontier = self._frontier.with_client(self._connect())
+            self._own_frontier = self._frontier.using(self._connect())
         counting, now = self._counting, time.monotonic()
         reports_outage = self._is_home or self._heartbeat.waits_for_home
         report = counting and counting.due(now, self._heartbeat.wait if reports_outage else None)
