@@ -203,7 +203,7 @@ async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
 ) -> None:
     """The loop finds the answer and the timeout at the same moment, before the thread has looked again."""
     monkeypatch.setattr("scrapy_dq.frontier.worker.heartbeat.LONGEST_INTERVAL_S", 60.0)
-    proxy.set_delay(0.02)
+    proxy.set_delay(0.3)  # on a busy machine, too long for an answer before the loop is blocked
     async with Engine(crawl, url=proxy.url, ttl_s=600.0, timeout_s=2.0) as engine:
         joins = proxy.script_calls
         engine.put(0)
