@@ -167,14 +167,14 @@ def test_all_kinds_of_feeds_equal_the_feeds_of_plain_scrapy(scene: SetScene) -> 
     assert not journals(here)
 
 
-def items_of(name: str, data: bytes) -> Iterator[str]:
+def items_of(name: str, data: bytes) -> Iterator[Any]:
     """Yield each item of a feed, without the text around the items."""
     if name.endswith(".gz"):
         data = gzip.decompress(data)
     if name.endswith(".json"):
         yield from map(str, json.loads(data or b"[]"))
     elif name.endswith(".xml"):
-        yield from map(ElementTree.tostring, ElementTree.fromstring(data))
+        yield from (ElementTree.tostring(item).strip() for item in ElementTree.fromstring(data))
     elif name.endswith(".pickle"):
         file = BytesIO(data)
         while file.tell() < len(data):

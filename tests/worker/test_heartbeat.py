@@ -210,6 +210,7 @@ async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
         # An exchange that the blocked loop has yet to send would rightly find Redis away.
         await until(lambda: proxy.script_calls > joins, "an exchange is under way")
         time.sleep(2.5)  # noqa: ASYNC251
+        proxy.set_delay(0.02)
         engine.worker.seeded()
         await engine.run()
         assert engine.counts["error"] == 1
