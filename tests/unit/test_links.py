@@ -59,7 +59,7 @@ def test_the_logs_of_a_crew_are_appended_to(tmp_path: Path) -> None:
 
 def test_a_crew_may_take_the_last_logs_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a missing log is an error."""
-    monkeypatch.setattr(launch, "MOST_LOGS", 2)
+    monkeypatch.setattr(launch, "MAX_LOGS", 2)
     assert len(log_paths(2, tmp_path, None, "books", tmp_path)) == 2
     with pytest.raises(CrewError, match="locked by another process"):
         log_paths(3, tmp_path, None, "books", tmp_path)
