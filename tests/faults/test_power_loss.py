@@ -30,13 +30,13 @@ class Losses:
         self.may_repeat = 0
         """The pages done in the forgotten time, plus the leases at its beginning and at its end."""
 
-    def lose(self, meanwhile: Callable[[], object]) -> None:
-        """Let Redis lose its writes during *meanwhile*, and wait until all workers have rejoined."""
+    def lose(self, during: Callable[[], object]) -> None:
+        """Let Redis lose its writes while *during* runs, and wait until all workers have rejoined."""
         crawl = self._crawl
         leases, done = crawl.leases(), crawl.done.total()
         before = self._exchanges()
         snapshot = crawl.redis.snapshot()
-        meanwhile()
+        during()
         # On a busy machine, a worker may store nothing in this time. It would lose nothing, and need not
         # rejoin.
         wait_until(

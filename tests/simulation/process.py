@@ -18,7 +18,7 @@ def simulate(
     cwd: Path | None = None,
     timeout_s: float = 800,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the simulator or its mutations in another process, because it replaces the clock.
+    """Run *module* with the arguments *words* to its end.
 
     Args:
         timeout_s: the default is below the `timeout` of pyproject.toml.

@@ -306,7 +306,7 @@ class HandWorker:
     def __init__(
         self, live: LiveFrontier, worker_id: str, crawl: Identity = IDENTITY, host: str = ""
     ) -> None:
-        """*host*: the worker's host; by default, a host of its own."""
+        """*host*: the worker's host; by default, each worker has another host."""
         self.live = live
         self.worker_id = worker_id
         self.joined = live.call("join", worker_id, {"host": host or worker_id}, uuid4().hex, crawl)

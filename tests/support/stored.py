@@ -79,7 +79,7 @@ def stored_state(
         ahead_ms: maximum time by which a worker leases ahead.
         strict: each partition must be where it belongs. If not *strict*, partitions in the rotation or at
             rest may be saturated, because new limits change the place of a partition only at its next turn.
-        forgotten: returns whether Redis was told to forget the page of this payload. A replay log may then
+        forgotten: returns whether a user has made Redis forget this payload's page. A replay log may then
             store the request again while a worker still holds it, so the request may be delayed and also be
             somewhere else.
     Raises:

@@ -40,8 +40,8 @@ KEPT = (
 KEPT_BY_MOVE = (
     *KEPT, "phase", "hold", "cleared", "seen_for", "ended", "shared", "sampled", "noticed", "never_sent",
 )  # fmt: skip
-"""The fields that a move copies: those of an export, and the state of the run, which may be finished or on
-hold. `never_sent` is the sum over all shards."""
+"""The fields that a move copies: the fields of an export, and the state of the run, which may be finished
+or on hold. `never_sent` is the sum over all shards."""
 
 
 class Part(NamedTuple):
