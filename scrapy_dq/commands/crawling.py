@@ -96,6 +96,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
             restarts=options.restarts, grace_s=config.shutdown_grace_s, monitor=monitor, view=view,
         )  # fmt: skip
         last_run = _unexported_run(feeds, folder, monitor)
+        crew_stops = 0
         if last_run:
             crew.run = last_run
             view.say(
@@ -113,6 +114,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
                 raise KeyboardInterrupt
             with view:
                 crew.work(stops)
+            crew_stops = stops.count
         stored: list[Exported] = []
         failures: list[str] = []
         if feeds and crew.run and (crew.took_part or folder.open_journals()):
@@ -121,7 +123,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
             )
             exports = Exports(feeds, folder, command, lock, began, view.say)
             stored, failures = export_feeds(
-                exports, crew.run, stops, finished=crew.finished, began=crew.began_run
+                exports, crew.run, stops, crew_stops, finished=crew.finished, began=crew.began_run
             )
         stops.most = stops.count + 1  # printing may block if nothing reads the output any more
         summary = Summary(crew, config.crawl, place.target, stored, failures, options, config.run_name)

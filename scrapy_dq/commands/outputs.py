@@ -41,17 +41,17 @@ def set_feeds(settings: Settings, options: argparse.Namespace) -> Collection[str
 
 
 def export_feeds(
-    exports: Exports, run: Run, stops: StopSignals, *, finished: bool, began: bool
+    exports: Exports, run: Run, stops: StopSignals, crew_stops: int = 0, *, finished: bool, began: bool
 ) -> tuple[list[Exported], list[str]]:
     """Export all feeds, with a progress bar; return the stored feeds, and the errors of the others.
 
     Args:
+        crew_stops: how many of the signals asked the crew to stop, not the export.
         finished, began: see `Exports.run`.
     """
-    asked = stops.count
 
     def stopped() -> None:
-        if stops.count > asked:
+        if stops.count > crew_stops:
             raise Interrupted
 
     with ProgressBar() as bar:

@@ -9,8 +9,14 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from crew.conftest import SetScene
+from scrapy_dq.commands.outputs import export_feeds
+from scrapy_dq.crew.errors import Interrupted
+from scrapy_dq.crew.supervisor import StopSignals
 from support.terminal import Terminal
 from support.waiting import wait_until
 
@@ -36,6 +42,22 @@ def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"reached", b"")
+
+
+@pytest.mark.parametrize("of_crew", [0, 1])
+def test_ctrl_c_between_the_crew_and_its_export_is_not_lost(of_crew: int) -> None:
+    """It comes after the message about the export, and before the export's first look at the signals."""
+
+    class Export:
+        def run(self, run: Any, bar: Any, stopped: Any, **_: bool) -> None:
+            stopped()
+
+    stops, exports = StopSignals(), Export()
+    stops.count = of_crew
+    export_feeds(exports, None, stops, of_crew, finished=True, began=False)  # type: ignore[arg-type]
+    stops.count += 1
+    with pytest.raises(Interrupted):
+        export_feeds(exports, None, stops, of_crew, finished=True, began=False)  # type: ignore[arg-type]
 
 
 def test_ctrl_c_during_the_final_report_changes_nothing(scene: SetScene) -> None:
