@@ -29,8 +29,8 @@ class Receipt:
     commands: Commands | None = None
     """None: not read."""
     damage: str = ""
-    """Which keys contradict the counts, so that an audit is due; empty: none. Keys were deleted or evicted,
-    or an error has stopped a script."""
+    """Which keys contradict the counts, so that an audit is due; empty: none. The cause: keys were deleted or
+    evicted, or an error has stopped a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Rejoined:
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
     """The number of the last exchange under the old id that Redis has stored. None: Redis has no record of
-    any id. Negative, -2 - n: Redis knows only a former id. Then n is the number of the last exchange under
-    the oldest former id, or 2^52 if Redis knows a newer former id."""
+    any id. A negative number, -2 - n, means that Redis knows only a former id. Then n is the number of the
+    last exchange under the oldest former id, or 2^52 if Redis knows a newer former id."""
     commands: Commands | None = field(default=None, compare=False)
     """None: not read."""
     registered: int = field(default=0, compare=False)
@@ -99,7 +99,8 @@ class Notices(NamedTuple):
     run: int
     census: Census
     kinds: list[str]
-    """Some of finished, dead (there are dead letters), deaths (of three workers), outage (of a minute)."""
+    """Some of these words: finished; dead: there are dead letters; deaths: three or more workers have died;
+    outage: an outage lasted a minute or longer."""
 
 
 class Flushed(NamedTuple):
@@ -119,15 +120,16 @@ class Audited:
     """The findings of an audit; see lua/transitions/audit.lua."""
 
     lists: int = 0
-    """Lists without a band, so that no worker would have leased their entries."""
+    """Number of lists that were in no index, so that no worker would have leased their entries."""
     bandless: int = 0
-    """Requests in these lists, unless the audit has repaired the lists."""
+    """Number of requests in these lists; 0 if the audit has repaired the indexes."""
     partitions: int = 0
-    """Partitions with entries that were in no set (rotation etc.), so that nothing would have been leased."""
+    """Number of partitions that had waiting entries, but were in none of the sets `rotation`, `suspects`,
+    `resting` and `saturated`, so that no worker would have leased these entries."""
     members: int = 0
-    """Workers that were missing among the members."""
+    """Number of workers that were missing among the members."""
     gone: int = 0
-    """Requests that were counted, but not found."""
+    """Number of requests that were counted, but not found."""
     seen_gone: bool = False
     """The seen set is gone."""
 
@@ -167,7 +169,7 @@ class Member:
     done: int = 0
     """Number of requests of this run that the worker has completed, including failed ones."""
     waits_since: float = 0.0
-    """When the present outage of the worker's exchanges began, in the unit of `since`; 0: no outage."""
+    """When the worker's present outage began, in the unit of `since`; 0: the worker has no outage."""
     waits_for: str = ""
     """The reason of this outage."""
 

@@ -1,4 +1,7 @@
-"""One style of I/O: each step is a coroutine. With a blocking client, it runs to its end without waiting."""
+"""Lets the same coroutines use a client of `redis.asyncio` or of `redis`.
+
+With a client of `redis`, which is blocking, a coroutine needs no event loop, and runs to its end at once.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def blocking(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
-    """Return a blocking function in place of *function*, whose coroutines use a blocking client."""
+    """Return a blocking version of *function*, whose coroutines have to use a blocking client."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> T:

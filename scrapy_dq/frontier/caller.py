@@ -33,9 +33,9 @@ class Caller:
         self._start_keys = start_keys.keys if start_keys else ()
         self._start_kind = start_keys.kind if start_keys else ""
         self._keys_of = dict.fromkeys(("join", "exchange"), (*self._keys, *self._start_keys))
-        """The keys of transitions that also have start keys; the others have `_keys`. A join reads no start
-        key. But because it declares them, Redis refuses the join to a user who may not read them. Otherwise
-        the worker would join, and never get a start request."""
+        """The keys of the transitions that also declare start keys; the other transitions have `_keys`. A
+        join reads no start key. But because a join declares the start keys, Redis refuses it to a user who
+        may not read them. Otherwise the worker would join, and never get a start request."""
         self._scripts: dict[str, Script] = {"exchange": Function("exchange")}
         self._denied = False
         """Whether Redis has denied a command. If so, the next call first checks all commands (probe.lua)."""

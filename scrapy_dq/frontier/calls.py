@@ -42,7 +42,8 @@ class Exchange(NamedTuple):
     terms: bytes = NO_TERMS
     """From `pack_terms`."""
     registered: int = 0
-    """From the answer to join or rejoin; 0: any. A late copy of the call fits no later registration."""
+    """The time of the registration, from the answer to join or rejoin; 0: any. If a late copy of a join or
+    rejoin has registered the worker again, the time differs. Then Redis refuses a late copy of this call."""
 
 
 class Composed(NamedTuple):
@@ -56,7 +57,7 @@ class Composed(NamedTuple):
     forgotten: int
     """Number of ids to forget in `call.terms`."""
     at: float
-    """When the exchange was composed; a repeat has the same time."""
+    """When the exchange was composed, in monotonic seconds; a repeat has the same time."""
 
 
 class Rejoin(NamedTuple):
@@ -71,12 +72,12 @@ class Rejoin(NamedTuple):
     run: int
     held: list[bytes]
     parentless: Parentless
-    """Whether the worker has puts without a parent lease. If it has, Redis also registers it in a finished
-    run, as long as the tokens of its puts are stored. The first new put then reopens the run."""
+    """Whether the worker has puts without a parent lease. If it has, Redis registers it even in a finished
+    run, as long as Redis still has the tokens of puts. The first new put then reopens the run."""
     seeding: Seeding
     """ACTIVE or AGAIN."""
     registered: int = 0
-    """From the answer under *old_id*; 0: any."""
+    """The time of the registration under *old_id*, from the answer to join or rejoin; 0: any."""
     former_ids: tuple[str, ...] = ()
-    """The worker's ids before *old_id*, newest first. Redis may know only one of them. Of these ids, only the
-    oldest one may have puts that have retired from the log."""
+    """The worker's ids before *old_id*, newest first. Redis may know only one of them. Under all of these ids
+    except the oldest, no put has retired from the log."""

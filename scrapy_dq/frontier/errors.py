@@ -19,8 +19,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, FrontierUntrusted
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-# (parts of an error's text or of its type's name, its meaning). redis-py removes the code from some texts,
-# and Redis 6.2 wraps them in "Error running script".
+# For each cause: parts of the error's text, or of the name of its type; and the meaning of the error.
+# redis-py removes the code, such as OOM, from some texts. Redis 6.2 puts the texts into "Error running
+# script".
 _CAUSES = (
     ((_UNTRUSTED,), "the certificate of Redis is not accepted: renew it, or correct ssl_ca_certs"),
     (("OOM ", "OutOfMemory", "used memory > 'maxmemory'"),
@@ -40,7 +41,7 @@ _CAUSES = (
      "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
 
-# The text around an error in a script. This text differs between workers although the cause is the same.
+# The text around an error in a script. For the same cause, different workers may get different texts.
 _PLACE_IN_SCRIPT = re.compile(
     r"^Error running script \(call to \w+\): (@user_script: ?\d+: )*-?|\.? script: \w+, on @user_script:\d+$"
 )
@@ -69,15 +70,16 @@ def explain(error: BaseException) -> str:
 
 
 def unavailable(error: BaseException) -> FrontierUnavailable:
-    """Return *error* as an outage, with an explanation; the worker logs each type of outage separately."""
+    """Return the exception that reports *error* as an outage. Workers log each type of it separately."""
     return (FrontierUntrusted if _UNTRUSTED in str(error) else FrontierUnavailable)(explain(error))
 
 
 def moved_to(error: BaseException) -> tuple[str, int] | None:
-    """Return host and port of the node that has the keys, from MOVED of a Redis Cluster.
+    """Return host and port of the node that has the keys, from the answer MOVED of a Redis Cluster.
 
-    None: *error* is another error. An empty host means the host of the node that has answered. (Before
-    version 6, redis-py has an exception for MOVED only in clients of clusters.)
+    None: *error* is another error. An empty host means the host of the node that has answered. This function
+    also reads the text of *error*, because redis-py before version 6 raises MovedError only in its clients
+    for clusters.
     """
     named = isinstance(error, MovedError) or str(error).startswith("MOVED ")
     found = re.fullmatch(r"(?:MOVED )?[0-9]+ (.*):([0-9]{1,5})", str(error)) if named else None
@@ -111,10 +113,10 @@ def is_no_answer(error: BaseException) -> bool:
 
 
 def is_denial(error: BaseException) -> bool:
-    """Tell whether Redis denies its user a command or a key, inside or outside a script."""
+    """Tell whether Redis denies this user a command or a key, inside or outside a script."""
     if isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError)):
         return True
-    # For a command in a script, each version has another message.
+    # For a command in a script, each version of Redis has a different message.
     return isinstance(error, ResponseError) and any(mark in str(error) for mark in _DENIED_IN_A_SCRIPT)
 
 

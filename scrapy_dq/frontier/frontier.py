@@ -57,7 +57,8 @@ class Frontier(Caller):
 
     keep_failed = 10_000
     """How many of the newest failed requests Redis keeps, so that a user can list and retry them. At about
-    250 bytes each, they take 2.5 MB of Redis. A user with more failures needs their causes and a new run."""
+    250 bytes each, they take 2.5 MB of Redis. After more failures, a user has to remove their cause, and will
+    begin a new run."""
 
     def __init__(
         self,
@@ -97,8 +98,9 @@ class Frontier(Caller):
 
         Args:
             run: the run of home; -1: this is home.
-            exists: home knows that this shard exists.
-            replaces: the epoch of another crawl in this shard, which may be deleted for the crawl at home.
+            exists: home knows that this shard exists. If its data is gone, the answer is LOST.
+            replaces: the epoch of another crawl in this shard. The script deletes that crawl, so that the
+                crawl at home can have this shard.
         Source: transitions/join.lua
         """
         reply: list[Any] = await self._call(
@@ -150,7 +152,7 @@ class Frontier(Caller):
         return wire.parse_receipt(reply, time.monotonic())
 
     async def _replicated(self, worker_id: str, epoch: str) -> None:
-        """Wait until enough replicas have everything that was applied so far.
+        """Wait until enough replicas have all that the master has applied so far.
 
         Raises:
             FrontierUnavailable: too few replicas have it. The worker repeats the exchange, although the
@@ -203,7 +205,7 @@ class Frontier(Caller):
             gone: the worker's process has ended. False: it may come back, and Redis keeps data for its
                 rejoin.
             by: the id of the calling worker, if its start() has not begun. Redis then records that this
-                worker joined after the interruption, so that its start() can complete the interrupted one.
+                caller joined after the interruption, so that its start() can complete the interrupted one.
         Returns:
             OK, ABSENT, LOST, RESYNC or FINISHED; the name (`Identity.starts`) of the dead worker's start() if
             that start() is incomplete now, else "".
@@ -215,8 +217,10 @@ class Frontier(Caller):
     async def drain(
         self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
     ) -> tuple[int, int, int]:
-        """Take up to *limit* leases from a fenced worker; return (moved, buried, left).
+        """Take up to *limit* leases from a fenced worker.
 
+        Returns:
+            the numbers of moved, buried and remaining leases.
         Source: transitions/drain.lua
         """
         reply = await self._call("drain", worker_id, epoch, run, limit, max_attempts)
@@ -236,8 +240,8 @@ class Frontier(Caller):
         """Release all leases and unregister; return how many were released, and whether no member is left.
 
         Args:
-            version: the version of this shard when home had finished the run; -1: the run is not over, or
-                this is home.
+            version: the version that this shard had when home had finished the run; -1: the run is not over,
+                or this is home.
             kept: another shard has failed requests or dead letters, so this shard keeps the data for a retry.
             began: the worker's start() may have begun.
             reason: why the worker closes, for the journal.
@@ -394,7 +398,8 @@ class Frontier(Caller):
         """Beat as in `beat`, and add the figures that this worker has *counted* since its last report.
 
         Args:
-            ended_s: seconds of the longest outage that has ended since then; 0: none worth noting.
+            ended_s: seconds of the longest outage that has ended since the last report; 0: no outage was
+                worth noting.
             waited_s: seconds since the present outage began; 0: there is no outage.
             reason: the reason of the present outage.
         Raises:

@@ -71,7 +71,7 @@ MAX_SHARDS = 1_024
 
 
 SCHEMA = "7"
-"""Version of the stored format. A worker with another version is refused: it would misread the keys."""
+"""Version of the stored format. A join refuses a worker with another version: it would misread the keys."""
 
 
 class Shard(NamedTuple):
@@ -91,7 +91,11 @@ class Shard(NamedTuple):
 
 
 def schema_of(shards: int) -> str:
-    """Return the stored version. It shuts out workers without DQ_SHARDS, which would use home alone."""
+    """Return the version that a crawl stores.
+
+    A crawl with several shards has a different version, so that its scripts refuse workers without DQ_SHARDS:
+    such workers would use only home.
+    """
     return SCHEMA if shards == 1 else f"{SCHEMA}-shards"
 
 
@@ -118,7 +122,7 @@ def meta(owner: str | Shard) -> str:
 
 
 def rank_of(band: bytes) -> int:
-    """Return the rank in a *band*, which names a list of the backlog."""
+    """Return the rank of a list of the backlog from its *band*: 8 bytes in `bands` or `more_bands`."""
     return int.from_bytes(band, "big") - 2**52
 
 

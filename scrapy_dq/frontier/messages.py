@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 FROM_STREAM = b"\x08"
-"""The first byte of such a payload; the length of the message (2 bytes), the message and the rest follow."""
+"""The first byte of such a payload. The length of `Put.message` (2 bytes), `Put.message` itself, and the
+actual payload follow."""
 
 
 def apart(stored: bytes) -> tuple[bytes, bytes]:

@@ -70,7 +70,7 @@ class Order(str, Enum):
         return self.value.startswith("priority")
 
     def newest_first(self, rank: int = 0) -> bool:
-        """Tell whether the newest entry of *rank* comes first; `rank % 4` is the entry's `StartQueue`."""
+        """Tell whether workers get the newest entry of *rank* first; `rank % 4` is its `StartQueue`."""
         start = rank % 4
         if self.by_priority and start:
             return start == StartQueue.LIFO
@@ -84,7 +84,7 @@ class Seen(str, Enum):
     EXPIRING = "expiring"
     """Each fingerprint has its time of admission, so that a later run can ignore old fingerprints."""
     COMPACT = "compact"
-    """About 74 bits of a hash of each fingerprint, in packed sets."""
+    """About 74 bits of a hash of each fingerprint are stored, in many small sets."""
 
 
 class Status(str, Enum):
@@ -100,19 +100,21 @@ class Admission(IntEnum):
     """Which key decides whether a put is new, and by which token."""
 
     SEEN = 1
-    """`seen`, by fingerprint: a request is stored once, as long as `seen` keeps its fingerprint."""
+    """The key is `seen`, and the token is the fingerprint. While `seen` has the fingerprint of a request,
+    Redis does not store this request again."""
     SEED = 2
-    """`seeds`, by a hash of the payload, and how often this `start()` has yielded that payload. Every
-    worker's `start()` yields the same requests, and Redis stores each once per run."""
+    """The key is `seeds`. The token is a hash of the payload, and how often this `start()` has yielded that
+    payload. Every worker's `start()` yields the same requests, and Redis stores each request once per run."""
     ID = 3
-    """`admitted`, by entry id: equal `dont_filter` requests stay separate, and a repeat stores nothing."""
+    """The key is `admitted`, and the token is the entry id. Equal `dont_filter` requests have different ids,
+    so each of them is stored. The repeat of a put has the same id, so it stores nothing."""
 
 
 class StartQueue(IntEnum):
     """The position of a start request among requests of the same priority. Only orders by priority use it."""
 
     SHARED = 0
-    """Start requests are served like all others. All other requests also have this value."""
+    """Start requests are served like all other requests, which also have this value."""
     FIFO = 1
     """Start requests are served after all other requests, the oldest first."""
     LIFO = 2
@@ -126,25 +128,26 @@ class Seeding(IntEnum):
     """The worker's `start()` is exhausted, or the worker has no `start()`."""
     ACTIVE = 1
     """The worker's `start()` is not exhausted, or puts without a parent wait in its outbox. With several
-    shards, such puts may also wait until they are retired in another shard."""
+    shards, the worker also stays at this level until such puts are retired in the other shards."""
     FAILED = 2
     """The worker's `start()` raised an error, and yields nothing more."""
     LISTENING = 3
     """The worker listens for start payloads. The run stays open, but the worker does not count as seeding."""
     AGAIN = 4
-    """Requests of this worker are lost, and only another run of its `start()` can find them again."""
+    """Requests of this worker are lost. Only its `start()` can yield them again, so it has to run again."""
 
 
 class Parentless(IntEnum):
-    """Which puts without a parent lease a rejoining worker has. With such puts, it may join a finished run,
-    and a new put then reopens the run."""
+    """Which puts without a parent lease a rejoining worker has. If the worker has any, it may join a finished
+    run. Its next new put then reopens the run."""
 
     NONE = 0
     WAITING = 1
-    """Some are not confirmed: they wait in this worker's outbox, or its `start()` has yet to yield them."""
+    """Redis has not confirmed some of these puts: they wait in this worker's outbox, or its `start()` has yet
+    to yield their requests."""
     LOGGED = 2
-    """All are confirmed. But a roll-back of Redis may have lost some of them, and the run that they had
-    opened may be finished again."""
+    """Redis has confirmed all of these puts. But a roll-back of Redis may have lost some of them. Then the
+    run that they had opened may be finished again."""
 
 
 def fits_partition(name: str) -> bool:
@@ -170,8 +173,8 @@ class Lease:
     payload: bytes
     partition: bytes = b""
     send_at: float | None = field(default=None, compare=False)
-    """Earliest time for sending, in seconds of this process's monotonic clock; `Worker.sent` reports the
-    sending. None: no delay."""
+    """Earliest time at which the request may be sent, in seconds of this process's monotonic clock. When it
+    is sent, the owner of the worker has to call `Worker.sent`. None: no delay."""
     place: bytes = field(default=b"", compare=False)
     """Redis serves the entries of a partition in the order of their places; empty: unknown."""
     suspect: bool = field(default=False, compare=False)
@@ -194,7 +197,7 @@ class Limits:
     """By partition: its own delay in seconds and concurrency; None: the default above."""
     budget: int = 0
     """Maximum number of requests of a partition per run or day; 0: no limit. Requests in flight, done or
-    failed count; done or failed requests that no site got do not."""
+    failed count, except done or failed requests that were never sent to a site."""
     daily: bool = False
     """True: budgets apply to a day (UTC); False: to the run."""
     own_budgets: Mapping[str, int] = field(default_factory=dict)
@@ -218,7 +221,7 @@ class Block:
 
     partition: bytes
     until: float
-    """Seconds of this process's monotonic clock."""
+    """The end of the pause, in seconds of this process's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,8 @@ class Gone:
 
     shard: int
     count: int
-    """All known losses of this shard; at least 1 after a roll-back beyond the replay log."""
+    """Number of all known losses of this shard. If Redis was rolled back further than the replay log reaches,
+    the number is at least 1."""
 
 
 Note = Sent | Block | Gone
@@ -242,17 +246,17 @@ class StartKeys:
     keys: tuple[str, ...]
     """In order of priority."""
     mark: bytes
-    """First bytes of the payload of an entry that was claimed from a start key."""
+    """The first bytes of the payload of each entry that Redis makes from a start payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A request for start payloads: at most as many as the exchange requests leases, in addition to these."""
+    """Asks for start payloads in addition to leases: at most as many as the number of requested leases."""
 
     kind: str
     mark: bytes
     id_stem: bytes
-    """8 random bytes. Redis makes the id of each claimed entry from these, the payload and the sequence."""
+    """8 random bytes. Redis makes the id of an entry from these bytes, the start payload and the sequence."""
 
 
 UNFINISHED, ELSEWHERE = -1, -2
@@ -274,16 +278,17 @@ class Terms:
     forget: bytes = b""
     """The joined ids of entries whose puts no worker will repeat. Redis deletes their tokens."""
     no_suspects: bool = False
-    """True: Redis grants no suspect, because the worker has a suspect from another shard, or may get one."""
+    """True: Redis grants no suspect, because the worker has a suspect from another shard, or has asked
+    another shard for one."""
     max_pages: int | None = None
     """Maximum sum of new leases, leases in flight and `Census.pages` in the run; None: no limit."""
     busy_elsewhere: bool = False
-    """This worker is seeding, or another shard has entries that were not declined, as far as it knows."""
+    """True: this worker is seeding, or the last census of another shard has entries that are not declined."""
     finish_at: int | None = None
     """Whether this exchange may finish the run when nothing is left.
 
     None: it may, because the crawl has one shard. UNFINISHED: it may not. ELSEWHERE: it may not, because this
-    shard is not home. Any other number: it may if home's version still is this number.
+    shard is not home. Any other number: it may if home's version is still this number.
     """
 
 
@@ -298,30 +303,31 @@ class Census:
     seen: int = 0
     workers: int = 0
     seeding: int = 0
-    """Workers at level ACTIVE. Exchanges count them only while the backlog is empty."""
+    """Number of workers at level ACTIVE. Exchanges count them only while the backlog is empty."""
     failed: int = 0
-    """Requests of this run that failed and were not retried since. Redis keeps copies of the newest ones."""
+    """Number of requests of this run that failed and were not retried. Redis keeps copies of the newest."""
     delayed: int = 0
-    """Entries that are not due yet. `waiting` does not include them."""
+    """Number of entries that are not due yet. `waiting` does not include them."""
     gone: int = 0
-    """Known losses of this run: requests that were deleted or evicted, and 1 if the seen set was; at home
-    also the losses of the other shards (`Gone`). See `worker/audit.py`."""
+    """Number of known losses of this run: requests that were deleted or evicted, and 1 more if the seen set
+    was. Home's number includes the losses of the other shards (`Gone`). See `worker/audit.py`."""
     incomplete: int = 0
-    """Interrupted `start()` methods that no other worker has completed. The run cannot finish while there are
-    any. Exchanges count them only if nothing else keeps the run open."""
+    """Number of interrupted `start()` methods that no other worker has completed. The run cannot finish while
+    this number is above 0. Exchanges count them only if nothing else keeps the run open."""
     version: int = field(default=0, compare=False)
     """The version of the shard. It grows with each new or declined entry, and with each retry. With several
     shards, it also grows when a worker registers or raises its level of seeding."""
     only_over_budget: int = field(default=0, compare=False)
-    """1: no waiting entry can be leased in this run, and no worker can add others. Each waiting entry is over
-    a budget of the run, or all workers have declined it. Nothing is leased or delayed, no worker is seeding
-    or listening, and the crawl is not on hold. Only an exchange can return 1."""
+    """1: none of the waiting entries can be leased in this run, and no worker can add entries. For each
+    waiting entry, its partition has used up a budget of the run, or all workers have declined it. Nothing is
+    leased or delayed, no worker is seeding or listening, and the crawl is not on hold. Only an exchange can
+    return 1."""
     never_sent: int = field(default=0, compare=False)
-    """Done and failed requests that were not sent to any site."""
+    """Number of done and failed requests that were never sent to a site."""
     declined: int = 0
-    """Waiting entries that some worker has declined. `waiting` includes them."""
+    """Number of waiting entries that some worker has declined. `waiting` includes them."""
     unserved: int = 0
-    """Dead letters of this run that no worker could serve."""
+    """Number of dead letters of this run that no worker could serve."""
 
     @property
     def pages(self) -> int:
@@ -334,7 +340,7 @@ class Census:
         return not (self.waiting or self.in_flight or self.seeding or self.delayed)
 
     def __add__(self, shard: Census) -> Census:
-        """Return the counts of the whole crawl: *self* is home, where all workers are registered."""
+        """Add the counts of *shard* to the counts of home (*self*), where all workers are registered."""
         return Census(
             self.waiting + shard.waiting, self.in_flight + shard.in_flight, self.done + shard.done,
             self.dead + shard.dead, self.seen + shard.seen, self.workers, self.seeding,
@@ -363,7 +369,8 @@ class Hold(str, Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> Hold:
-        # The value is invalid, or a later version has written it. The scripts grant no lease with any value.
+        # The value is invalid, or a later version has written it. While any value is stored, scripts lease
+        # nothing.
         return cls.PAUSED
 
 
@@ -395,21 +402,23 @@ class Identity:
     spider_args: str
     run_name: str = ""
     keep_seen: bool | None = False
-    """Whether the seen set outlives the run. None: as stored; True if no worker has stored a value."""
+    """Whether the seen set outlives the run. None: use the stored value, or True if no value is stored."""
     partition_by: str = "none"
     seen_ttl_s: float = 0.0
-    """A new run ignores fingerprints that are older than this when it begins; 0: fingerprints never expire.
-    Only the expiring kind of seen has ages."""
+    """A new run ignores fingerprints that are older than this when the run begins; 0: fingerprints never
+    expire. Only the expiring kind of seen stores when each fingerprint was admitted."""
     limits: Limits | None = field(default_factory=Limits)
     """None: keep the stored limits."""
     starts: str = ""
     """The name of this worker's start(), made from the spider's arguments; empty: the worker has no start().
-    Workers with the same name yield the same requests, unless it begins with a star (lib/starts.lua)."""
+    Workers with the same name yield the same requests, unless the name begins with a star
+    (lib/starts.lua)."""
     restart_window_s: float = 0.0
     """If this worker joins within this many seconds after the end of a run of several hosts, it counts as a
     restarted worker of that run, and begins no new run. This applies only to runs without a name."""
     shards: int = 1
     order_given: bool = True
     seen_given: bool = True
-    """False: this worker accepts any stored order, or any kind of seen, as it does for an empty name above.
-    If no value is stored, the first worker that gives one sets it."""
+    """`order_given` and `seen_given` are False if this worker accepts any stored order, or any kind of seen.
+    In the same way, an empty `fingerprinter`, `spider` or `partition_by` accepts any stored value. If no
+    value is stored, the first worker that gives a value sets it."""

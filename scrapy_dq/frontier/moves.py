@@ -25,17 +25,17 @@ class Put:
     """A StartQueue."""
     payload: bytes
     parent: bytes | None = None
-    """Entry id of the lease whose callback yielded the request. None: there was no lease. Empty: the parent
-    no longer matters, because the put has `once` set, and is confirmed."""
+    """Entry id of the lease whose callback yielded the request. None: there was no lease. Empty: the put has
+    `once` set and is confirmed, so its parent no longer matters."""
     source: Any = field(default=None, repr=False, compare=False)
-    """An object that the owner gets back if the put is dropped as a duplicate. It is never sent to Redis, and
-    may be None by then."""
+    """An object that the owner gets back if the put is dropped as a duplicate. The worker never sends it to
+    Redis, and replaces it by None if many moves wait."""
     partition: bytes = b""
     """UTF-8 without control characters, at most MAX_PARTITION_BYTES."""
     due_at: float = 0.0
-    """Earliest time of a lease, in seconds of this process's monotonic clock."""
+    """The entry is not leased before this time, in seconds of this process's monotonic clock."""
     not_before_s: float = 0.0
-    """Earliest time of a lease, in seconds since 1970 by the clock of Redis."""
+    """The entry is not leased before this time, in seconds since 1970 by the clock of Redis."""
     reason: str = ""
     """Why no worker can serve the request, which immediately becomes a dead letter; empty: normal."""
     known_as: bytes = b""
@@ -46,18 +46,19 @@ class Put:
     """The message of a stream from which the request was made: `<stream> 0 <id>`; empty: none. Redis
     acknowledges the message when all its entries are done."""
     once: bool = field(default=False, compare=False)
-    """True: no other worker can make this put again, so only this worker's replay log can repeat it. Its id
-    is random, or it comes from a start payload whose lease ends with or after it (`Worker.note_fed`). Only
-    with Admission.ID. Redis forgets the token once the log has retired the put. If the parent's lease is in
-    another shard, and so ends later, Redis waits until that end is certain (`worker/child_tokens.py`)."""
+    """True: no other worker can make this put again, so only this worker's replay log can repeat it. Either
+    its id is random, or it comes from a start payload whose lease ends at the same time or later
+    (`Worker.note_fed`). Only with Admission.ID. When the log has retired the put, Redis forgets the token. If
+    the parent's lease is in another shard, it ends later. Then Redis keeps the token until that end is
+    certain (`worker/child_tokens.py`)."""
     number: int = field(default=0, compare=False)
     """The number of this put among the worker's puts for the same shard, from 1 on; 0: not appended yet."""
     reference: int = field(default=0, compare=False)
     """The put's shard and its `number` there, combined into one int for `Worker.depends`. 0: the crawl has
     one shard, or the put is not in an outbox yet."""
     fresh: bool = field(default=True, compare=False)
-    """True: this put was certainly not stored before, so if its token is known, it is a duplicate. False:
-    Redis may have stored it already, so a known token proves nothing."""
+    """True: Redis has certainly not stored this put before. So if Redis knows the token, the put is a
+    duplicate. False: Redis may have stored this put already, so a known token proves nothing."""
 
     @property
     def size(self) -> int:
@@ -72,7 +73,7 @@ class Ack:
 
     entry_id: bytes
     never_sent: bool = False
-    """True: no site got the request, so it counts neither against a budget nor as a page."""
+    """True: the request was never sent to a site, so it counts neither against a budget nor as a page."""
     size: ClassVar[int] = ENTRY_ID_BYTES
 
 
@@ -122,7 +123,7 @@ class Again:
 
     entry_id: bytes
     next_id: bytes
-    """Made from `entry_id` alone, so that a worker that repeats the work after a loss uses the same id."""
+    """Made only from `entry_id`, so that a worker that repeats the work after a loss uses the same id."""
     payload: bytes
     """The payload of the next lease."""
     priority: int
@@ -155,7 +156,7 @@ class Decline:
 
 @dataclass(slots=True)
 class Defer:
-    """The work is done. The end of the lease follows when its puts in other shards are retired."""
+    """The work is done. The lease ends later, when the puts of this request in other shards are retired."""
 
     entry_id: bytes
     size: ClassVar[int] = ENTRY_ID_BYTES

@@ -1,7 +1,7 @@
 """Reads the keys of a shard page by page, at a measured pace. Changes nothing, and reads no key as a whole.
 
-An entry that moves during the reading may be missing, or appear twice. Entries at rest appear once, in the
-same order each time.
+An entry that moves during the reading may be missing, or appear twice. All other entries appear once, and in
+the same order in each reading.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _TYPES = {key.name: key.type for key in keys.KEYS}
 class ReadPace:
     """Computes how many records to read next, so that they take about MAX_EXCHANGE_BYTES at most.
 
-    The estimate uses the size of the last records. A record may have megabytes, so a fixed number of records
-    could exceed a time-out or the memory. The first read is small.
+    The estimate uses the size of the last records, so the first read is small. With a fixed number of
+    records, a read could exceed a time-out or the memory, because a record may be megabytes large.
 
     Args:
         most: maximum number of records to read in one call.
@@ -121,7 +121,7 @@ class Reader:
             pace.observe(found)
 
     async def offset(self) -> int:
-        """Return the difference in ms between times in this shard, which are larger, and times since 1970."""
+        """Return by how many ms this shard's stored times are ahead of the clock of Redis (ms since 1970)."""
         counts = await self.ask("hget", b"meta", "counts")
         return int(counts.split()[_OFFSET]) if counts else 0
 
@@ -173,7 +173,10 @@ class Reader:
                     at += len(page)
 
     async def lists(self, partitions: Collection[bytes] | None = None) -> AsyncIterator[list[Backlog]]:
-        """Yield the indexed lists of some *partitions*, or of all. If the index changes, some come twice."""
+        """Yield the lists that the indexes name, of some *partitions* or of all, in parts.
+
+        If an index changes during the call, a list may come twice.
+        """
         for partition in partitions or ():
             band = await self.ask("hget", b"bands", partition)
             first, last = b"[%s\0" % partition, b"(%s\1" % partition

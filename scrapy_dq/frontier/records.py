@@ -4,14 +4,15 @@
 |---|---|---|---|
 | waiting | `backlog:<rank>:<partition>` | turn(8) id(12) payload | moves/put.lua |
 | returned | `returned` | partition 0 rank(8) turn(8) id(12) attempts(1) payload | moves/endings.lua |
-| quarantine | `quarantine` | the same | transitions/drain.lua |
-| declined | `declined` | the same; attempts + 128 for a suspect | moves/endings.lua |
+| quarantine | `quarantine` | as in `returned` | transitions/drain.lua |
+| declined | `declined` | as in `returned`; attempts + 128 for a suspect | moves/endings.lua |
 | delayed | `delayed` | id(12) rank(8) partition 0 payload; score: when it is due | moves/put.lua |
 | in flight | `in-flight:<worker>` | rank(8) flags(1) partition 0 turn(8) id(12) payload | moves/lease.lua |
 | failed | `failed` | msgpack: id, URL, and the fields of a dead letter | moves/endings.lua |
 | dead | `dead` | msgpack: reason, at, worker, attempts, place, payload, partition | moves/endings.lua |
 
-A place is rank(8) turn(8). An import writes the same forms. Source: lua/lib/entry.lua
+The numbers in parentheses are sizes in bytes. A place is rank(8) turn(8). An import writes the same forms.
+Source: lua/lib/entry.lua
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from scrapy_dq.frontier.model import Order
 IN_FLIGHT, RETURNED, QUARANTINE, DECLINED = "in flight", "returned", "quarantine", "declined"
 WAITING, DELAYED, FAILED, DEAD = "waiting", "delayed", "failed", "dead"
 PLACES = (IN_FLIGHT, RETURNED, QUARANTINE, DECLINED, WAITING, DELAYED, FAILED, DEAD)
-"""Where an entry can be, in the order of a search."""
+"""Where an entry can be, in the order in which a command searches for it."""
 CLAIMED = b"\1"
 """The partition of claimed start payloads. Source: lua/lib/state.lua"""
 _DEFERRED = b"\2"
 """First byte of the partition of a lease whose work is done. Source: lua/lib/politeness.lua"""
 _BIAS = 2**52
 _NEWEST_FIRST = 2**51
-"""A turn from here on is _BIAS minus a sequence."""
+"""A turn that is not below this number is _BIAS minus a sequence; a smaller turn is a sequence."""
 _SUSPECT = 128
 """Added to the attempts of an entry that comes from quarantine."""
 
@@ -43,7 +44,8 @@ class Entry(NamedTuple):
     """A stored request and its data, in any state."""
 
     where: str
-    """One of PLACES; for the next requests: rotation, suspects, resting, saturated or delayed."""
+    """One of PLACES; in a result of `admin.backlog.upcoming`: rotation, suspects, resting, saturated or
+    delayed."""
     entry_id: bytes
     partition: bytes
     payload: bytes

@@ -1,4 +1,4 @@
-"""The least rights of a user of Redis, by role, for `scrapy dq doctor --acl` and for error messages."""
+"""The rights that a user of Redis needs, by role, for `scrapy dq doctor --acl` and for error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds keys of shards by scanning all keys of this Redis, so that keys that no index names are found."""
+"""Scans all keys of this Redis for the keys of some shards, and so also finds keys that no index names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCAN_STEP = 1_000
 
 
 class Found(NamedTuple):
-    """Some of the keys that exist, without their prefix."""
+    """The names of some keys, without their prefix and split into parts. Each list is flat."""
 
     lists: list[bytes]
     """Rank, partition, ... from `backlog:<rank>:<partition>`."""
@@ -31,10 +31,10 @@ async def scan(client: Any, shards: Sequence[keys.Shard]) -> AsyncIterator[dict[
     Args:
         client: a `redis.asyncio` client for the node of these shards.
     Raises:
-        FrontierUnavailable: Redis is not available; the rest is unknown.
+        FrontierUnavailable: Redis is not available; the remaining keys were not scanned.
     """
     known, cursor = {keys.prefix(shard).encode(): shard for shard in shards}, -1
-    # The pattern also matches other crawls, whose names begin with the name of this one.
+    # The pattern also matches keys of other crawls, if their names begin with the name of this crawl.
     pattern = keys.prefix(shards[0] if len(shards) == 1 else shards[0].crawl).removesuffix("}:") + "*"
     while cursor:
         with as_unavailable():

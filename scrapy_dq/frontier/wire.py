@@ -42,8 +42,8 @@ def pack_moves(moves: Sequence[Move], now: float = 0.0) -> bytes:
     """Return *moves* as transitions/exchange.lua reads them; a repeat sends the same bytes.
 
     Args:
-        now: the time by the clock of `Put.due_at`. All moves use the same time, so that their order does not
-            depend on delays between them.
+        now: the present time by the clock of `Put.due_at`. It is the same for all moves: otherwise delays
+            between the moves could change the order in which they are due.
     """
     return msgpack.packb([_packed(move, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
@@ -68,7 +68,7 @@ def _packed(move: Move, now: float) -> tuple[Any, ...]:
 
 def pack_terms(terms: Terms, now: float = 0.0) -> bytes:
     """Return *terms* as lua/transitions/exchange.lua reads them; times become relative to *now*."""
-    # Round so that no delay gets shorter.
+    # Times are rounded in such a way that no delay gets shorter.
     notes = [_note(note, now) for note in terms.notes]
     claim = terms.claim and (terms.claim.kind, terms.claim.mark, terms.claim.id_stem)
     packed: tuple[Any, ...] = (ms(terms.ahead_s), terms.most, dict(terms.here), notes, claim or False)
@@ -143,13 +143,13 @@ def pack_keep_seen(keep_seen: bool | None) -> int | str:
 
 def pack_tally(deltas: Sequence[tuple[str, str, int | float]]) -> bytes:
     """Return *deltas* (kind, stat, number) as lua/transitions/tally.lua reads them."""
-    # Numbers are sent as text, because a Lua number has 53 bits, and a Redis counter 64.
+    # Numbers are sent as text, because a Lua number has 53 bits, and a counter in Redis has 64.
     flat = [part for kind, stat, number in deltas for part in (kind, stat, repr(number))]
     return msgpack.packb(flat, use_bin_type=False)  # type: ignore[no-any-return]
 
 
 def by_bytes(by: str) -> bytes:
-    """Return the sender of a command for the journal, cut to the length that lua/lib/journal.lua keeps."""
+    """Return the name of a command's sender as UTF-8, cut to the length that lua/lib/journal.lua keeps."""
     return by.encode("utf-8", "replace")[:MAX_BY_BYTES]
 
 
@@ -223,7 +223,8 @@ def parse_receipt(reply: list[Any], now: float) -> Receipt:
         tuple(int(i) for i in dropped if i[:1] != b"~"),
         Census(*counts),
         tuple(
-            # Ages are rounded down to whole ms, so the previous lease may have been sent up to 1 ms later.
+            # Redis rounds its clock down to whole ms, so the previous request may have been sent up to 1 ms
+            # later than Redis assumes.
             _lease(record, None if wait_ms == b"" else now + (wait_ms + 1) / 1000, declined)
             for record, wait_ms in zip(records, waits or [b""] * len(records), strict=True)
         ),
@@ -265,7 +266,7 @@ def parse_members(flat: list[Any]) -> list[Member]:
 
 
 def parse_epoch(stored: bytes) -> str:
-    """Return the epoch of a crawl, or an empty string if it is invalid, because file names contain it."""
+    """Return the epoch of a crawl; empty if the stored text must not become a part of a file name."""
     return stored.decode("ascii") if _EPOCH.fullmatch(stored) else ""
 
 
@@ -296,7 +297,7 @@ def denied(message: str, start_keys: Sequence[str] = ()) -> str:
 
 
 def refused_commands(reply: list[Any]) -> str:
-    """Return the denied commands in the answer of lua/transitions/probe.lua, and Redis's message, or ""."""
+    """Return the denied commands in an answer of probe.lua, with Redis's message; "": none is denied."""
     if reply[0] != b"DENIED":
         return ""
     _, message, *names = (part.decode("utf-8", "replace") for part in reply)

@@ -65,7 +65,7 @@ class Sizes:
 
 
 def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
-    """Return the largest partitions, and the ones that limits and blocks delay longest; blocking.
+    """Return the largest partitions, and the partitions that limits and blocks delay longest. Blocking.
 
     The 250 partitions with the longest blocks, and about as many with their own limits, are always examined
     in each shard that answers. `peek` reports shards that do not answer.
@@ -143,11 +143,11 @@ def other_names(client: Any, crawl: str, partition: str, *, most: int = 20_000) 
 
 
 def upcoming(client: Any, crawl: str, count: int) -> list[Entry]:
-    """Return the next *count* entries, roughly as a worker without leases would lease them; blocking.
+    """Return the next *count* entries, roughly in the order in which a worker would get them. Blocking.
 
-    This call leases nothing. Entries that may be leased now come first, then entries that wait for their
-    partition, then delayed ones; several shards take turns. Each shard returns at most MAX_UPCOMING entries,
-    and about MAX_BYTES.
+    The worker is assumed to have no leases. This call leases nothing. Entries that may be leased now come
+    first, then entries that wait for their partition, then delayed ones; several shards take turns. Each
+    shard returns at most MAX_UPCOMING entries, and about MAX_BYTES.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -210,7 +210,8 @@ def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None
         redis.exceptions.RedisError: no reply.
     """
     try:
-        # Our own scripts cannot check this: they would take the error of a tried command for a bad argument.
+        # Check first whether a script may use a key that the call does not declare. The script `probe` cannot
+        # check this: it ignores every error of a command that is not a denial.
         text = f"{UNDECLARED_KEYS}\nreturn redis.call('EXISTS', ARGV[1])"
         client.eval(text, 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared")
         kind = start_keys.kind if start_keys else ""

@@ -96,15 +96,15 @@ class Command(str, Enum):
     RESUME = "resume"
     STOP = "stop"
     COMPLETE = "complete"
-    """Interrupted `start()` methods count as complete, so that the run may finish without them. It is
+    """Interrupted `start()` methods count as complete, so that the run may finish without them. The run is
     finished immediately if nothing else is left and no worker is registered."""
 
 
 def steer(client: Any, crawl: str, action: Command, by: str = "") -> Hold | None:
     """Send *action* to all workers. Each worker that reaches Redis gets it within two seconds. Blocking.
 
-    `Hold` describes pause and drain, which last until the run is finished, or until `resume`. Stop makes all
-    workers that are registered now close, as on SIGTERM.
+    `Hold` describes pause and drain, which last until the run is finished, or until `resume`. After a stop,
+    all workers that are registered now close, as they do after SIGTERM.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.

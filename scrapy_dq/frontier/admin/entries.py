@@ -74,7 +74,8 @@ def kept(
 ) -> list[Entry]:
     """Return at most *limit* failed requests or dead letters of the run, newest first; blocking.
 
-    These are the newest failed requests. Dead letters have no stored order, so the result has any of them.
+    The failed requests are the newest ones. Dead letters have no stored order: if there are more than
+    *limit*, the result has an arbitrary part of them.
 
     Args:
         where: `"failed"` or `"dead"`.
@@ -86,7 +87,7 @@ def kept(
     shards = shards_of(client, crawl)
 
     def read(client: Any, shard: keys.Shard) -> list[Entry]:
-        # A dict drops repeats. New failures shift the list, so that some records are read twice.
+        # A dict drops repeats: new failures shift the list, so that some records are read twice.
         found, left = dict[Entry, None](), most_bytes / len(shards)
         for page in drained(Reader(client, shard).entries(where)):
             found |= dict.fromkeys(

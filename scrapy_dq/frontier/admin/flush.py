@@ -70,7 +70,8 @@ async def flush_all(
         delete: deletes home: `flush`, or a call that forces the deletion.
         of_shard: returns the frontier of a shard.
         shards: the number of shards; home may know of more.
-        budget_s: seconds for a search of all keys of this Redis for keys of the crawl that no index names.
+        budget_s: for how many seconds to search all keys of this Redis for the crawl's keys that no index
+            names.
     """
     frontiers = [await of_shard(number) for number in range(shards)]
     epochs = [await each.epoch() for each in frontiers[1:]]
@@ -94,7 +95,7 @@ async def flush_others(others: Sequence[Frontier], epochs: Sequence[bytes]) -> l
 
     Args:
         epochs: the epochs that these shards had before home was deleted. If there are more shards than
-            epochs, the further shards are deleted with any epoch.
+            epochs, the further shards are deleted whatever their epochs are.
     """
     found = []
     for other, epoch in zip_longest(others, epochs):

@@ -1,4 +1,4 @@
-"""Checks from outside that no worker of a crawl is live, before an operation that requires this."""
+"""Checks from outside that no worker of a crawl is live, for operations that require this."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Overview:
     unreachable: tuple[int, ...] = ()
     """The shards that did not answer. The counts do not include their entries."""
     apart: tuple[int, ...] = ()
-    """The shards without data of this run, because they were lost or rolled back, or have not begun it."""
+    """The shards without data of this run: they were lost or rolled back, or have not begun the run."""
     run_name: str = ""
     began_at: float = 0.0
     finished_at: float = 0.0
@@ -94,10 +94,10 @@ async def order_of(client: Any, crawl: str) -> Order | None:
 
 
 def _of_all(members: Sequence[Member], others: Sequence[Member]) -> list[Member]:
-    """Add to the counts of each worker its counts in another shard, where it has another id.
+    """Return *members*, with each worker's counts in another shard (*others*) added.
 
-    If several workers run in one process, the other shard cannot distinguish them: the first worker gets the
-    counts of all of them.
+    A worker has another id in each shard, so this function matches processes. If several workers run in one
+    process, the first of them gets the counts of all these workers.
     """
     by_process: defaultdict[Any, list[Member]] = defaultdict(list)
     for other in others:

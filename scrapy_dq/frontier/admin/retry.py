@@ -65,8 +65,8 @@ def retry(
     home = next(iter(shards))
 
     def open_home() -> None:
-        # If home is finished, the next run clears the other shards, even open ones. So home is opened before
-        # and after each batch, because workers may have done earlier batches and finished the run again.
+        # If home is finished, the next run clears the other shards, even open ones. So open home before each
+        # batch, and again after it: workers may have done earlier batches, and finished the run again.
         with as_unavailable():  # so that `each` does not take this for an error of the other shard
             retry_records(*home, overview, by=by, reopen=True)
 
@@ -130,7 +130,7 @@ def _retry_failed(
 ) -> None:  # fmt: skip
     name, at, pace = keys.prefix(shard) + "failed", 0, ReadPace()
     while True:
-        # Read from the head on: new failures are inserted at the head, so that no record is skipped.
+        # Read from the head to the tail. New failures are inserted at the head, so this skips no record.
         pipe = client.pipeline(transaction=False)  # the user may not be allowed to call MULTI
         pipe.llen(name)
         pipe.lrange(name, at, at + pace.count - 1)

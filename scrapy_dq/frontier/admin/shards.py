@@ -15,7 +15,8 @@ from scrapy_dq.frontier.wire import answer_of, refuse
 
 T = TypeVar("T")
 _MAX_TRIES = 4
-"""Tries in a cluster: a node that does not answer, two nodes that name another node, and the right node."""
+"""Number of tries in a cluster: one at a node that does not answer, two at nodes that name another node, and
+one at the right node."""
 
 
 class Shards:
@@ -52,7 +53,7 @@ class Shards:
         self._silent.clear()
 
     def each(self, call: Callable[[Any, Shard], T], *, strict: bool | None = None) -> Iterator[T]:
-        """Yield the result of *call* for each shard that answers, home first; record the other shards.
+        """Yield the result of *call* for each shard that answers, home first; add others to `unreachable`.
 
         In a cluster, *call* is repeated if it has asked a node that does not have the shard.
 
@@ -160,7 +161,7 @@ def _called(
             if last or not finds or moved_to(error) is None:  # after MOVED, the client knows the right node
                 raise
         except (RedisError, OSError):
-            # The first node may belong to another shard. The client asks the next node now.
+            # The client may have asked a node that does not have this shard. Now it asks the next node.
             if last or failed or not finds:
                 if finds:
                     silent.add(node)

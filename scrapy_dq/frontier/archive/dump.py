@@ -81,7 +81,11 @@ async def _buckets(reader: Reader, name: bytes) -> _Items:
 
 
 async def _returned(reader: Reader, kind: str) -> _Items:
-    """Yield returned or declined entries, and the leases of workers that are dead or on hold."""
+    """Yield the entries of *kind*, and entries in other keys that a dump stores as *kind*.
+
+    A dump stores declined entries as RETURNED, and also the leases of workers that are dead or on hold. It
+    stores leases of suspects as QUARANTINE.
+    """
     suspect = kind == QUARANTINE
     for where in (kind,) if suspect else (kind, DECLINED):
         async for entries in reader.entries(where):
@@ -91,7 +95,7 @@ async def _returned(reader: Reader, kind: str) -> _Items:
 
 
 async def _waiting(reader: Reader) -> _Items:
-    """Yield the backlog, one partition after another, each by age: ranks do not matter."""
+    """Yield the backlog, one partition after another, and in each the oldest entries first, of any rank."""
     lists = sorted({each async for found in reader.lists() for each in found})
     heads = reader.heads(lists)
     for _, group in groupby(lists, lambda each: each.partition):
@@ -108,7 +112,8 @@ def _entries(backlog: Backlog, pages: Pages) -> _Items:
 async def _merged(lists: list[_Items]) -> _Items:
     heads = [await anext(each, []) for each in lists]
     while any(heads):
-        # Merge up to the list whose page ends first: its next page may be older than the other pages.
+        # Merge only up to the earliest end of a page. The next page of that list may have entries that are
+        # older than the remaining entries of the other pages.
         ends = min(head[-1].sequence for head in heads if head)
         older = ([e for e in head if e.sequence <= ends] for head in heads)
         yield list(merge(*older, key=lambda e: e.sequence))

@@ -20,7 +20,7 @@ _SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _OFFSET, _DELAYED, _SEEN = 0, 1
 """Indexes in the counts of a shard. Source: lua/lib/state.lua"""
 _NO_COUNTS = [0] * 12
 _MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
-"""Counts that change whenever an entry or a token does."""
+"""The sequence, and the counts of entries and tokens."""
 
 
 async def change_marker(frontiers: Sequence[Frontier]) -> list[Any]:
@@ -30,7 +30,7 @@ async def change_marker(frontiers: Sequence[Frontier]) -> list[Any]:
         meta = await meta_of(frontier)
         counts = counts_of(meta)
         members = await Reader(frontier.client, frontier.name).ask("smembers", b"members")
-        # A worker that joined and left may have moved entries, although all counts are as before.
+        # A worker that joined and left may have moved entries without a change of any count.
         state = [meta.get(name) for name in (b"epoch", b"run", b"phase", b"events")]
         found.append([*state, *(counts[n] for n in _MARKED), sorted(members)])
     return found
@@ -61,7 +61,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
             )
         if meta.get(b"shards", b"").startswith(b"0>"):
             raise FrontierRefused(half_moved(meta[b"shards"]))
-    # Without a stored order, a program that pushes requests has begun the crawl, and no spider has joined.
+    # If no order is stored, a program that pushes requests has begun the crawl, and no spider has joined.
     order, seen = Order(_text(home, "order") or "fifo"), Seen(_text(home, "seen_kind") or "exact")
     with as_unavailable():
         seconds, micros = await frontiers[HOME].client.time()
@@ -87,7 +87,7 @@ async def header_of(frontiers: Sequence[Frontier], fields: Sequence[str] = KEPT)
 
 
 async def meta_of(frontier: Frontier) -> dict[bytes, bytes]:
-    """Return the meta of a shard; in a cluster, this call also finds its node."""
+    """Return the meta of a shard; in a cluster, this call also finds the node of the shard."""
     client, name = frontier.client, keys.meta(frontier.name)
     with as_unavailable():
         return dict(await at_node(client, lambda: client.hgetall(name)))

@@ -35,7 +35,7 @@ class Loaded:
     """An earlier call has loaded the same export completely, so this call did nothing."""
     entries: int = 0
     tokens: int = 0
-    """Number of given fingerprints, without expired ones."""
+    """Number of fingerprints in the given parts, without expired ones."""
     doubts: list[str] = field(default_factory=list)
     """Reasons why some data may not be on disk yet: sentences without a full stop."""
 
@@ -222,7 +222,7 @@ class _Loading:
             return (_home_of(item.partition, item.entry_id, after),)
         if kind in _OF_PARTITIONS:
             partition = item[kind in (parts.BLOCKED, parts.EARLIEST)]
-            # All shards store the limits of settings. Only the items in the partition's own shard apply.
+            # All shards store the limits from the settings. Only items in the partition's own shard apply.
             is_in_force = shard_of(partition, b"", before) == part.shard
             return (_home_of(partition, b"", after),) if is_in_force else ()
         if kind == parts.ADOPTED:  # each shard has all adopted fingerprints
@@ -243,7 +243,8 @@ def _home_of(partition: bytes, entry_id: bytes, shards: int) -> int:
 def shards_for_all_of(shard: int, before: int, after: int) -> range:
     """Return all new shards that get partitions of an old *shard*.
 
-    The fingerprint of a request does not name its partition, so each of these shards gets a copy.
+    A fingerprint does not name the partition of its request, so each of these shards gets a copy of all
+    fingerprints of the old shard.
     """
     common = math.gcd(before, after)
     return range(shard % common, after, common)

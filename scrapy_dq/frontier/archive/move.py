@@ -1,8 +1,8 @@
 """Moves a crawl without live workers: reads it like an export, loads it elsewhere, and then deletes it here.
 
-After a kill, the same command continues the move. First, the old crawl is frozen, so that it cannot change,
-and its home stores the plan, with the id of the load. The old crawl is deleted when the new crawl is complete
-and on disk. Within one Redis, a crawl moves twice, through another name.
+After a kill, the same command continues the move. First, the command freezes the old crawl, so that it cannot
+change, and stores the plan at its home, with the id of the load. It deletes the old crawl when the new crawl
+is complete and on disk. Within one Redis, a crawl moves twice: to another name, and then to its own name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Moved:
     entries: int = 0
     """Number of requests that this call has stored in the new crawl; 0: an earlier call has stored them."""
     tokens: int = 0
-    """The same number for fingerprints."""
+    """Number of fingerprints that this call has stored in the new crawl; 0: as for `entries`."""
     doubts: list[str] = field(default_factory=list)
     """Reasons why some data may not be on disk yet: sentences without a full stop."""
 
@@ -125,7 +125,7 @@ class Mover:
         return replace(second, was=first.was, doubts=sorted({*first.doubts, *second.doubts}))
 
     async def _move(self, source: ShardOf, target: ShardOf, to: str, *, again: bool = False) -> Moved:
-        """Move a crawl once; *again*: the second time in one Redis, which keeps the shape."""
+        """Move a crawl once; *again*: this is the second half of a move in one Redis, so keep the shape."""
         shape = await _shape_of(source)
         old = [await source(number) for number in range(shape.shards)]
         meta = await meta_of(old[HOME])
@@ -221,7 +221,7 @@ async def _freeze(
 
 
 async def _delete(old: Sequence[Frontier], epoch: bytes, shards: int) -> None:
-    """Delete a crawl that is complete in its new place. Delete home last, because home stores the plan."""
+    """Delete the old crawl after its copy is complete. Delete home last, because home stores the plan."""
     async for messages in Reader(old[HOME].client, old[HOME].name).pages(b"messages"):
         if messages:  # without messages, home may be deleted already, and have no epoch
             await _freeze(old[HOME], epoch, shards, messages=[message for message, _ in messages])

@@ -50,8 +50,9 @@ class NewCrawl:
         self._frontiers = frontiers
         self.doubts: list[str] = []
         """Reasons why some data may not be on disk yet: sentences without a full stop."""
-        # RACE: the same command may be running elsewhere, or its last call may still be on its way. The
-        # command that began last has given its epoch to each shard. Shards refuse calls with other epochs.
+        # RACE: another process may be running the same command, or a call of an earlier attempt may arrive
+        # late. The attempt that began last has given its epoch to each shard. Shards refuse calls with other
+        # epochs.
         self._epoch = epoch or uuid4().hex.encode()
         self._stored: dict[int, int] = defaultdict(int)
         """By shard: the number of calls that have stored something."""
@@ -64,7 +65,8 @@ class NewCrawl:
         Args:
             metas: the present meta of each shard.
             described: the new meta of home.
-            sequence: the highest one of the crawl: entries keep their turns, and new ones come after them.
+            sequence: the highest sequence of the old crawl. Entries keep their sequences, and later entries
+                get higher ones.
         """
         described = {b"epoch": self._epoch, **described}
         for number, meta in enumerate(metas):
@@ -95,7 +97,7 @@ class NewCrawl:
         others = range(1, len(self._frontiers))
         for number in others:
             await self._call(number, "end", [])
-        # A call that stores nothing shows whether the shard still has the earlier data.
+        # This call stores no items, but shows whether the shard still has the data of the earlier calls.
         shards = range(len(self._frontiers))
         await asyncio.gather(*(self._written(n, partial(self.store, n, "seeds", [])) for n in shards))
         await self._written(HOME, partial(self._call, HOME, "end", [done, failed, gone]))
@@ -103,7 +105,7 @@ class NewCrawl:
             await self._call(number, "tidy", [])
 
     async def end_again(self, metas: Sequence[dict[bytes, bytes]]) -> None:
-        """Take the last steps of a load that was killed after home's end; that end may not be on disk yet."""
+        """Take the last steps of a load that was killed after `end` at home, which may not be on disk yet."""
         for number, meta in enumerate(metas):
             if _MARK in meta:
                 await self._written(number, partial(self._call, number, "tidy", []))

@@ -1,4 +1,4 @@
-"""The parts of a crawl, in a form that outlives the layout of its keys.
+"""The parts of a crawl, in a form that does not depend on the layout of its keys.
 
 A crawl is a `Header` and any number of `Part`s. The items of a part are entries or tuples; times are ms since
 1970.
@@ -15,8 +15,8 @@ from scrapy_dq.frontier.model import Order, Seen
 from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, QUARANTINE, RETURNED, WAITING, Entry
 
 SEEN, SEEDS, ADMITTED, ADOPTED = "seen", "seeds", "admitted", "adopted"
-"""Items: (token,). SEEN of kind expiring: (time, token); SEEN of kind compact: (which of the 1,024 first
-buckets, member); see seen_compact.lua."""
+"""Items: (token,). SEEN of kind expiring: (time, token). SEEN of kind compact: (number of the first bucket, 0
+to 1,023; member); see seen_compact.lua."""
 LIMITS, BLOCKED = "limits", "blocked"
 """Items of LIMITS: (partition, b"<delay_ms>:<concurrency>[:<budget>]"); of BLOCKED: (until, partition)."""
 TOKENS = (SEEN, SEEDS, ADMITTED, ADOPTED)

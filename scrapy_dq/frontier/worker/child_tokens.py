@@ -2,17 +2,19 @@
 
 The id of such a request is made from the id of the lease. A worker that gets the lease again puts the same id
 again, and the token makes this put a duplicate. So Redis forgets the token only when no worker can get the
-lease any more: the end of the lease was confirmed, and the shard of the lease has accepted an exchange that
-was sent a horizon later.
+lease any more. This is the case when the end of the lease was confirmed, and the shard of the lease has then
+accepted an exchange that was sent at least DQ_ROLLBACK_HORIZON later.
 
-In a run that ends, Redis forgets only tokens of requests from start payloads, because start payloads may come
-without an end. This module forgets them only in shards other than home: at home, the exchange that stores the
-request also ends the lease (`Put.once`). In a crawl that never ends, each visit of a page would leave tokens.
-So Redis forgets all tokens except the tokens of pages that are visited again.
+If pages are not visited again, Redis keeps all tokens until the run ends, except tokens of requests from
+start payloads, because the number of start payloads has no limit. This module handles such tokens only in
+shards other than home: at home, the exchange that stores the request also ends the lease (`Put.once`). If
+pages are visited again, the run may never end, and each visit would leave tokens. So Redis forgets all tokens
+except the tokens of the pages that are visited again.
 
-A worker that was taken for dead may put the same id after this time, if neither the lease's shard nor the
-request's shard has answered the worker for that long. Then the request is crawled again. For a page that is
-visited again, the second entry would be permanent, so Redis keeps the token of such a page.
+A worker that was declared dead may put the same id after Redis has forgotten the token. This can happen only
+if neither the lease's shard nor the request's shard has answered the worker in the meantime. Then the request
+is crawled again. For a page that is visited again, the second entry would be permanent, so Redis keeps the
+token of such a page.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ class ChildTokens:
     def exchanged(self, now: float) -> None:
         """Process an answer. The next exchanges tell Redis which tokens to forget."""
         if self._own.id != self._known_as:
-            # After a rejoin, Redis may have lost these ends, and other workers may get the leases. So the
-            # tokens of these leases stay until the run ends.
+            # After a rejoin, Redis may have lost the ends of these leases, and other workers may get the
+            # leases. So the tokens of these leases stay until the run ends.
             self._known_as = self._own.id
             self._ending.clear()
             self._ended.clear()

@@ -9,7 +9,7 @@ from scrapy_dq.frontier.worker.outage import Wait
 
 REPORT_EVERY_S = 10.0
 NOTED_S = 1.0
-"""Shorter outages are not reported, because a single lost answer causes one."""
+"""Shorter outages are not reported, because each lost answer causes a short outage."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Report:
 class Counting:
     """Counts on the event loop; the heartbeat's thread reads the counts.
 
-    No lock is necessary, because the loop only adds, and the thread only subtracts the last report.
+    No lock is necessary: only the loop changes the counts. The thread stores the counts of the last report,
+    and subtracts them.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Counting:
         self._due_at = 0.0
 
     def answered(self, seconds: float, outage_s: float) -> None:
-        """Count an answer after *seconds*; *outage_s*: how long the outage lasted that this answer ends."""
+        """Count an answer that took *seconds*; *outage_s*: the length of the outage that it ends, or 0."""
         was = self._totals
         self._totals = Figures(
             was.exchanges + 1, was.exchange_s + seconds, was.errors, was.outage_s + outage_s

@@ -126,7 +126,7 @@ class Dialogue:
             self.kick()
 
     def settled(self, move: Ending | Return) -> Ending | Return | None:
-        """Record that a lease ends. Return the move to append, now or later; None: the lease is not ours."""
+        """Record that a lease ends. Return the move to append, now or later; None: append nothing."""
         leases, entry_id = self.leases, move.entry_id
         if entry_id in leases.forfeited or self.protocol.drops_puts:
             move = Release(entry_id)
@@ -174,14 +174,15 @@ class Dialogue:
         """Record that a lease no longer counts against its partition's limit; settling it implies this."""
         self.leases.downloaded(entry_id)
         if self.pace.starved:
-            # Exchanges that brought nothing for lack of room have become rare. Now there is room.
+            # For lack of room, exchanges brought nothing and became rare. Now there is room.
             self.pace.room_appeared()
             self.kick()
 
     def held_up(self, entry_id: bytes) -> None:
         """Record that a download waits in this process, so that its lease does not count for the limit now.
 
-        A lease with a time for sending counts until it is sent, because that starts the next one's delay.
+        A lease with a time for sending counts until its request is sent, because the sending starts the delay
+        of the next lease.
         """
         if not self.leases.is_unsent(entry_id):
             self.downloaded(entry_id)
@@ -223,7 +224,7 @@ class Dialogue:
         self._task = asyncio.create_task(self._exchange_until_closing(), name=name)
 
     async def stop_exchanging(self) -> None:
-        """End the exchanges of the coroutine; `until` may make further ones."""
+        """End the coroutine that makes exchanges. The caller may make further exchanges itself."""
         if self._timer is not None:
             self._timer.cancel()
         self._closing.set()
@@ -285,7 +286,8 @@ class Dialogue:
 
     async def _failed(self, error: FrontierError, began: float) -> None:
         """Record that an exchange, which *began* at a monotonic time, has failed; pause before the next."""
-        # A callback that blocks the loop delays every timeout, so the answer may have arrived in time.
+        # A callback that blocks the loop delays every timeout. The answer may have arrived in time, so this
+        # is no sign of an outage.
         blocked = self._heartbeat.blocked_since(began)
         self.protocol.unanswered()
         if not blocked:
@@ -325,12 +327,14 @@ class Dialogue:
         pace, protocol = self.pace, self.protocol
         began, kept = time.monotonic(), len(protocol.outbox)
         want = self._wants()
-        # If no lease can come (on hold, closing), no move has to wait for the request for a lease.
+        # `until` holds back moves that came after the engine had asked for a lease. If this exchange requests
+        # no lease (on hold, closing), it sends all moves.
         until = pace.until if want else None
         demand = Demand(want, pace.ahead_s, pace.ahead, self._most + pace.ahead, until)
         wanted, granted = await exchange(self._frontier, protocol, self._identity, self._crawl, demand)
         now = time.monotonic()
-        # Other seeding workers are counted only while nothing waits. Start payloads come without a notice.
+        # Quiet: nothing can happen before the next entry is due. The census counts seeding workers only while
+        # nothing waits. Start payloads may come at any time.
         quiet = protocol.census.only_delayed and not (
             protocol.seeding or protocol.listening or protocol.outbox
         )

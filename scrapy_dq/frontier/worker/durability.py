@@ -1,19 +1,21 @@
-"""Waits, before a process ends, until Redis has its confirmed puts on disk and on the replicas.
+"""Waits, before a worker ends, until Redis has the worker's confirmed puts on disk and on the replicas.
 
-A live worker repeats the puts that a rolled-back Redis has lost (`replay_log.py`); after its end, no worker
-does. So a worker with puts without a parent lease stays registered, with its log, until an fsync of the AOF
-is complete, and then makes an exchange. If Redis was rolled back during the wait, it rejects the exchange.
-Then the worker puts its log again, and the wait starts again.
+A live worker repeats the puts that a rolled-back Redis has lost (`replay_log.py`). After its end, no worker
+repeats puts without a parent lease. So a worker with such puts stays registered, with its log, until an fsync
+of the AOF is complete, and then makes an exchange. If Redis was rolled back during the wait, it rejects the
+exchange. Then the worker puts its log again, and the wait starts again.
 
 Two commands report an fsync, and this module uses both.
 
 - `INFO` tells whether an fsync is in progress (`aof_pending_bio_fsync`). If no fsync is in progress, Redis
   writes all confirmed data to the file in the next iteration of its event loop. With everysec, the next fsync
-  starts in the first iteration at least a second after the start of the last fsync (up to 7.0: in another
-  second of the clock). When INFO then reports no fsync in progress, this fsync is complete.
+  starts in the first iteration at least a second after the start of the last fsync (in Redis up to 7.0: in
+  the first iteration in another second of the clock). When INFO then reports no fsync in progress, this fsync
+  is complete.
 - `WAITAOF` (7.2 and later) alone is not enough: in Redis 7.4.2 and Valkey 9.1, among others, it replies while
   written data waits for its fsync (https://github.com/redis/redis/pull/13793). But WAITAOF covers two cases
-  that INFO does not: the first rewrite of an AOF that was just enabled, and a file that a rewrite has ended.
+  that INFO does not: the first rewrite of an AOF that was just enabled, and the file that Redis closes when a
+  rewrite begins.
 """
 
 from __future__ import annotations
@@ -151,7 +153,8 @@ class _Waiting:
             seconds, micros = await client.time()
             left = due - seconds - micros / 1e6
             await self._sleep(max(0.0, left))
-        # The event loop may have handled the last TIME with a clock that it had read a moment before.
+        # The iteration that answered the last TIME may have read its clock a moment before the turn. The
+        # answer to one more command comes from a later iteration.
         await client.time()
 
     async def _idle(self, client: Any, exempt: bool) -> Any:
@@ -190,7 +193,7 @@ class _Waiting:
 
 
 def _online(info: dict[str, Any]) -> int:
-    """Return how many replicas are online according to INFO; one that still loads its first copy is not."""
+    """Return how many replicas are online according to INFO, so that they have loaded their first copy."""
     found = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
     return sum(isinstance(each, dict) and each.get("state") == "online" for each in found)
 

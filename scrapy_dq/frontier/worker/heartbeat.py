@@ -113,7 +113,7 @@ class Pulse:
         self._commanded = commanded
         self._counting = counting
         self._worker = ("", "")
-        # Used by the thread: the time of the next look at all members, if there are many.
+        # Used by the thread: when to read all heartbeats next, if there are many members.
         self._observe_at = 0.0
         self._answered_since: float | None = None
         """The time since which all beats got answers."""
@@ -182,8 +182,8 @@ class Pulse:
             return
         if self._answered_since is None:
             self._answered_since = time.monotonic()
-        # Report the count at each beat: an exchange that was pending when a command was sent may end the call
-        # without bringing the command.
+        # Report the count at each beat. The exchange that is made for a new count may have been composed
+        # before the command was sent, and then does not bring the command.
         self._heartbeat.on_loop(self._commanded, commands)
         if not observe:
             return
@@ -257,7 +257,7 @@ class Heartbeat:
         return self.outages[0].wait is not None
 
     def observe_interval_s(self, members: int, every: int = 1) -> float:
-        """Return how many seconds pass between two looks at all members; *every*: see `Pulse`."""
+        """Return how many seconds pass before a pulse reads all heartbeats again; *every*: see `Pulse`."""
         longest_s = min(OBSERVE_PER_MEMBER_S * members, self.ttl_s / BEATS_PER_TTL)
         return max(self.interval_s * every, longest_s)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 def own_identity() -> dict[str, Any]:
-    """Return values that distinguish this process from every other one, even from before a reboot.
+    """Return values that distinguish this process from every other one, even from one before a reboot.
 
     Host, boot id and PID namespace together identify the space in which a pid is unique. The namespace is
     necessary because containers may share the other two. Outside Linux, `boot`, `pid_namespace` and

@@ -26,17 +26,18 @@ class Leases:
 
     def __init__(self, limit: Callable[[bytes], int]) -> None:
         self._limit = limit
-        # By partition, in the crawl's order; leases with a time for sending are in order of arrival. No queue
-        # is empty.
+        # The buffered leases of each partition, in the crawl's order; leases with a time for sending are in
+        # order of arrival. No queue is empty.
         self._buffer: dict[bytes, deque[Lease]] = {}
         self._buffered: set[bytes] = set()
         self._running: set[bytes] = set()
-        # The partitions of leases that were taken and are not downloaded yet; their number by partition.
+        # The partition of each lease that was taken and is not downloaded yet; the number of these leases by
+        # partition.
         self._downloading: dict[bytes, bytes] = {}
         self._load: dict[bytes, int] = {}
         self._recent: Counter[bytes] = Counter()
-        # By partition, a running lease with a time for sending that was not sent yet: the next lease of this
-        # partition waits for the sending.
+        # By partition, the running lease with a time for sending whose request was not sent yet: the next
+        # lease of this partition waits for the sending.
         self._unsent: dict[bytes, Lease] = {}
         self.never_sent: set[bytes] = set()
         """Running leases whose requests were not sent, and will not be."""
@@ -46,7 +47,8 @@ class Leases:
         self.suspect: bytes | None = None
         """The lease of a suspect whose work is not done yet; there is at most one."""
         self.forfeited: set[bytes] = set()
-        """Leases that ran when the worker gave up all leases: puts may be lost, so they are only released."""
+        """Leases that ran when the worker gave up all leases. Their puts may be lost, so they can only be
+        released."""
 
     def __len__(self) -> int:
         """Return the number of leases that Redis should hold for this worker."""
@@ -57,7 +59,7 @@ class Leases:
         return len(self._buffered)
 
     def is_unsent(self, entry_id: bytes) -> bool:
-        """Tell whether a lease has a time for sending, is running, and was not sent yet."""
+        """Tell whether a lease with a time for sending is running, and its request was not sent yet."""
         return any(lease.entry_id == entry_id for lease in self._unsent.values())
 
     @property
@@ -87,7 +89,8 @@ class Leases:
         # A lost lease may be granted to us again while its work still runs here: do not start the work twice.
         if lease.entry_id in self._running or lease.entry_id in self._settling:
             return
-        # The token was forgotten, and a replay log put the entry again: one lease (lua/lib/grants.lua).
+        # Redis may have the entry twice, because its token was forgotten and a replay log has put it again.
+        # Both have the same id, and are one lease (lua/lib/grants.lua).
         if lease.entry_id in self._buffered:
             return
         self._buffered.add(lease.entry_id)
@@ -128,7 +131,9 @@ class Leases:
         return lease
 
     def sent(self, entry_id: bytes, at: float | None) -> bytes | None:
-        """Return the partition of a lease with a time for sending, at the first call; otherwise None.
+        """Record that a lease with a time for sending was sent, and return its partition.
+
+        Calls for other leases, and repeated calls, return None.
 
         Args:
             at: when the request was sent; None: it will never be sent.
@@ -141,7 +146,7 @@ class Leases:
         assert lease.send_at is not None
         shift = None if at is None else max(0.0, at - lease.send_at)
         for later in self._buffer.get(partition, ()):
-            # A late sending shifts the later times. If this lease is never sent, the next one takes its time.
+            # A late sending delays the later leases. If this lease is never sent, the next one gets its time.
             if later.send_at is not None:
                 shift = lease.send_at - later.send_at if shift is None else shift
                 later.send_at += shift
@@ -234,7 +239,7 @@ class Leases:
             self.suspect = None
 
     def held(self) -> list[bytes]:
-        """Return the ids of leases that a rejoin keeps. It releases the others, like queued releases."""
+        """Return the ids of leases that a rejoin keeps. It releases leases whose release was not sent yet."""
         return [i for i in sorted(self.owned) if self._settling.get(i) is not Release]
 
     def keep(self, owned: Collection[bytes]) -> None:

@@ -32,8 +32,8 @@ class Listener:
     def cut_off(self) -> None:
         """Only this worker does not reach a part of Redis, and the crawl cannot end before the worker leaves.
 
-        The reason is that the worker cannot store requests without a parent, or that other workers wait for
-        entries that only this worker may serve.
+        The crawl cannot end because the worker cannot store requests without a parent, or because other
+        workers wait for entries that only this worker may serve.
         """
 
     def put_dropped(self, put: Put) -> None: ...

@@ -71,13 +71,15 @@ class Membership:
         """Join, reclaim the leases of dead workers of this machine, and start the heartbeat.
 
         Raises:
-            FrontierUnavailable, FrontierRefused: the worker may be a member; other workers take it for dead.
+            FrontierUnavailable, FrontierRefused: the worker may be a member. Other workers will declare it
+            dead.
         """
-        # Join is idempotent by the worker's id, so repeat the call if a busy Redis replies late.
+        # A busy Redis may reply late. A repeat of the call does no harm, because it has the same worker id.
         joined = await self.with_retries(lambda: self._join(new_epoch))
         if joined.status is Status.OK:
             of_run = self._protocol.epoch, self._protocol.run
-            # An error here would leave a member behind, and the heartbeat repeats the reclaim.
+            # Ignore an error: if this method raised it, the worker would stay a member without a heartbeat.
+            # The heartbeat will repeat the reclaim.
             with suppress(FrontierError):
                 await self._reclaimer.reclaim_local(*of_run, by=self._protocol.id)
             self.beat()
@@ -98,7 +100,7 @@ class Membership:
     async def undo_join(self) -> None:
         """Unregister if `join` was answered, because the worker could not join another shard."""
         if self._protocol.epoch:
-            with suppress(FrontierError):  # other workers will take this one for dead
+            with suppress(FrontierError):  # other workers will declare this worker dead
                 await self._leave(began=False)
 
     def beat(self) -> None:

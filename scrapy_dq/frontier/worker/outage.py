@@ -31,12 +31,12 @@ class Outage:
     """A period without a usable answer from Redis; logs a warning at its beginning, and one line at its end.
 
     If there are many short outages, only one per minute is logged, with the number of the others. If the type
-    of the error changes during an outage, for example because Redis answers but refuses, another warning is
-    logged, because the user may have to act.
+    of the error changes during an outage, another warning is logged, because the user may have to act. For
+    example, Redis may answer again, but refuse the call.
 
     Args:
         outage_note: a sentence for the warning: which work continues, and which data is kept.
-        kept: the noun for the kept things that the line at the end counts.
+        kept: the plural noun in the line at the end, for the things that were kept during the outage.
         label: the beginning of the log lines.
     """
 

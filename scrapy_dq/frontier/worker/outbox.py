@@ -44,7 +44,8 @@ class Outbox:
         self._head_bytes = self._tail_bytes = 0
         self._tail_due = (0, 0)
         """Moves and bytes in the tail when the last write failed. The next try comes one chunk later."""
-        # For each rebuild: how many of the chunks that were on disk then are left, and which moves to keep.
+        # For each rebuild: how many of the chunks that were then on disk are still there, and a function that
+        # tells which of their moves to keep.
         self._filters: list[tuple[int, Callable[[Move], bool]]] = []
         # Totals over memory and disk.
         self._count = self._bytes = 0
@@ -139,7 +140,7 @@ class Outbox:
         Moves on disk are dropped when they are read.
         """
         if self._spill:
-            # To read the moves on disk now might take seconds.
+            # Reading the moves on disk now might take seconds.
             self._filters.append((len(self._spill), keep))
         self._account(first, 1)
         self._head = deque((*first, *self._kept(self._head, keep)))
@@ -157,7 +158,7 @@ class Outbox:
                     break
                 chunk.append(move)
             if not self._spill.push(chunk):
-                # To try again with each further move would be too slow.
+                # Trying again with each further move would be too slow.
                 self._tail_due = (len(self._tail), self._tail_bytes)
                 return
             del self._tail[: len(chunk)]
@@ -209,5 +210,5 @@ def _outlives(move: Move, owned: Collection[bytes]) -> bool:
     if not isinstance(move, Put):
         return move.entry_id in owned
     # A put with `once` depends on its parent's lease. If another worker has that lease now, that worker makes
-    # the put, and its token is soon forgotten. Then our put would not be a duplicate.
+    # the put, and Redis soon forgets the token. Then Redis would store our put as a second entry.
     return not (move.once and move.parent) or move.parent in owned

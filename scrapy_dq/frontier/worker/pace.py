@@ -71,11 +71,11 @@ class Pace:
 
     @property
     def until(self) -> int | None:
-        """The last move, counted from the first one ever, that the next exchange may send; None: no limit."""
+        """Number of the last move that may be sent now, counted from the worker's first; None: no limit."""
         return None
 
     def lease_missed(self, appended: int) -> bool:
-        """Record that the engine has asked for a lease and got none; return whether that is new.
+        """Record that the engine has asked for a lease and got none; return whether that is a new state.
 
         Args:
             appended: see `Outbox.appended`.
@@ -216,8 +216,8 @@ class OneByOne(Pace):
         return 0.0 if want and self._requests else super().due_at(want, moves, full, waiting, notes)
 
     def _drop_stale_requests(self, appended: int) -> None:
-        # A rejoin has dropped moves, or the outbox was lost. So the awaited moves may never be confirmed, and
-        # exchanges would follow each other without a pause.
+        # If the number is smaller, a rejoin has dropped moves, or the outbox was lost. So the awaited moves
+        # may never be confirmed, and exchanges would follow each other without a pause.
         if appended < self._last:
             self._requests.clear()
             self._last = appended
@@ -226,7 +226,7 @@ class OneByOne(Pace):
 class Alarm:
     """Wakes one waiting coroutine.
 
-    An exchange has several waits, and before Python 3.12 `asyncio.wait_for` makes a task for each wait.
+    An exchange waits several times. `asyncio.wait_for` would make a task for each wait before Python 3.12.
     """
 
     def __init__(self) -> None:

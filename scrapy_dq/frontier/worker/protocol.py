@@ -84,7 +84,7 @@ class WorkerProtocol:
             random_bytes: returns the given number of random bytes.
             limit: see Leases.
             label: the beginning of this protocol's log lines.
-            is_home: the leases of start payloads are in this frontier.
+            is_home: this frontier is home, which has the leases of start payloads.
         """
         self._crawl = crawl
         self._listener = listener
@@ -151,7 +151,7 @@ class WorkerProtocol:
 
     @property
     def drops_puts(self) -> bool:
-        """Whether the run has ended for this worker. It drops requests of pages, so it must ack no page."""
+        """Whether the worker drops puts, because its run has ended. Then it must not ack their pages."""
         return self.over
 
     @property
@@ -161,18 +161,18 @@ class WorkerProtocol:
 
     @property
     def start_broken(self) -> bool:
-        """Whether a start() failed or was interrupted. The run stays open, and the next crawl repeats it."""
+        """Whether a start() failed or was interrupted. The run stays open; the next crawl repeats start()."""
         others_broken = self.seeding == Seeding.DONE and self.census.incomplete and not self.damage
         return self.seeding in (Seeding.FAILED, Seeding.AGAIN) or bool(others_broken)
 
     @property
     def retired(self) -> int:
-        """Number of a put: no roll-back within the horizon can lose this put or an earlier put."""
+        """The number of the last retired put: no roll-back within the horizon loses it or an earlier put."""
         return self.log.retired if self.log or self.outbox.puts else self.outbox.last_put
 
     @property
     def certain_at(self) -> float:
-        """The time at which an exchange is due because other shards wait for its answer; inf: none waits."""
+        """When an exchange is due because other shards wait for its answer; inf: no shard waits."""
         return inf
 
     @property
@@ -246,8 +246,8 @@ class WorkerProtocol:
                 self._finish(over=self._only_listened(sent))
             return sent.call.want, len(receipt.leases)
         else:
-            # Redis has stored this seq. With a new seq, it does not take the next exchange for a repeat, or a
-            # late copy of this exchange for the next one.
+            # Redis has stored this seq. With the same seq, Redis would take the next exchange for a repeat of
+            # this one, or a late copy of this exchange for the next one.
             self.seq += 1
             if receipt.commands is not None:
                 # The seq was the expected one, so nothing was rolled back.
@@ -257,15 +257,16 @@ class WorkerProtocol:
         return 0, 0
 
     def _handle_run_end(self, sent: Composed, receipt: Receipt) -> None:
-        # Without commands, this worker's run is an older one, and its end is unknown: other workers may have
-        # declared this one dead and done the rest, Redis may have forgotten it, or the seq may be wrong.
+        # An answer without commands means that a later run has begun. Then it is unknown how this worker's
+        # run ended: other workers may have declared this worker dead and done the rest, Redis may have
+        # forgotten this worker, or the seq may be wrong.
         if sent.prefix or (receipt.commands is None and (self._unfinished or self._needs_open_run)):
             self._begin_rejoin()
         elif not self.outbox:
             self._note_run_ended(sent, receipt)
 
     def _note_run_ended(self, sent: Composed, receipt: Receipt) -> None:
-        """Process the end of a run that other workers have finished: they got the leases in our buffer."""
+        """Process the end of a run. Other workers have finished it, and they got the leases in our buffer."""
         self.leases.keep(())
         # If the next run has begun, the receipt does not describe this run, so keep the number of losses.
         self.census = replace(receipt.census, gone=max(self.census.gone, receipt.census.gone))
@@ -279,7 +280,7 @@ class WorkerProtocol:
 
     def _only_listened(self, sent: Composed) -> bool:
         """Tell whether this worker only listened, so that the end of the run is final for it."""
-        # In a run that other workers have finished, this worker would wait in vain.
+        # In a finished run, Redis takes no start payloads from their keys, so this worker would wait in vain.
         return sent.call.seeding == Seeding.LISTENING
 
     def _compose_exchange(self, now: float, demand: Demand, terms: Terms) -> Composed:
@@ -344,7 +345,7 @@ class WorkerProtocol:
                 self.leases.confirmed(move.entry_id)
         for lease in receipt.leases:
             self.leases.grant(lease)
-        # Some leases were granted before these blocks were sent.
+        # Redis may have granted leases before it got these blocks.
         unsent = (note.partition for note in self.notes if isinstance(note, Block))
         for partition in (*receipt.blocked, *unsent, *self.leases.stuck):
             self.withdraw(partition)
@@ -395,7 +396,7 @@ class WorkerProtocol:
         self.finished, self.over = True, self.over or over
 
     def _give_up_outbox(self, error: SpillLost) -> None:
-        """Release every lease. An ack of a parent whose children were lost would make that loss permanent."""
+        """Release all leases: an ack of a parent would make the loss of its children permanent."""
         parentless = self.outbox.parentless > 0
         self.logger.error(
             "Requests that were moved to disk during an outage cannot be read back (%s). The pages on which "
@@ -415,7 +416,7 @@ class WorkerProtocol:
         self.seeding = Seeding.AGAIN
 
     def _forfeit(self) -> None:
-        """Give up all leases, because some of their puts are lost: an ack would make that loss permanent."""
+        """Give up all leases, because some of their puts are lost: an ack would make this loss permanent."""
         self.leases.forfeit()
 
     def _begin_rejoin(self) -> None:
@@ -505,9 +506,10 @@ class WorkerProtocol:
         self._begin_rejoin()
 
     def _close_run(self, last_seq: int | None, unfinished: bool) -> None:
-        # If Redis has a record of this worker, its logged puts need no repeat. Its start() need not continue:
-        # the worker was declared dead, and the run has finished because an equal start() is complete.
-        # If the next run has begun, it is unknown whether this was so, and how the worker's run ended.
+        # If Redis has a record of this worker, it also has the logged puts, so no put needs a repeat. The
+        # start() of this worker need not continue: other workers declared this worker dead, and finished the
+        # run because an equal start() was complete. If the next run has begun, it is unknown whether this was
+        # the case, and how this worker's run ended.
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None or last_seq < 0:
             unknown = self.seeding == Seeding.ACTIVE or any(

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
 """Maximum number of leases that one step moves. It bounds the time for which a step blocks Redis."""
 BELIEVED_S = 2 * LONGEST_INTERVAL_S
-"""How long an observation counts. After a freeze of this process, a worker that seemed dead may be back."""
+"""How long an observation is valid. If this process was frozen, a worker that seemed dead may be back."""
 
 
 class Reclaimer:
@@ -85,7 +85,7 @@ class Reclaimer:
     async def reclaim_local(
         self, epoch: str, run: int, among: Iterable[str] | None = None, by: str = ""
     ) -> None:
-        """Reclaim the leases of workers whose process on this machine is gone, without a wait for the TTL."""
+        """Reclaim the leases of workers whose process on this machine is gone, before the TTL has passed."""
         for member in await self._frontier.members():
             if not on_this_machine(member.identity, self._own):
                 self._elsewhere.add(member.worker_id)
@@ -96,7 +96,7 @@ class Reclaimer:
     def observed(self, own_id: str, epoch: str, run: int, silent: list[str], dead: list[str]) -> None:
         """Begin reclaims in the background after an observation of heartbeats; *dead* is part of *silent*."""
         dead_now = dict.fromkeys(each for each in dead if each not in (own_id, self._busy_with))
-        # The longest-waiting workers come first, so that none waits behind others whose reclaim always fails.
+        # The workers that wait longest come first, so that no worker waits behind others whose reclaim fails.
         self._dead = {each: None for each in self._dead if each in dead_now} | dead_now
         self._elsewhere &= set(silent)
         self._silent = set(silent) - set(dead) - {own_id} - self._elsewhere

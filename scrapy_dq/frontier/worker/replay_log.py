@@ -34,8 +34,9 @@ class ReplayLog:
         self._is_home = is_home
         self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
-        # The number of the newest exchange, under the worker's present id, that has confirmed a retired put;
-        # the same for puts without a parent. `_before` has both numbers for the first of the former ids.
+        # The number of the newest exchange under the worker's present id that has confirmed a retired put,
+        # and the number for retired puts without a parent. `_before` has both numbers for the first former
+        # id.
         self._retired_seq = self._retired_parentless_seq = 0
         self._before = 0, 0
         self.former_ids: list[str] = []
@@ -44,11 +45,11 @@ class ReplayLog:
         self._bytes = 0
         self._warned = False
         self.forgettable: deque[bytes] = deque()
-        """Ids of entries whose puts no worker will repeat: other workers cannot, and this one will not."""
+        """Ids of entries whose puts no worker will repeat, so that Redis may forget their tokens."""
         self.retired = 0
         """Number (`Put.number`) of the last put that has retired."""
         self.certain_until = -inf
-        """A roll-back within the horizon takes back only confirmations that came after this moment."""
+        """A roll-back within the horizon can undo only confirmations that came after this moment."""
 
     def __bool__(self) -> bool:
         """Tell whether a roll-back within the horizon could lose a confirmed put."""

@@ -63,7 +63,8 @@ class Worker(Settling):
         Args:
             connect: returns a client of `redis.asyncio` for the heartbeat; called in the heartbeat's thread.
             capacity: returns how many leases can run here; 0 (paused, closing) releases the buffer.
-            limit: returns how many leases of a partition may download here, from `take` to `downloaded`.
+            limit: returns how many leases of a partition may download here at the same time; each counts from
+                `take` to `downloaded`.
             pace: decides when an exchange is due, and how many leases it requests.
             identity: the identity of this process; see `identity.py`.
             heartbeat: the heartbeat of this process.
@@ -115,7 +116,7 @@ class Worker(Settling):
 
     @property
     def composed(self) -> int:
-        """Number of composed exchanges. A later exchange sends all that is put, settled or noted now."""
+        """Number of composed exchanges. Only a later exchange sends what the owner puts or settles now."""
         return self.protocol.composed
 
     @property
@@ -165,7 +166,7 @@ class Worker(Settling):
 
     @property
     def idle(self) -> bool:
-        """Whether the crawl has no work left, as far as this worker knows; start payloads may still come."""
+        """Whether the crawl has no work left, as far as this worker knows. Start payloads may still come."""
         return self.protocol.seeding != Seeding.ACTIVE and self.protocol.census.empty and not self._has_work
 
     def idle_at_once(self) -> bool:
@@ -223,7 +224,8 @@ class Worker(Settling):
     def note_fed(self, put: Put) -> None:
         """Record that *put*, which was just put, was made from the start payload of its parent's lease.
 
-        All puts of that lease were made, and the end of the lease follows: `Put.once` refers to this end.
+        The owner calls this after all puts from that start payload, and before it ends the lease; see
+        `Put.once`.
         """
         put.once = True
 
@@ -238,10 +240,13 @@ class Worker(Settling):
         return ()
 
     def depends(self, entry_ids: Iterable[bytes], reference: int) -> None:
-        """Record that these leases must not end before an earlier put, or a put without a parent, is certain.
+        """Record that these leases must not end before a put is certain, because they may have led to it.
+
+        The put is an earlier put of the same request, or has no parent. In one frontier, the order of the
+        moves is sufficient, so this method does nothing.
 
         Args:
-            reference: see `Put.reference`. In one frontier, the order of the moves is sufficient.
+            reference: see `Put.reference`.
         """
 
     def take(self) -> Lease | None:
@@ -265,7 +270,8 @@ class Worker(Settling):
     def never_sent(self, entry_id: bytes) -> None:
         """Record that the request of a lease will never be sent, although its work is done as usual.
 
-        The lease counts neither against a budget nor as a page. The partition's next lease may go now.
+        The lease counts neither against a budget nor as a page. The next request of its partition may be sent
+        immediately.
         """
         if (dialogue := self._dialogue_of(entry_id)) is not None:
             dialogue.never_sent(entry_id)
@@ -278,7 +284,8 @@ class Worker(Settling):
     def held_up(self, entry_id: bytes) -> None:
         """Record that a download waits in this process, so that its lease does not count for the limit now.
 
-        A lease with a time for sending counts until it is sent, because that starts the next one's delay.
+        A lease with a time for sending counts until its request is sent, because the sending starts the delay
+        of the next lease.
         """
         if (dialogue := self._dialogue_of(entry_id)) is not None:
             dialogue.held_up(entry_id)
@@ -397,7 +404,8 @@ class Worker(Settling):
         Returns:
             FINISHED: this worker does not take part; call `stop`. The run may have ended while it joined.
         Raises:
-            FrontierUnavailable, FrontierRefused: nothing was started. It has tried to undo answered joins.
+            FrontierUnavailable, FrontierRefused: nothing was started. This call has tried to undo the joins
+                that were answered.
         """
         joined = await self.membership.join(new_epoch)
         if joined.status is not Status.FINISHED:
@@ -410,9 +418,9 @@ class Worker(Settling):
         Leases whose end could not be sent stay in flight under this worker's id, and run again.
 
         Args:
-            durable: do not leave an open run before all puts are on Redis's disk. None: wait if the replay
-                log, which ends with this worker, has puts that no other worker could repeat, or for which
-                leases wait.
+            durable: do not leave an open run before all puts are on Redis's disk. None: wait only if the
+                replay log has puts that no other worker could repeat, or for which leases wait. The log is
+                lost when this worker ends.
             reason: the owner's reason for closing, for the journal.
         """
         # In a separate task: before Python 3.12, redis-py may swallow a cancellation of the caller.

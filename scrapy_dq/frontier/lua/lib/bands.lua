@@ -1,6 +1,7 @@
--- bands: the lists of each partition, one per rank, and the best list, which is served first.
+-- bands: finds the lists of a partition. A partition has one list per rank, and its best list is served first. A band
+-- is the rank of a list, in 8 bytes.
 -- @include entry
-local lists -- rank -> partition -> name: a cache, because most moves of an exchange use a few lists
+local lists -- a cache of names: rank -> partition -> name; most moves of an exchange use the same few lists
 local granted_of -- set -> partition -> how many of its first members are granted, but not removed yet (grants.lua)
 each_call(function() lists, granted_of = {}, {} end)
 local function list_of(rank, partition)
@@ -16,19 +17,19 @@ local function list_of(rank, partition)
   end
   return list
 end
--- Returns the first member of a partition that is not granted yet, without the partition's name, in a ZSET that is
--- sorted by bytes.
+-- Returns the first member of a partition in a ZSET whose scores are all 0, without the partition's name. It skips
+-- members that are granted, but not removed yet.
 local function first_of(set, partition)
   local granted = granted_of[set] and granted_of[set][partition] or 0
   local member = redis.call('ZRANGEBYLEX', set, '[' .. partition .. '\0', '(' .. partition .. '\1',
     'LIMIT', granted, 1)[1]
   return member and string.sub(member, #partition + 2)
 end
--- Registers a new list. Most partitions have a single list and need no search.
+-- Registers a new list. Most partitions have a single list, and then `more_bands` has no member for them.
 local function add_band(partition, rank)
   local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
   if not best or rank < unpack_rank(best) then
-    -- Store the former best band first: otherwise it would be lost if the script is stopped between the two writes.
+    -- Store the former best band first. Otherwise it would be lost if the script were stopped between the two writes.
     if best then redis.call('ZADD', key.more_bands, 0, partition .. '\0' .. best) end
     redis.call('HSET', key.bands, partition, band)
   else

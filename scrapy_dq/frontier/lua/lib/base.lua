@@ -1,2 +1,3 @@
--- base: the files that a script needs to change the frontier; scripts.py creates their functions in an outer scope.
+-- base: includes the files that a script needs to change the frontier. scripts.py creates the functions of these files
+-- in an outer scope, because that makes each call faster.
 -- @include keys state orders key_sizes discarded seen_exact seen_expiring seen_compact commands

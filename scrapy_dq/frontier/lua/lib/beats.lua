@@ -8,8 +8,8 @@ local function beat(worker_id, epoch, observe)
   local commands = tonumber(string.match(meta[2] or '', '^%d+') or 0)
   local is_registered = redis.call('SISMEMBER', key.members, worker_id) == 1
   if is_registered then
-    -- HDEL changes nothing, but after its first write a script may exceed maxmemory. So a worker that waits for memory
-    -- shows that it is alive, and reports why it waits.
+    -- This HDEL changes nothing, but after its first write a script may exceed maxmemory. So a worker that waits for
+    -- memory can still show that it is alive, and report why it waits.
     redis.pcall('HDEL', key.beats, '')
     redis.call('HINCRBY', key.beats, worker_id, 1)
   end
@@ -20,7 +20,7 @@ local function beat(worker_id, epoch, observe)
     local counts = redis.call('HMGET', key.beats, unpack(members, from, last))
     for i = from, last do
       local id, count = members[i], counts[i - from + 1]
-      -- The heartbeat was deleted or evicted. Without a heartbeat, no worker would ever see that this member is dead.
+      -- The heartbeat was deleted or evicted. Restore it: otherwise no worker would ever see that this member is dead.
       if not count then redis.call('HSET', key.beats, id, 0) end
       beats[#beats + 1] = id
       beats[#beats + 1] = count or '0'

@@ -3,12 +3,13 @@
 -- (audit.lua).
 -- @include bands
 local function damaged(what) if state.damage == '' then state.damage = what end end
--- Each exchange calls this after it has read the number of members and the size of `seen`.
+-- Call this after load_sizes(), which reads the number of members and the size of `seen`.
 local function detect_damage()
   if key_sizes.members ~= state.members then damaged('members') end
   if state.seen < 0 then damaged('seen') end
 end
--- Whether budgets explain why partitions are saturated although no worker holds a lease. Looks at ten partitions.
+-- Returns whether budgets can be the reason why partitions are saturated although no worker holds a lease. It examines
+-- only ten partitions.
 local function saturated_by_budgets()
   local partitions = redis.call('ZRANGE', key.saturated, 0, 9)
   for _, partition in ipairs(partitions) do
@@ -16,8 +17,8 @@ local function saturated_by_budgets()
   end
   return #partitions > 0
 end
--- Detects entries that no worker would ever lease, because no set has their partition, or because leases that are gone
--- saturate their partition and will never be settled; and partitions that rest without an entry. COST O(workers) if
+-- Detects entries that no worker would ever lease: no set has their partition, or their partition waits for the end of
+-- leases that no longer exist. Also detects a partition that rests although it has no entry. COST O(workers) if
 -- partitions are saturated
 local function detect_stuck_partitions()
   local waiting = state.waiting - (may_exist('declined') and redis.call('ZCARD', key.declined) or 0)

@@ -1,4 +1,5 @@
--- delayed: entries that are not due yet. A due entry gets the place of an entry that is put at that moment.
+-- delayed: moves delayed entries into the backlog when they are due. A due entry gets the place of an entry that is put
+-- at that moment.
 -- @include partition put
 -- Moves due entries into the backlog, about *limit* entries and *max_bytes* at most.
 local function promote(limit, max_bytes)

@@ -1,9 +1,10 @@
--- discarded: buckets of a `seen` that was dropped. Unlinking millions of keys in one step would block Redis. So this
--- key records the buckets. Exchanges, and the client that dropped them (sweep.lua), unlink them in small steps.
+-- discarded: unlinks the buckets of a `seen` that was dropped. Redis would block if a script unlinked millions of keys
+-- in one step. So the key `discarded` records the buckets, and each exchange unlinks some of them. The client that has
+-- dropped the `seen` also does this (sweep.lua).
 -- @include state
 -- Unlinks about *most* buckets, and returns whether some are left.
 local function sweep_buckets(most)
-  -- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty.
+  -- HSCAN from 0 does not work here: it finds nothing once the first slots of a large hash are empty.
   local found = redis.call('HRANDFIELD', key.discarded, 16, 'WITHVALUES')
   for i = 1, #found, 2 do
     local generation, left = found[i], tonumber(found[i + 1])

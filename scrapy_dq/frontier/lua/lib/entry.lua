@@ -1,22 +1,27 @@
--- entry: the stored form of an entry in each key, and how an entry returns to its exact place.
--- A place is 16 bytes that sort in the order of serving: 8 of rank, 8 of turn (the sequence, or a large number minus
--- the sequence). A partition's name holds no zero byte. So in a ZSET whose scores are all 0, each partition's members
--- are adjacent, best first. Creating strings is expensive, so an element becomes part of a record unchanged.
+-- entry: reads and writes the stored form of an entry in each key, and returns an entry to its exact place.
+-- A place has 16 bytes, 8 for the rank and 8 for the turn. The turn is the sequence, or a large number minus the
+-- sequence if the newest entry comes first. So places sort in the order of serving.
+-- A partition's name contains no zero byte. So in a ZSET whose scores are all 0, the members of a partition are
+-- adjacent, and the first one has the best place. Lua takes long to create strings, so the element of a list becomes
+-- the end of the in-flight record unchanged.
 --   backlog:<rank>:<partition>  LIST  turn(8) id(12) payload                   never leased yet
---   bands                 HASH  partition -> rank(8)                           its best list
---   more_bands            ZSET  partition 0 rank(8)                            its other lists
+--   bands                 HASH  partition -> rank(8)                           of its best list
+--   more_bands            ZSET  partition 0 rank(8)                            of its other lists
 --   returned, quarantine  ZSET  partition 0 place(16) id(12) attempts(1) payload
---   declined              ZSET  like `returned`; attempts +128 for a suspect; score: its number
+--   declined              ZSET  like `returned`; attempts +128 for a suspect; score: its number (declined.lua)
 --   decliners             HASH  id -> msgpack: reason, worker, fingerprint or empty, the workers that declined it, ...
 --   accused               HASH  id -> worker: see drain.lua
 --   delayed               ZSET  id(12) rank(8) partition 0 payload             score: when it is due, ms
 --   in-flight:<worker>    HASH  id -> rank(8) flags(1) partition 0 turn(8) id(12) payload; flags: attempts,
---                                     +128 quarantine; DEFERRED before the partition: see endings.lua
+--                                     +128 if leased from quarantine; with DEFERRED before the partition, the lease
+--                                     is deferred (endings.lua)
 -- @include orders politeness
 local rank_texts
-local holds_suspect -- id of the suspect that this worker holds; true: it may get none (exchange.lua); else it has none
+-- The id of the suspect that this worker holds. true: the worker must not get a suspect now (exchange.lua). false or
+-- nil: it holds no suspect.
+local holds_suspect
 each_call(function() rank_texts, holds_suspect = {}, nil end)
-local BIAS = 4503599627370496 -- 2^52: makes signed ranks sort as unsigned bytes
+local BIAS = 4503599627370496 -- 2^52, added to ranks, because negative numbers would not sort as bytes
 local function rank_bytes(rank) return struct.pack('>I8', rank + BIAS) end
 local function rank_text(rank)
   local text = rank_texts[rank]
@@ -32,7 +37,7 @@ end
 local ELEMENT, MEMBER = 20, 29 -- bytes before the payload of a list element; of a member of returned or quarantine
 local function unpack_rank(bytes) return struct.unpack('>I8', bytes) - BIAS end
 local function place_before(a, b)
-  -- Compare numbers: Lua's < on strings follows the locale.
+  -- Compare numbers, because Lua compares strings by the rules of the locale.
   local a_rank, a_turn = struct.unpack('>I8I8', a)
   local b_rank, b_turn = struct.unpack('>I8I8', b)
   if a_rank ~= b_rank then return a_rank < b_rank end
@@ -48,8 +53,8 @@ local function read_delayed(member)
   return string.sub(member, 1, 12), unpack_rank(string.sub(member, 13, 20)), split(member, 21)
 end
 local function partition_of(record) return string.sub(record, 10, string.find(record, '\0', 10, true) - 1) end
--- Returns one lease of a worker; false if the worker does not hold it. A move first stores the entry in its next place,
--- and then ends the lease, so that a script that is stopped in between has lost nothing.
+-- Returns one lease of a worker; false if the worker does not hold it. A move must first store the entry in its next
+-- place and then end the lease. If the script is stopped in between, the entry is not lost.
 local function read_lease(worker_id, id)
   local record = redis.call('HGET', in_flight_key(worker_id), id)
   if not record then return false end
@@ -62,7 +67,9 @@ end
 local function end_lease(worker_id, id, lease)
   redis.call('HDEL', in_flight_key(worker_id), id)
   state.in_flight = state.in_flight - 1
-  if lease.suspect or holds_suspect == id then -- the record may belong to another entry with this id (grants.lua)
+  -- The second condition is for an entry that was in two places (grants.lua): the record of its other lease has
+  -- replaced the record of the suspect.
+  if lease.suspect or holds_suspect == id then
     redis.call('HSET', worker_key(worker_id), 'quarantined', '')
     holds_suspect = false
   end
@@ -72,7 +79,7 @@ local function put_back(set, id, lease, score)
   local added = redis.call('ZADD', key[set], score or 0,
     lease.partition .. '\0' .. lease.place .. id .. string.char(lease.attempts) .. lease.payload)
   note_added(set)
-  if lease.partition == CLAIMED then state.claimed = 1 end -- a retry in a run that has claimed nothing so far
+  if lease.partition == CLAIMED then state.claimed = 1 end -- it may be a retry in a run that has claimed nothing yet
   state.waiting = state.waiting + added
   touched[lease.partition] = true
 end

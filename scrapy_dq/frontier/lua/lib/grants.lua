@@ -1,16 +1,18 @@
--- grants: the leases of an exchange, and their copy in the worker's record for a repeat.
+-- grants: collects the leases of an exchange, and copies them to the worker's record, so that a repeat gets them again.
 -- @include bands messages
--- grants: a script stores its leases in in-flight in a few writes, and only then removes them from their former places.
-local CHUNK = 32 -- leases per write, and entries per read: it bounds how far a read exceeds max_bytes
--- ids, and by position: records (as in in-flight), and waits (ms from now until the lease may be sent; nil: no wait).
--- Granted, but not removed from their former places yet: elements (by list, how many from its head, or, if negative,
--- from its end), and members.
+-- A script first writes its leases to `in-flight`, many in one command, and only then removes the entries from their
+-- former places.
+local CHUNK = 32 -- leases per write, and entries per read; a read may exceed max_bytes, so this number is small
+-- Fields: ids; records (of each id, as in `in-flight`); waits (of each id: ms from now until the lease may be sent;
+-- nil: no wait); bytes (of all records); written (how many leases are in `in-flight`).
+-- Two fields have the granted entries that are not removed from their former places yet: elements (list -> how many at
+-- its head, or at its end if negative), and members ({ ZSET, member }, ...).
 local grants
 each_call(function()
   grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} }
 end)
--- Corrects the counts for an entry that is in two places, because its fingerprint was forgotten (forget.lua) and a
--- replay log has put it again: its leases have the same id, and are settled once.
+-- Corrects the counts for an entry that was in two places, because its fingerprint was forgotten (forget.lua) and a
+-- replay log has put it again. Both leases have the same id, so they are settled together, and must count once.
 local function uncount_repeated(in_flight)
   local held, written = redis.call('HMGET', in_flight, unpack(grants.ids, grants.written + 1)), {}
   for i = grants.written + 1, #grants.ids do
@@ -22,8 +24,8 @@ local function uncount_repeated(in_flight)
     written[id] = true
   end
 end
--- Writes the granted leases and the counts, in an order in which no count ever exceeds the keys. *fed*: the entries
--- never waited (claim.lua).
+-- Writes the granted leases and changes the counts. The order of these steps makes sure that no count is ever larger
+-- than the number of stored entries. *fed*: the entries come from start keys, so they never waited (claim.lua).
 local function write_grants(fed)
   if #grants.ids == grants.written then return end
   local in_flight, ids, records, fields, n = in_flight_key(grants.worker_id), grants.ids, grants.records, {}, 0
@@ -59,14 +61,15 @@ local function grant_member(set, partition, member, flag)
   write_many()
 end
 local function grant_at(position, wait_ms) grants.waits[position], grants.timed = wait_ms, true end
--- Returns the answer for the worker: the records, and the wait of each, if any has one.
+-- Returns the records of all leases for the worker, and the wait of each ('' for no wait). If no lease has a wait, the
+-- second list is empty.
 local function granted()
   local waits = {}
   for i = 1, grants.timed and #grants.ids or 0 do waits[i] = grants.waits[i] or '' end
   return grants.records, waits
 end
--- answer: the worker's record keeps the answer to its last exchange, so that a repeat gets the same answer.
--- Returns 'i' and the granted ids; or, if a lease has a time for sending, 't', and id(12) and time(8) of each lease;
+-- The worker's record keeps the leases of its last exchange, so that a repeat gets the same leases. Returns them in
+-- their stored form: 'i' and the ids; or 't', and id(12) and time(8) of each lease, if a lease has a time for sending;
 -- or an empty string if there are no leases.
 local function remember_grants()
   if #grants.ids == 0 then return '' end
@@ -77,7 +80,8 @@ local function remember_grants()
   end
   return table.concat(records)
 end
--- Writes the changed fields of the worker's record; *was*: the record as exchange.lua reads it.
+-- Writes the changed fields of the worker's record. *was*: the record as exchange.lua has read it. *settled*: how many
+-- requests this exchange has counted as done or failed.
 local function remember(worker_id, was, seq, seeding, dropped, settled)
   local changed = { 'last_seq', seq }
   local function set(field, before, now)
@@ -92,7 +96,7 @@ local function remember(worker_id, was, seq, seeding, dropped, settled)
   if settled > 0 then set('done', nil, (tonumber(was[6]) or 0) + settled) end
   redis.call('HSET', worker_key(worker_id), unpack(changed))
 end
--- Grants again the leases in *remembered* that are still in flight.
+-- Grants again the leases in *remembered* (from remember_grants()) that are still in flight.
 local function repeat_grants(worker_id, remembered)
   local timed = string.sub(remembered, 1, 1) == 't'
   for i = 2, #remembered, timed and 20 or 12 do

@@ -1,5 +1,5 @@
--- journal: the newest events of a crawl, for people. Nothing depends on it, so no script fails if it cannot be written:
--- its type is not checked, and an event that Redis refuses is dropped.
+-- journal: stores the newest events of a crawl, for users. Nothing depends on the journal, so no script fails if it
+-- cannot be written: scripts do not check its type, and drop an event that Redis refuses.
 -- Each element: msgpack of run, at (ms, Redis's clock), kind, who (the id of a worker, or the user who gave a command),
 -- count, about.
 -- @include state
@@ -9,8 +9,9 @@ local function last_event()
   local read, event = pcall(cmsgpack.unpack, type(packed) == 'string' and packed or '')
   return read and type(event) == 'table' and event or {}
 end
--- An event that repeats the last one replaces it, and their counts are added. Otherwise a retry, which comes in many
--- parts, or a program that puts one request per minute and so finishes its run every minute, would fill the journal.
+-- Stores an event. If it repeats the last event, it replaces that event, and their counts are added. Otherwise two
+-- things would fill the journal: a retry, which comes in many parts; and a program that puts one request per minute, so
+-- that its run finishes every minute.
 local function note_event(kind, who, count, about)
   who, about = string.sub(who, 1, MAX_TEXT_BYTES), string.sub(about or '', 1, MAX_TEXT_BYTES)
   local at, last = wall_ms(), last_event()

@@ -1,12 +1,13 @@
--- key sizes: a script reads them before it writes anything, so that a key of the wrong type stops it here.
+-- key sizes: reads the sizes of keys. A script does this before it writes anything, so that a key of the wrong type
+-- stops it here.
 -- @include state
-local polite -- whether any key of politeness exists, as far as this script knows
+local polite -- whether any key of politeness.lua exists, as far as this script knows; nil: it has not checked
 each_call(function() polite = nil end)
 local function load_sizes(worker_id)
   if not state then load_state() end
   key_sizes = { members = redis.call('SCARD', key.members), rotation = redis.call('ZCARD', key.rotation) }
   polite = false
-  -- In many crawls none of these exists.
+  -- In many crawls none of these keys exists, and then one command is enough.
   if redis.call('EXISTS', key.dead, key.returned, key.quarantine, key.declined, key.decliners, key.delayed,
     key.discarded, key.messages, key.suspects, key.resting, key.saturated, key.limits, key.busy, key.unsent,
     key.earliest, key.blocked, key.spent) > 0 then
@@ -21,8 +22,8 @@ local function load_sizes(worker_id)
     if polite then key_sizes.suspects = redis.call('ZCARD', key.suspects) end
   end
   if worker_id then key_sizes.in_flight = leases_of(worker_id) end
-  count_seen() -- last: stopped.lua takes it as the sign that all sizes were read
+  count_seen() -- last, because stopped.lua concludes from the size of `seen` that all sizes were read
 end
--- After its first write a script may exceed maxmemory. This write changes nothing, and lets a script move stored
--- entries in a full Redis.
+-- Makes a write that changes nothing. After its first write a script may exceed maxmemory, so the script can then move
+-- stored entries even if Redis is full.
 local function write_first() redis.call('HDEL', key.meta, '') end

@@ -1,8 +1,8 @@
--- keys: the names of all keys of one crawl. No other Lua file builds names. frontier/keys.py lists them with type and
--- lifetime, and scripts.py inserts the fixed ones here.
--- Each call declares the fixed keys: KEYS[1] is the meta key, "dq:{crawl}:meta". The other names are made from data,
--- with the same hash tag, so that on Redis Cluster they are in the slot of the declared keys.
--- An exchange passes its start keys after the fixed keys.
+-- keys: makes the names of all keys of one crawl. No other Lua file makes names. frontier/keys.py lists all keys with
+-- their types and lifetimes, and scripts.py inserts the names of the fixed keys here.
+-- Each call of a script declares the fixed keys. KEYS[1] is the meta key, "dq:{crawl}:meta". The functions below make
+-- the other names from data. All names have the same hash tag, so that Redis Cluster keeps all keys in one slot.
+-- A join and an exchange pass the start keys after the fixed keys.
 local prefix, key, start_keys
 each_call(function()
   prefix, key, start_keys = string.sub(KEYS[1], 1, -5), { FIXED_KEYS }, { unpack(KEYS, FIRST_START_KEY) }

@@ -1,5 +1,6 @@
--- limits: sets the limits of partitions, from settings or for a user. Waiting partitions may then be served again.
+-- limits: sets the limits of partitions, from the settings of a worker or by a command of a user.
 -- @include entry
+-- Returns all partitions of *waiting* (`resting` or `saturated`) to the rotation.
 local function free(waiting)
   if redis.call('EXISTS', waiting) == 0 then return end
   -- lease.lua checks each partition at its turn, and puts it back if the partition still has to wait.
@@ -15,11 +16,11 @@ local function set_own_limits(partition, delay_ms, concurrency, budget)
     redis.call('HDEL', key.limits, partition)
   end
 end
--- Begins to count entries in flight by partition, with the first limit of a run.
+-- Begins to count the entries in flight of each partition, when a run gets its first limit.
 local function begin_to_limit()
   if state.limited then return end
   state.limited = true
-  redis.call('UNLINK', key.busy) -- a script that was stopped here may have left it
+  redis.call('UNLINK', key.busy) -- an earlier script that was stopped here may have left this key
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
     for _, record in ipairs(lease_records_of(worker_id)) do
       count_busy(partition_of(record), 1)
@@ -31,7 +32,7 @@ end
 -- Replaces all limits with the limits of a worker's settings.
 local function set_limits(packed)
   local delay_ms, concurrency, own, budget, budget_period, own_budgets = unpack(cmsgpack.unpack(packed))
-  if state.budget_period == 2 then free(key.resting) end -- some may rest until midnight
+  if state.budget_period == 2 then free(key.resting) end -- some partitions may rest until midnight
   if delay_ms > 0 or concurrency > 0 or #own > 0 or budget_period then
     begin_to_limit()
   elseif state.in_flight == 0 then

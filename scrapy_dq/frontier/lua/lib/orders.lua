@@ -1,7 +1,8 @@
--- orders: the rank of an entry, and the order within a rank; both depend on the crawl's order (`meta`). Lower ranks are
--- served first.
--- In an order by priority, start requests come after the others of their priority: the oldest (start 1) or the newest
--- (2) first. Scrapy's queues have these orders: LIFO, which is the default of its scheduler, and FIFO.
+-- orders: computes the rank of an entry, and the order of the entries within a rank. Both depend on the crawl's order,
+-- which `meta` stores. Redis serves lower ranks first.
+-- In an order by priority, *start* is 1 or 2 for start requests that come after all other requests of their priority:
+-- the oldest first (1), or the newest first (2). It is 0 for all other requests. Scrapy's queues have the same two
+-- orders, FIFO and LIFO; LIFO is the default of Scrapy's scheduler.
 -- @include state
 local function order_rank(priority, start)
   if state.order == 'fifo' or state.order == 'lifo' then return 0 end

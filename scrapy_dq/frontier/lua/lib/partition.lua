@@ -1,6 +1,8 @@
--- partition: a partition with waiting entries is in one of four ZSETs; an empty partition is in none.
---   rotation   may be served; score: its turn, least recently served first
---   suspects   the same, but only entries in quarantine wait: a worker that already holds a suspect skips the partition
+-- partition: moves partitions between four ZSETs. A partition with waiting entries is in one of them; any other
+-- partition is in none.
+--   rotation   may be served; score: its turn; the partition that was served longest ago comes first
+--   suspects   may be served, but all its waiting entries are in quarantine, so a worker that holds a suspect skips it;
+--              score: its turn
 --   resting    must wait until the time in its score (ms)
 --   saturated  must wait until one of its leases is settled or sent, or until the next run if its budget is spent
 -- @include bands
@@ -17,7 +19,8 @@ local function next_turn()
   state.turn = state.turn + 1
   return state.turn
 end
--- Moves a partition to the right set. It may be served *ahead* ms before its time.
+-- Moves a partition to the right set. It may be served *ahead* ms before its time. *served*: true: it gets the last
+-- turn, because it was served; else it keeps its turn, if it has one.
 local function classify(partition, ahead, served)
   local where = turns_in(partition)
   if not where then return put_into(partition, nil) end
@@ -42,7 +45,7 @@ local function classify_touched(ahead)
   for _, partition in ipairs(names) do classify(partition, ahead) end
   touched = {}
 end
--- Marks partitions whose wait is over, or nearly over: classify_touched() returns them to the rotation.
+-- Marks partitions that may be served within *ahead* ms, so that classify_touched() returns them to the rotation.
 local function wake_resting(ahead)
   local due = redis.call('ZRANGEBYSCORE', key.resting, '-inf', now_ms() + ahead,
     'LIMIT', 0, 500)

@@ -1,13 +1,14 @@
--- politeness: the limits of partitions: delay, concurrency, blocks and budgets.
+-- politeness: applies the limits of partitions: delay, concurrency, blocks and budgets.
 -- @include key_sizes
--- politeness: delay and concurrency of each partition, over all workers. Times: ms of the crawl's clock (now_ms). A
--- stint is a group of leases that one worker gets of a partition with a delay, each with its own time for sending.
+-- A partition's delay and concurrency apply to all workers together. Times are in ms of the crawl's clock (now_ms). A
+-- stint is a group of leases that one worker gets together from a partition with a delay. Each lease of a stint has its
+-- own time for sending.
 --   limits    HASH  partition -> "<delay ms>:<concurrency>[:<budget>]", each empty if the crawl's default holds
 --   busy      HASH  partition -> how many of its entries are in flight
 --   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no worker leases from the partition
 --   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
 --   blocked   ZSET  partition, score: the end of a block that the site or a user has asked for
-local DEFERRED = '\2' -- begins the partition of a lease whose end is deferred, which counts only against a budget
+local DEFERRED = '\2' -- first byte of the partition in a deferred lease, which counts only against budgets
 local function parse_limits(text)
   local delay, concurrency, budget = string.match(text or '', '^(%d*):(%d*):?(%d*)$')
   return tonumber(delay), tonumber(concurrency), tonumber(budget)
@@ -19,7 +20,7 @@ local function limits_of(partition)
   local delay, concurrency, budget = own_limits(partition)
   return delay or state.delay_ms, concurrency or state.concurrency, budget or state.budget
 end
-local busy_change -- by partition; written once, by save_partitions()
+local busy_change -- partition -> change of `busy`; save_partitions() writes these changes once
 each_call(function() busy_change = {} end)
 local function count_busy(partition, change)
   if not state.limited then return end
@@ -28,7 +29,7 @@ end
 local function busy_of(partition)
   return tonumber(redis.call('HGET', key.busy, partition) or 0) + (busy_change[partition] or 0)
 end
--- Returns the end of a partition's block; 0: none.
+-- Returns the end of a partition's block; 0: it has no block.
 local function blocked_until(partition) return tonumber(redis.call('ZSCORE', key.blocked, partition) or 0) end
 local function earliest_of(partition)
   return polite and tonumber(redis.call('ZSCORE', key.earliest, partition) or 0) or 0
@@ -38,19 +39,19 @@ local function set_earliest(partition, at)
   polite = true
   redis.call('ZADD', key.earliest, math.max(at, blocked), partition)
 end
--- Ends a stint, because its worker has sent the last lease *age* ms ago. *age* false: the worker will never send this
--- lease, so the next request of the partition may be sent immediately.
+-- Ends a stint if *id* is its last lease. *age*: the worker has sent the request of this lease *age* ms ago. false: the
+-- worker will never send it, so the next request of the partition may be sent immediately.
 local function end_stint(partition, id, age)
   if redis.call('HGET', key.unsent, partition) ~= id then return end
   set_earliest(partition, age and now_ms() - age + limits_of(partition) or now_ms())
   redis.call('HDEL', key.unsent, partition)
 end
--- Processes the end of a lease, for any reason: the lease no longer counts. If it was not sent, it counts as sent now.
+-- Updates the partition of a lease that ends for any reason. If the request was not sent, it counts as sent now.
 local function lease_ended(partition, id)
   if not state.limited then return end
   count_busy(partition, -1)
   if string.sub(partition, 1, 1) == DEFERRED then
-    touched[string.sub(partition, 2)] = true -- it counted against a budget
+    touched[string.sub(partition, 2)] = true -- the lease counted against a budget, which may have room now
     return
   end
   end_stint(partition, id, 0)
@@ -72,32 +73,33 @@ local function forget_past(set)
   local past = redis.call('ZRANGEBYSCORE', set, '-inf', '(' .. now_ms(), 'LIMIT', 0, 500)
   if #past > 0 then redis.call('ZREM', set, unpack(past)) end
 end
--- budgets: how many requests of a partition may be done in a run, or on a day (UTC). Further requests wait.
+-- A budget limits how many requests of a partition are sent in a run or on a day (UTC). Further requests wait.
 --   spent     HASH  partition -> "<run or day> <requests that were sent, and are done or failed>"
--- A partition spends its budget on requests that are done or failed in this run, or on this day. Leases only use it.
-local spent_change -- by partition; written once, by save_partitions()
+-- A sent request spends the budget when it is done or has failed. Until then, its lease uses a part of the budget.
+local spent_change -- partition -> change of `spent`; save_partitions() writes these changes once
 each_call(function() spent_change = {} end)
 local function period() return state.budget_period == 2 and math.floor(wall_ms() / DAY_MS) or state.run end
 local function spent_by(partition)
   local of, count = string.match(redis.call('HGET', key.spent, partition) or '', '^(%d+) (%d+)$')
   return (tonumber(of) == period() and tonumber(count) or 0) + (spent_change[partition] or 0)
 end
--- Counts a request that is done or failed; *never_sent*: no site got the request.
+-- Counts a request that is done or failed. *never_sent*: no site got the request, so it spends no budget.
 local function count_spent(partition, never_sent)
   if never_sent then
     state.never_sent = state.never_sent + 1
     return
   end
-  -- Only partitions with a budget are counted: otherwise each host of the crawl would leave a field.
+  -- Only partitions with a budget are counted. Otherwise each host of the crawl would leave a field in `spent`.
   local _, _, budget = limits_of(partition)
   if budget > 0 then spent_change[partition] = (spent_change[partition] or 0) + 1 end
 end
--- Whether a partition has spent its budget for this run, or for this day.
+-- Returns whether a partition has spent its budget for this run, or for this day.
 local function is_spent(partition)
   local _, _, budget = limits_of(partition)
   return budget > 0 and spent_by(partition) >= budget
 end
--- Returns how much of the budget is used: spent, in flight, or done and waiting for puts in other shards.
+-- Returns how many requests of the budget are used: they are spent, in flight, or deferred until puts in other shards
+-- are retired.
 local function used_by(partition)
   return spent_by(partition) + busy_of(partition) + busy_of(DEFERRED .. partition)
 end
@@ -109,7 +111,7 @@ local function is_saturated(partition)
 end
 local function save_partitions()
   for partition, change in pairs(busy_change) do
-    busy_change[partition] = nil -- first: stopped.lua may call this again
+    busy_change[partition] = nil -- first, because stopped.lua may call this function again
     if change ~= 0 and redis.call('HINCRBY', key.busy, partition, change) <= 0 then
       redis.call('HDEL', key.busy, partition)
     end

@@ -1,11 +1,11 @@
--- rights: which commands this user may call. A denied command in the middle of a script stops it midway.
+-- rights: finds the commands that this user may not call. A denied command would stop a script midway.
 -- @include keys
--- Parts of the errors for a denied command: Redis 6.2, 7, 8 and Valkey word them differently. The last one is for a
--- command that `rename-command` has renamed.
+-- Parts of the errors for a denied command. Redis 6.2, 7, 8 and Valkey have different errors. The last part belongs to
+-- the error for a command that `rename-command` has renamed.
 local DENIED = { 'NOPERM', "can't run this command", "can't access at least one", 'ACL failure in script',
   'nknown Redis command' }
--- Returns which commands of all scripts are denied, and the error for the first one; leaves nothing behind. *kind*: the
--- kind of the start keys (claim.lua); only a crawl with streams needs their commands.
+-- Tries the commands of all scripts. Returns the denied commands, and the error for the first one; leaves no key
+-- behind. *kind*: the kind of the start keys (claim.lua); commands for streams are tried only if it is 'stream'.
 local function refused_commands(kind)
   local scratch, refused, message = worker_key('rights'), {}, ''
   local function try(...)
@@ -40,7 +40,7 @@ local function refused_commands(kind)
   end
   try('ZADD', scratch, 'XX', 0, '')
   try('ZUNIONSTORE', scratch, 1, scratch)
-  -- These commands write with any arguments.
+  -- These commands write with any arguments. So try them only if UNLINK can delete the key afterwards.
   for _, command in ipairs(try('UNLINK', scratch) and { 'SADD', 'LPUSH', 'RPUSH' } or {}) do
     try(command, scratch, '')
     redis.pcall('UNLINK', scratch)

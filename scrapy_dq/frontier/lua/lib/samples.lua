@@ -1,17 +1,17 @@
--- samples: the history of a crawl, for drawing curves. `samples` gets a sample about every 10 s. `minutes` gets every
--- sixth, and the one taken when the last worker leaves. As with the journal, nothing depends on them, and no script
--- fails if they cannot be written.
+-- samples: stores the history of a crawl, so that curves can be drawn. The list `samples` gets a sample about every
+-- 10 s. The list `minutes` gets every sixth of these samples, and a last one when the last worker leaves. As with the
+-- journal, nothing depends on these lists, and no script fails if it cannot write them.
 -- Each element is a byte with the value 1 (the format's version) and 16 numbers. Each byte of a number holds 7 of its
--- bits, lowest first; 128 is added to all bytes of a number except the last (msgpack would take a third more). The
--- numbers: run, second (since 1970, Redis's clock), hundredths, done, failed, dead, waiting, delayed, in_flight,
--- workers, seen, memory (KiB of this Redis; 0: unknown), and the sums of all workers since the run began: exchanges,
--- their ms, errors, ms without Redis.
--- `meta.sampled`: the time of the last sample (ms), the number of samples, these sums, and when an outage was last
--- noted (ms).
+-- bits, lowest first; 128 is added to all bytes of a number except the last. (msgpack would need a third more bytes.)
+-- The numbers are: run, second (since 1970, Redis's clock), hundredths, done, failed, dead, waiting, delayed,
+-- in_flight, workers, seen, memory (KiB of this Redis; 0: unknown), and four sums of all workers since the run began:
+-- exchanges, ms until their answers, errors, ms of outages.
+-- `meta.sampled` has 7 numbers: the time of the last sample (ms), the number of samples, the four sums, and when a
+-- worker last noted an outage (ms).
 -- @include journal
 local EVERY_MS = 9500
 local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
--- How many are kept: the history of a crawl of millions of pages takes less than 256 KiB.
+-- How many elements each list keeps. So the history of a crawl of millions of pages takes less than 256 KiB.
 local MAX_KEPT = { samples = 1080, minutes = 2880 }
 local function sampled()
   local found = { string.match(redis.call('HGET', key.meta, 'sampled') or '', SAMPLED) }
@@ -37,8 +37,8 @@ local function add_sample(name, packed)
   redis.pcall('RPUSH', key[name], packed)
   redis.pcall('LTRIM', key[name], -MAX_KEPT[name], -1)
 end
--- Takes a sample if the previous one is old enough or the clock was set back, and then updates *found* (from
--- `sampled`). *last*: the last worker is leaving, so always take a sample to end the curves.
+-- Takes a sample, and updates *found* (from sampled()), if the previous sample is old enough or the clock was set back.
+-- *last*: the last worker is leaving, so take a sample in any case, as the end of the curves.
 local function sample(found, last)
   local at = wall_ms()
   local age = at - found[1] -- below 0: Redis's clock was set back

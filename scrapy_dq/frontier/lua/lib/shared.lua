@@ -1,11 +1,11 @@
--- shared: whether at least two workers on different hosts, each with a start(), share this run. Programs, commands and
--- rejoining workers do not count as further workers. `meta.shared` holds two such workers, one per line: the id of the
--- worker, and its heartbeat at the time of writing.
+-- shared: records whether two workers on different hosts, each with a start(), have shared this run. Programs and
+-- commands do not count, and a worker that rejoins counts once. `meta.shared` has two such workers, one per line, each
+-- with its id and its heartbeat at the time of writing.
 -- @include state
 local function stored_field(field) return redis.call('HGET', key.meta, field) or '' end
 local function stored_shards() return redis.call('HGET', key.meta, 'shards') or '1' end
 local function with_beat(id) return id .. ' ' .. (redis.call('HGET', key.beats, id) or '') end
-local function host_of(identity) -- nil: unknown
+local function host_of(identity) -- nil: the host is unknown
   return cjson.decode(identity or '{}').host
 end
 local function note_shared()
@@ -21,9 +21,9 @@ local function note_shared()
     end
   end
 end
--- A worker was declared dead. If its heartbeat is still the one in `meta.shared`, it has not beaten since that was
--- written, so it may have been dead when the second worker of the pair joined. A supervisor may have started that
--- worker as its replacement, so the run no longer counts as shared.
+-- Checks the pair in `meta.shared` after a worker was declared dead. If this worker is one of the two and its heartbeat
+-- is unchanged, it may already have been dead when the second worker joined. Then a supervisor may have started the
+-- second worker to replace it. So the run no longer counts as shared, unless it has another pair.
 local function unshare(id)
   local pair = '\n' .. stored_field('shared') .. '\n'
   if not string.find(pair, '\n' .. with_beat(id) .. '\n', 1, true) then return end

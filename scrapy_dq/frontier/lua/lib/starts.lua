@@ -1,10 +1,15 @@
--- starts: which start() methods of this run are complete, and which were interrupted before all their requests were
--- stored. A run cannot finish while a start() is interrupted and no equal start() is complete. `meta.starts` maps each
--- name to 'done' or { event (state.lua), worker_id, again (it has to run again), others (also in other workers) }.
--- A name contains the spider's arguments. A '*' in front: start() methods with this name are not equal, for example
--- with DQ_SEED_ONCE = False. An empty name: no start() (a program, a command). '?': a worker whose record is gone.
+-- starts: records which start() methods of this run are complete, and which were interrupted before all their requests
+-- were stored. A run cannot finish while a start() is interrupted and no equal start() is complete.
+-- `meta.starts` maps the name of a start() to 'done' if it is complete. If it was interrupted, the value is { event
+-- (the number of the event, see state.lua), worker_id, again (true: it has to run again), others (true: it was also
+-- interrupted in other workers) }.
+-- A name contains the spider's arguments, because a start() with equal arguments yields equal requests. A name with a
+-- '*' in front belongs to start() methods that are not equal, for example with DQ_SEED_ONCE = False. The name is empty
+-- if a worker has no start(), because it is a program or a command. '?' stands for the start() of a worker whose record
+-- is gone.
 -- @include state
-local UNKNOWN, AGAIN = '?', '4' -- a seeding level: the stored start requests are gone, so start() has to run again
+-- AGAIN is the seeding level of a worker whose stored start requests are gone, so that its start() has to run again.
+local UNKNOWN, AGAIN = '?', '4'
 local function stored_starts()
   local stored = redis.call('HGET', key.meta, 'starts')
   return stored and cmsgpack.unpack(stored) or {}
@@ -14,8 +19,9 @@ local function save_starts(starts)
   redis.call('HSET', key.meta, 'starts', cmsgpack.pack(starts))
 end
 local function is_own(name) return string.sub(name, 1, 1) == '*' end
--- If a worker lowers its seeding level, all requests of its start() are stored. This completes any interrupted start()
--- of the same name.
+-- Records that a start() is complete if its worker lowers its seeding level, because then all requests of this start()
+-- are stored. This also completes an interrupted start() of the same name, and an unknown one ('?') that was
+-- interrupted before this worker joined.
 local function start_done(worker_id, level, was_level)
   if level == was_level or (level ~= '0' and level ~= '3') then return end
   local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'joined')
@@ -25,11 +31,13 @@ local function start_done(worker_id, level, was_level)
   local was, unknown = starts[name], starts[UNKNOWN]
   if type(unknown) == 'table' and joined > unknown[1] then starts[UNKNOWN] = nil
   elseif was == 'done' then return end
-  -- If an interrupted start() is not shared, or has to run again, only a start() that began later completes it.
+  -- If the start() methods of this name are not equal, or the interrupted one has to run again, only a start() that
+  -- began after the interruption completes it.
   local later = type(was) == 'table' and (is_own(name) or was[3])
   if not later or joined > was[1] then starts[name] = 'done' end
   save_starts(starts)
 end
+-- Records that a start() was interrupted. Returns its name, or '' if an equal start() is complete.
 local function note_broken(name, worker_id, again)
   local starts = stored_starts()
   if starts[name] == 'done' and not is_own(name) and not again then return '' end
@@ -38,7 +46,7 @@ local function note_broken(name, worker_id, again)
   save_starts(starts)
   return name
 end
--- Records that a worker is dead, or leaves. Returns the name of its start() if this is incomplete now, else ''.
+-- Records that a worker is dead or leaves. Returns the name of its start() if that start() is interrupted now, else ''.
 local function start_broken(worker_id)
   local worker = fields_of(worker_id, 'starts', 'seeding')
   local name, seeding = worker[1] or '', worker[2]
@@ -49,7 +57,8 @@ local function start_broken(worker_id)
   if name == '' or (seeding ~= '1' and seeding ~= '2' and seeding ~= AGAIN) then return '' end
   return note_broken(name, worker_id, seeding == AGAIN)
 end
--- Removes complete start() methods of an earlier run (rejoin.lua). Interrupted ones stay: they may be newer.
+-- Forgets the complete start() methods of an earlier run (rejoin.lua). Interrupted start() methods stay, because the
+-- interruption may be newer than the roll-back.
 local function forget_done_starts()
   local starts = stored_starts()
   for name, was in pairs(starts) do
@@ -57,7 +66,8 @@ local function forget_done_starts()
   end
   save_starts(starts)
 end
--- A worker that was declared dead is back, and continues its own start().
+-- Ends the interruption of a start() that is not equal to others ('*'): its worker was declared dead, but is back and
+-- continues it.
 local function resume_start(name, old_id)
   local starts = is_own(name) and stored_starts() or {}
   local was = starts[name]

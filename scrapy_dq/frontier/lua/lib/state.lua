@@ -1,17 +1,18 @@
--- state: counts, phase and clock of the run; read once, and written once by save_state().
--- waiting, in_flight and delayed change only in the script that moves an entry, members only in the script that adds or
--- removes a member. A run is *finished* when the keys are empty and the counts agree (finish.lua).
+-- state: the counts, the phase and the clock of the run. A script reads them once, and save_state() writes them once.
+-- A script that moves an entry also changes the counts `waiting`, `in_flight` and `delayed`. A script that adds or
+-- removes a member also changes `members`. Only an audit counts the keys again. A run is *finished* when the keys are
+-- empty and all these counts agree (finish.lua).
 -- @include keys
 local state, now
-local key_sizes -- the size of each key when this script started (key_sizes.lua); nil: not read
-local touched -- changed partitions: partition.lua moves them to the right set
+local key_sizes -- the sizes of keys when this script started (key_sizes.lua); nil: the script has not read them
+local touched -- the partitions that this script has changed; partition.lua then moves them to the right set
 each_call(function() state, now, key_sizes, touched = nil, nil, nil, {} end)
 local DAY_MS = 86400000
 local function may_exist(name) return not key_sizes or (key_sizes[name] or 0) > 0 end
 local function note_added(name) if key_sizes then key_sizes[name] = (key_sizes[name] or 0) + 1 end end
 local count_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
-local CLAIMED = '\1' -- the partition of claims (claim.lua): no request has it, and no limit applies to it
--- A field of a hash costs as much as a call, so all values that change with every exchange are in one field.
+local CLAIMED = '\1' -- the partition of claimed start payloads (claim.lua); no request has it, and it has no limits
+-- Each further field of a hash costs as much time as a call. So one field has all values that change in each exchange.
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
@@ -23,9 +24,10 @@ local function load_state()
     epoch = s[1], run = tonumber(s[2] or 0), phase = s[3], stored_phase = s[3], done = tonumber(done or 0),
     sequence = tonumber(sequence or 0), waiting = tonumber(waiting or 0), in_flight = tonumber(in_flight or 0),
     failed = tonumber(failed or 0), turn = tonumber(turn or 0), clock = tonumber(clock or 0),
-    offset = tonumber(offset or 0), claimed = tonumber(claimed or 0), -- 1: some payload was claimed in this run
+    offset = tonumber(offset or 0), claimed = tonumber(claimed or 0), -- 1: a start payload was claimed in this run
     delayed = tonumber(delayed or 0), members = tonumber(members or 0), never_sent = tonumber(s[10] or 0),
-    -- The number of tokens in `seen` when this was written; -1: deleted or evicted, and no audit has recorded it yet.
+    -- The number of tokens in `seen` when the counts were stored. -1: the tokens were deleted or evicted, and no audit
+    -- has recorded this loss yet.
     seen = tonumber(seen or 0),
     gone = tonumber(s[9] or 0), -- requests and keys of this run that are gone (audit.lua)
     unserved = tonumber(s[11] or 0), -- dead letters of this run that no worker could serve (finish.lua)
@@ -33,8 +35,8 @@ local function load_state()
     limited = delay_ms ~= nil, -- whether this run has or had any limit; otherwise leases are not counted by partition
     delay_ms = tonumber(delay_ms or 0), concurrency = tonumber(concurrency or 0), seen_kind = s[6],
     budget = tonumber(budget) or 0, budget_period = tonumber(budget_period) or 1, -- 1: a run, 2: a day
-    command_counts = s[7], -- the counters of commands.lua; false: none yet
-    order = s[13] or 'fifo', -- a program has begun a crawl without an order, and no worker with an order has joined
+    command_counts = s[7], -- the counters of commands.lua; false: no command was sent yet
+    order = s[13] or 'fifo', -- empty: a program has begun the crawl, and no worker with an order has joined yet
     hold = s[8] or '', -- paused, draining, or empty; entries are leased only if it is empty
   }
 end
@@ -57,11 +59,13 @@ end
 local function save_limiting()
   if not state.limited then return redis.call('HDEL', key.meta, 'limiting') end
   local limiting = state.delay_ms .. ' ' .. state.concurrency .. ' ' .. state.budget .. ' ' .. state.budget_period
-  redis.call('HSET', key.meta, 'limiting', (string.gsub(limiting, ' 0 1$', ''))) -- as earlier versions write it
+  -- Without a budget, this is the format of earlier versions.
+  redis.call('HSET', key.meta, 'limiting', (string.gsub(limiting, ' 0 1$', '')))
 end
--- Every call carries (epoch, run), because a worker that was frozen while its run ended must change nothing. If that
--- worker is still a member, a rejoin of another worker has given their run a new number (rejoin.lua).
 local function is_member(id) return redis.call('SISMEMBER', key.members, id) == 1 end
+-- Returns the answer to a call with another epoch or run; nothing if both are the stored ones. A worker that was frozen
+-- while its run ended must change nothing. If a later run is stored, but *member* is still a member, then the rejoin of
+-- another worker has given their common run a new number (rejoin.lua), and this worker has to rejoin.
 local function stale(epoch, run, member)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
   if state.run < run or state.run > run and member and is_member(member) then return 'RESYNC' end
@@ -79,9 +83,9 @@ local function wall_ms() return math.floor(wall_us() / 1000) end
 local function next_event() -- a later event has a larger number, even if Redis's clock was set back
   return redis.call('HINCRBY', key.meta, 'events', 1)
 end
--- The crawl's own clock follows Redis's clock. If Redis's clock is set back (corrected, or after a failover), the
--- crawl's clock continues from its last time. Otherwise every waiting partition would wait longer by the size of the
--- step.
+-- The crawl's own clock follows Redis's clock. If Redis's clock is set back, by a correction or a failover, the crawl's
+-- clock continues from its last time. Otherwise each waiting partition would wait longer, by as much as the clock was
+-- set back.
 local function now_ms()
   if not now then
     local wall = wall_ms()

@@ -1,16 +1,16 @@
--- claim: takes start payloads from start keys into flight. A start key may be a stream.
+-- claim: leases start payloads from start keys. A start key may be a stream.
 -- @include grants
--- streams: reads start payloads from a stream through a consumer group. A message is pending in the stream until
--- messages.lua acknowledges it. A worker reads a message again if another consumer of the group has died, or if the
--- crawl has forgotten the message, because the crawl was cleared or its Redis was rolled back.
+-- A script reads start payloads from a stream through a consumer group. A message is pending in the stream until
+-- messages.lua acknowledges it. A pending message is read again in two cases: another consumer of the group has died;
+-- or the crawl does not know the message any more, because it was cleared or its Redis was rolled back.
 local read_stream
 do
-  -- A message that was idle for IDLE_MS may be taken from its consumer. One exchange looks at up to LOOKS pending
-  -- messages of a stream. After the last pending message, the next look begins PAUSE_MS later.
+  -- A message that was idle for IDLE_MS may be taken from its consumer. An exchange takes at most MAX_IDLE such
+  -- messages of a stream. After the last pending message, the search begins again PAUSE_MS later.
   local IDLE_MS, PAUSE_MS, MAX_IDLE = 60000, 10000, 8
-  -- Returns the data of a message for the spider: the value of its only field, or all fields as a JSON object. The
-  -- field `meta` contains JSON, and is inserted unchanged: if Lua decoded and encoded it, its numbers would keep only
-  -- 14 digits, and [] would become {}.
+  -- Returns the data of a message for the spider: the value of its only field, or all fields as a JSON object. If the
+  -- field `meta` contains JSON, it is inserted unchanged. If Lua decoded and encoded it, its numbers would keep only 14
+  -- digits, and [] would become {}.
   local function data_of(fields)
     if #fields == 2 then return fields[2] end
     local all, head = {}, '{'
@@ -20,9 +20,9 @@ do
     end
     return head .. string.sub(cjson.encode(all), 2)
   end
-  -- Returns pending messages that were idle. These include messages in progress, which stay pending until their work is
-  -- done; payloads_of() skips them. `meta` stores the time of the last look, and the id at which the next look begins
-  -- (empty: at the first message).
+  -- Returns pending messages that were idle. Some of them may be in progress, because a message stays pending until its
+  -- work is done; payloads_of() skips these. `meta` stores the time of the last search, and the id at which the next
+  -- search begins (empty: at the first message).
   local function idle_messages(name)
     local note, now = 'stream ' .. name, wall_ms()
     local last_read, from = string.match(redis.call('HGET', key.meta, note) or '', '^(%d+) (.*)$')
@@ -37,7 +37,7 @@ do
   local function payloads_of(messages, name, mark)
     local payloads = {}
     for _, message in ipairs(messages) do
-      -- A message without fields was deleted. A message that `messages` counts is in progress in this crawl.
+      -- Skip a message without fields, because it was deleted, and a message in `messages`, because it is in progress.
       local field = message and message[2] and name .. '\0' .. message[1]
       if field and redis.call('HEXISTS', key.messages, field) == 0 then
         payloads[#payloads + 1] = of_message(field, mark .. data_of(message[2]))
@@ -45,8 +45,8 @@ do
     end
     return payloads
   end
-  -- Returns the payloads of some abandoned messages, or else of the next message, each marked with its message; or an
-  -- error. *read_idle*: whether to look for abandoned messages, as each exchange does once for each stream.
+  -- Returns the payloads of some abandoned messages, or else of the next new message; or an error. Each payload names
+  -- its message. *read_idle*: search for abandoned messages. Each exchange does this once for each stream.
   read_stream = function(name, mark, read_idle)
     local abandoned = read_idle and payloads_of(idle_messages(name), name, mark) or {}
     if abandoned[1] then return abandoned end
@@ -63,12 +63,13 @@ do
     return payloads_of(reply[1][2], name, mark)
   end
 end
--- claim: start payloads (start_keys in order) -> in-flight; finished -> open again. Each payload becomes an entry. If
--- the entry is released or reclaimed, it waits in a separate partition. Its worker makes requests from the payload,
--- puts them, and then acks the entry. A message stays pending in its stream until all its entries are done.
+-- claim: start payloads (of the start keys, in order) -> in-flight; finished -> open again. Each payload becomes an
+-- entry. The worker makes requests from the payload, puts them, and then acks the entry. If the entry is released or
+-- reclaimed, it waits in a separate partition (CLAIMED). A message stays pending in its stream until all its entries
+-- are done.
 -- ARGS     want, kind (list: from its head; set; zset: highest score first; stream: oldest first), mark (first bytes of
 --          the entry's payload), id_stem (8 random bytes)
--- RETURNS  nothing; adds to grants, like a lease
+-- RETURNS  nothing; adds the entries to `grants`, as lease() does
 -- COST     O(want); for a zset O(want * log members)
 -- CRASH    before: the payload stays in its key; after: it is in flight, and is reclaimed like any lease
 local wrong_key -- a start key whose type differs from the settings: name, actual, expected
@@ -76,7 +77,8 @@ each_call(function() wrong_key = {} end)
 local CLAIMED_HEAD = struct.pack('>I8', 0) .. '\0' .. CLAIMED .. '\0'
 local READ = { list = { 'LINDEX', 0 }, set = { 'SRANDMEMBER' }, zset = { 'ZREVRANGE', 0, 0 } }
 local REMOVE = { set = 'SREM', zset = 'ZREM' }
--- Returns a list: the next payload, or several from a stream; empty if the key is empty or has another type.
+-- Returns a list with the next payload, or with several from a stream. The list is empty if the key is empty or has
+-- another type.
 local function taken(name, kind, mark, is_first)
   local reply
   if kind == 'stream' then reply = read_stream(name, mark, is_first)
@@ -107,7 +109,7 @@ local function claim(want, kind, mark, id_stem)
         -- while the worker is busy with the first payload.
         local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
         local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
-        open_run() -- if the puts of this exchange are duplicates, they have not opened a finished run
+        open_run() -- a finished run is still finished if this exchange has stored no new put
         add_grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
         write_grants(true)
         claimed, state.claimed = claimed + 1, 1

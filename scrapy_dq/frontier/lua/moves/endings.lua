@@ -1,4 +1,4 @@
--- endings: the fields of all moves of an exchange; the moves that end a lease, and settle(), which applies them.
+-- endings: reads the moves of an exchange, and applies the moves that end a lease.
 -- @include declined messages
 -- The moves of an exchange, as frontier/moves.py and wire.py write them. Only this file knows the field positions:
 --   put      0, id, admission, token, priority, start, payload, partition [, wait_ms, not_before_ms, reason, known_as
@@ -11,14 +11,15 @@
 --   again    6, id, next_id, payload, priority, start, wait_ms, never_sent
 --   decline  7, id, reason, fingerprint
 local KIND = { PUT = 0, ACK = 1, RELEASE = 2, BURY = 3, FAIL = 4, DEFER = 5, AGAIN = 6, DECLINE = 7 }
--- Returns the fields of a put as the arguments of put(). A table of them would take a tenth of the time of an exchange.
+-- Returns the fields of a put as the arguments of put(). To make a table of them would take a tenth of the time of an
+-- exchange.
 local function fields_of_put(move)
   return move[2], move[3], move[4], order_rank(move[5], move[6]), unpack(move, 7, 13)
 end
--- Returns the puts; their positions in the exchange (from 0); and the moves that end leases, in order, as tables with
--- kind, id and fields. One table collects the ids of acks, one the ids of acks whose requests were never sent, and one
--- the ids of defers, until a move of another kind follows. So an ack and a defer of the same lease may change places;
--- the result is the same.
+-- Returns three lists: the puts; their positions in the exchange (from 0); and the moves that end leases, in order, as
+-- tables with kind, id and fields. Acks and defers are collected: one table has the ids of acks, another one the ids of
+-- acks whose requests were never sent, and a third one the ids of defers. After another move that ends a lease, new
+-- tables begin. So an ack and a defer of one lease may change places, but this does not change the result.
 local function read_moves(packed)
   local puts, positions, endings, many, n = {}, {}, {}, {}, 0
   for i, move in ipairs(cmsgpack.unpack(packed)) do
@@ -78,7 +79,7 @@ local function decline(worker_id, id, lease, reason, fingerprint)
 end
 -- ack: in-flight -> gone. Only the worker that holds the lease may ack. Ids of leases that it does not hold, because
 -- they were reclaimed or acked before, are ignored.
--- ARGS     worker_id, ids, never_sent (see above)
+-- ARGS     worker_id, ids, never_sent (true: no site got the requests)
 -- RETURNS  nothing
 -- COST     O(ids)
 -- CRASH    before: the entries stay in flight and are reclaimed; after: nothing to do
@@ -90,7 +91,7 @@ local function ack(worker_id, ids, never_sent)
       if lease then end_work(worker_id, id, lease, lease.partition ~= CLAIMED and 'done', never_sent) end
     end
   else
-    -- The records are not read, because no count depends on them.
+    -- Here no count depends on the records of the leases, so they are not read.
     local acked = redis.call('HDEL', in_flight_key(worker_id), unpack(ids))
     state.in_flight, state.done = state.in_flight - acked, state.done + acked
     if never_sent then state.never_sent = state.never_sent + acked end
@@ -108,8 +109,8 @@ local function bury(worker_id, id, lease, reason)
   }))
   end_work(worker_id, id, lease)
 end
--- fail: in-flight -> failed. It is counted, and a copy is kept among the newest failed requests.
--- ARGS     worker_id, id, lease, ending (as read_moves() returns it: reason, label, never_sent), keep
+-- fail: in-flight -> failed. The failure is counted, and the newest failed requests are kept as copies.
+-- ARGS     worker_id, id, lease, ending (as read_moves() returns it: reason, label, never_sent), keep (how many)
 -- RETURNS  nothing
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do
@@ -121,8 +122,9 @@ local function fail(worker_id, id, lease, ending, keep)
   end_work(worker_id, id, lease, 'failed', ending.never_sent)
   redis.call('LTRIM', key.failed, 0, keep - 1)
 end
--- again: in-flight -> delayed, under the next id. The work is done, and the page waits for its next visit. One step
--- ends the lease and stores the visit, so that after any kill or roll-back the crawl has exactly one entry of the page.
+-- again: in-flight -> delayed, under the id next_id. The work is done, and the page waits for its next visit. One step
+-- ends the lease and stores the next visit, so that after any kill or roll-back the crawl has exactly one entry of the
+-- page.
 -- ARGS     worker_id, id, lease, ending (as read_moves() returns it: next_id, payload, rank, wait_ms, never_sent)
 -- RETURNS  nothing
 -- COST     O(log delayed)
@@ -134,9 +136,9 @@ local function again(worker_id, id, lease, ending)
   end_work(worker_id, id, lease, 'done', ending.never_sent)
   state.sequence = state.sequence + 1 -- like every new entry: see Census.version
 end
--- defer: in-flight -> in-flight, with its work done. The end of the lease waits until its puts in other shards are
--- retired (deferred_ends.py). The lease counts only against budgets and max_pages. If its worker dies, the entry does
--- not become a suspect.
+-- defer: in-flight -> in-flight. The work is done, but the end of the lease waits until the puts of this work in other
+-- shards are retired (deferred_ends.py). Until then, the lease counts only against budgets and max_pages. If its worker
+-- dies, the entry does not become a suspect.
 -- ARGS     worker_id, ids (at most 1,000)
 -- RETURNS  nothing
 -- COST     O(ids)
@@ -144,7 +146,8 @@ end
 local function defer(worker_id, ids)
   local changed = {}
   for i, record in ipairs(redis.call('HMGET', in_flight_key(worker_id), unpack(ids))) do
-    -- Without a record, the lease was reclaimed; with DEFERRED, it was deferred before.
+    -- Skip a lease without a record, because it was reclaimed, and a lease with DEFERRED, because it is deferred
+    -- already.
     if record and string.sub(record, 10, 10) ~= DEFERRED then
       local flags = string.byte(record, 9)
       if flags >= 128 or holds_suspect == ids[i] then
@@ -166,7 +169,7 @@ end
 -- ARGS     worker_id, endings (as read_moves() returns them), keep_failed
 -- RETURNS  nothing
 -- COST     O(moves)
--- CRASH    as for each move
+-- CRASH    see the header of each move
 local function settle(worker_id, endings, keep_failed)
   if endings[1] and endings[1].kind ~= KIND.ACK then write_first() end
   for _, ending in ipairs(endings) do

@@ -1,6 +1,7 @@
 -- finish: ends a run when nothing is left, and buries the entries that no worker can serve.
 -- @include declined messages starts damage journal
--- Whether no entry is declined, or there are workers with a spider and each of them was offered every declined entry.
+-- Returns true if no declined entry waits, or if each present worker with a spider (at least one) was offered all of
+-- them.
 local function all_have_declined(members)
   local last = may_exist('declined') and redis.call('ZREVRANGE', key.declined, 0, 0, 'WITHSCORES')[2]
   local asked = not last
@@ -13,7 +14,7 @@ local function all_have_declined(members)
 end
 -- abandon: declined -> dead letter, when only declined entries wait and every present worker has declined them.
 -- ARGS     members (ids of the registered workers)
--- RETURNS  true if no declined entry is left | false: a worker may still serve some, or one call cannot bury all
+-- RETURNS  true: no declined entry is left | false: a worker may still serve some, or one call could not bury all
 -- COST     O(500 * log declined + workers)
 -- CRASH    before: the next exchange of any worker buries them; after: nothing to do
 local function abandon(members)
@@ -33,19 +34,21 @@ local function abandon(members)
   redis.call('HSET', key.meta, 'unserved', state.unserved)
   return redis.call('EXISTS', key.declined) == 0
 end
--- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is incomplete. The keys stay.
--- ARGS     finish_at (nil: there is one shard, and the run may finish; -1: it may not; -2: it may not, because this is
---          not home; otherwise it may if home's version is this number), elsewhere (other shards are not empty)
+-- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is interrupted. The keys stay
+-- until the last worker leaves.
+-- ARGS     finish_at (nil or false: the run may finish, because there is one shard; -1: it must not; -2: it must not,
+--          because this is not home; any other number: it may if this number is home's version), elsewhere (true: other
+--          shards are not empty)
 -- RETURNS  how many workers are seeding (level 1; 0 while the backlog has entries), how many start() methods are
---          incomplete (starts.lua; 0 while anything else keeps the run open), only_over_budget (1: all waiting entries,
---          if any, are over the budgets of the run or declined by all workers, nothing is in flight or delayed, no
---          worker can add anything, and the crawl is not on hold)
+--          interrupted (starts.lua; 0 while anything else keeps the run open), only_over_budget (1: each waiting entry
+--          is over a budget of the run or was declined by all workers, nothing is in flight or delayed, no worker can
+--          add anything, and the crawl is not on hold)
 -- COST     O(1) while the backlog has entries that are not over their budgets, otherwise O(workers)
 -- CRASH    before: the next exchange of any worker finishes the run; after: the next exchange of each worker reports it
 local function finish_if_done(finish_at, elsewhere)
   local waits = redis.call('EXISTS', key.bands, key.returned, key.quarantine) > 0
   local waiting = state.waiting - (may_exist('declined') and redis.call('ZCARD', key.declined) or 0)
-  -- Whether all waiting entries are over budgets of the run. Daily budgets do not count, because each day renews them.
+  -- *over*: all waiting entries are over budgets of the run. Daily budgets do not count, because each day renews them.
   local over = waits and waiting > 0 and state.in_flight == 0 and state.budget_period == 1 and state.damage == ''
     and redis.call('EXISTS', key.rotation, key.suspects, key.resting) == 0 and saturated_by_budgets()
   if waits and waiting > 0 and not over then return 0, 0, 0 end
@@ -61,14 +64,16 @@ local function finish_if_done(finish_at, elsewhere)
   local quiet = not (adding or held or delayed) and state.hold == '' and all_have_declined(members) and 1 or 0
   if over then return 0, 0, quiet end
   if waits then
-    -- The keys have entries although the count is 0. No worker would lease these entries, and the run would never end.
+    -- The keys have entries although the count is 0. Workers would not lease these entries, and the run would not end.
     if not held then damaged('entries') end
     return 0, 0, 0
   end
-  -- Counted entries are missing. To finish the run would hide the loss, and a listening worker would wait forever.
+  -- Counted entries are missing, so an audit is due. If the run finished, the loss would stay hidden. While a worker
+  -- listens, the run does not finish, and this worker would wait for these entries without an end.
   if not held and (waiting > 0 or state.in_flight > 0) then damaged('entries') end
   if may_exist('declined') and redis.call('EXISTS', key.declined) == 1 then
-    -- Bury them also while a worker listens, or after its start() has failed: it would wait only for these entries.
+    -- Bury the declined entries also while a worker listens, or after its start() has failed. Otherwise this worker
+    -- would wait only for these entries.
     local quiet_here = seeding == 0 and not (held or delayed or elsewhere) and state.hold == ''
     if not (quiet_here and abandon(members)) then return seeding, 0, quiet end
   end
@@ -83,8 +88,9 @@ local function finish_if_done(finish_at, elsewhere)
   end
   return seeding, incomplete, quiet
 end
--- In a crawl of several shards, a put opens home, and so does a seeding level that a worker raises for puts in other
--- shards. Any exchange opens another shard: leave.lua marks such a shard as finished only to clear it.
+-- In a crawl of several shards, a finished home is opened by a put, and by a seeding level that a worker raises for
+-- puts in other shards. Each exchange opens a shard that is not home, because leave.lua marks it as finished only to
+-- clear it.
 local ELSEWHERE = -2
 local function raises(finish_at, seeding)
   return finish_at == ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'
@@ -92,9 +98,10 @@ end
 local function raise_level(finish_at, seeding, was)
   if not raises(finish_at, seeding) then return end
   open_run()
-  if was ~= seeding then state.sequence = state.sequence + 1 end -- an older answer must not allow to finish the run
+  if was ~= seeding then state.sequence = state.sequence + 1 end -- so an older version cannot finish the run any more
 end
--- Stores the seq of an exchange that found the run finished, so that a late copy does not count as the next exchange.
+-- Stores the seq of an exchange that found the run finished, so that a late copy of it does not count as a new
+-- exchange.
 local function remember_nothing(worker_id, seq)
   redis.call('HDEL', worker_key(worker_id), 'leases') -- after its first write a script may exceed maxmemory
   redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '')

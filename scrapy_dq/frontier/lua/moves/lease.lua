@@ -1,7 +1,7 @@
 -- lease: waiting entries -> in-flight, from the backlog and from the entries that other workers have declined.
 -- @include damage grants partition declined
--- in turn: returns the partitions that are served next, in this order. Partitions without a lease in this worker come
--- before the others.
+-- Returns the partitions that are served next, in this order, if this worker has room for them. Partitions without a
+-- lease in this worker come first.
 local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
   local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
@@ -23,11 +23,11 @@ local function in_turn(count, here)
   for _, other in ipairs(others) do free[#free + 1] = other[1] end
   return free
 end
--- serve: the first entries of one partition -> in-flight. The entries of its lists, `returned` and `quarantine` are
--- merged by their places.
-local serve -- its helpers are hidden: a script may have 200 locals
+-- serve: the first entries of one partition -> in-flight. It takes entries from the partition's lists, from `returned`
+-- and from `quarantine`, in the order of their places.
+local serve -- its helpers are in a block, because a script may have only 200 locals
 do
-  -- Returns the *count* elements that are served after the first *skipped* ones, in the order of the list.
+  -- Skips the *skipped* elements that are served first, and returns the next *count*, in the order of the list.
   local function read_list(list, newest, skipped, count, length)
     if not newest then return redis.call('LRANGE', list, skipped, skipped + count - 1) end
     -- For an LRANGE at the end of a list, Redis 6.2 walks through the list from its head, which may take milliseconds.
@@ -38,7 +38,8 @@ do
     for i = count, 1, -1 do elements[#elements + 1] = redis.call('LINDEX', list, -skipped - i) end
     return elements
   end
-  -- Returns how many entries were granted, and whether there are more; nothing if there is no list.
+  -- Grants up to *count* entries of one list. Returns how many, and whether there are more; nothing if the list is
+  -- gone.
   local function serve_list(partition, rank, count)
     local list, newest = list_of(rank, partition), order_newest_first(rank)
     local length, skipped = redis.call('LLEN', list), math.abs(grants.elements[list] or 0)
@@ -60,7 +61,7 @@ do
     if not more then remove_best_band(partition) end
     return taken, more
   end
-  -- Grants up to *count* entries of *partition*; returns how many, and true if there are certainly more.
+  -- Grants up to *count* entries of *partition*. Returns how many, and whether more entries certainly wait.
   serve = function(partition, count)
     local left, more = count, false
     while left > 0 and grants.bytes < grants.max_bytes do
@@ -104,19 +105,20 @@ do
     return got, more
   end
 end
--- lease: backlog -> in-flight. It takes a few entries of each partition, the least recently served partition first.
--- Partitions without a lease in this worker come before the others. With a delay, each lease has a time for sending.
--- ARGS     want, ahead (ms), most (of one partition that is not in here), here (partition -> [held, room] in this
---          worker)
--- RETURNS  nothing; adds to grants a record and a time of each lease (no time: no delay, and no report of its sending)
+-- lease: backlog -> in-flight. It takes a few entries of each partition, and begins with the partition that was served
+-- longest ago. Partitions without a lease in this worker come first. With a delay, each lease has a time for sending.
+-- ARGS     want, ahead (ms), most (leases of one partition that is not in here), here (partition -> [held, room]: how
+--          many leases the worker has, and how many more it can take)
+-- RETURNS  nothing; adds the leases to `grants`, with their times for sending, if any (the worker reports when it has
+--          sent such a lease)
 -- COST     O(want * log partitions); O(500 * log partitions) more if lists are gone
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
-local served -- turn, partition, ... of the partitions that stay in the rotation; each round writes them at its end
+local served -- turn, partition, ... of partitions that stay in the rotation; written at the end of each round
 local unleasable
 each_call(function() served, unleasable = {}, 0 end)
 -- `unleasable`: how many partitions in the rotation had nothing to lease, because their lists were evicted or deleted,
--- or because they are saturated. The script tries up to LOOKS other partitions instead: otherwise an exchange could
--- meet only fruitless partitions and lease nothing.
+-- or because they are saturated. Instead, the script tries up to about MAX_TRIED other partitions. Otherwise an
+-- exchange could lease nothing although later partitions have entries.
 local MAX_TRIED = 500
 local function serve_politely(partition, count, ahead)
   if not polite and not state.limited then
@@ -155,7 +157,7 @@ local function serve_politely(partition, count, ahead)
   classify(partition, ahead, true) -- the partition's turn is over, even if it had no entry to lease
   return got
 end
--- Leases from the partitions in *waiting*, and returns how many leases are still wanted.
+-- Leases entries of the partitions in *waiting*, in rounds, and returns how many more leases the worker wants.
 local function lease_from(waiting, want, room, ahead)
   local gained = 1
   while gained > 0 and want > 0 and grants.bytes < grants.max_bytes do
@@ -187,10 +189,10 @@ local function lease(want, ahead, most, here)
 end
 -- offer: declined -> in-flight. Each declined entry is offered once to each worker that has not declined it.
 -- ARGS     worker_id, want, ahead, most, here (as in lease)
--- RETURNS  how many were granted; adds them to grants, as lease does
+-- RETURNS  how many entries were granted; adds them to `grants`, as lease() does
 -- COST     O(want * log declined); O(500) more for entries that this worker itself has declined
 -- CRASH    before: nothing; after, reply lost: the repeat gets the same leases from in-flight
-local granted_here -- by partition, how many entries were granted
+local granted_here -- partition -> how many of its entries offer() has granted
 each_call(function() granted_here = {} end)
 local function offer(worker_id, want, ahead, most, here)
   local was = want > 0 and may_exist('declined') and redis.call('HGET', worker_key(worker_id), 'offered')
@@ -208,8 +210,8 @@ local function offer(worker_id, want, ahead, most, here)
       state.waiting = state.waiting - 1
       classify(partition, ahead)
     elseif not declined.by(worker_id, id) then
-      -- Like lease(), but without a turn in the rotation. If this entry cannot be leased now, the next exchange begins
-      -- with it.
+      -- The limits of lease() apply, but the partition needs no turn. If the entry cannot be leased now, the next
+      -- exchange begins with it.
       local start, room = math.max(now_ms(), earliest_of(partition)), here[partition] and here[partition][2] or most
       if start > now_ms() + ahead or room <= (granted_here[partition] or 0) or is_saturated(partition)
         or suspect and holds_suspect or got >= want or grants.bytes >= grants.max_bytes then break end

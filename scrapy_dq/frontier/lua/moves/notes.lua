@@ -12,7 +12,7 @@ local function sent(worker_id, partition, id, age)
   end_stint(partition, id, age)
   touched[partition] = true
 end
--- block: all workers leave a partition alone for a time. If the current block ends later, nothing changes.
+-- block: all workers leave a partition alone for a time. If it has a block that ends later, nothing changes.
 -- ARGS     partition, wait_ms
 -- RETURNS  nothing
 -- COST     O(log partitions)
@@ -24,7 +24,7 @@ local function block(partition, wait_ms)
   redis.call('ZADD', key.blocked, until_ms, partition)
   touched[partition] = true
 end
--- gone: home adds the losses of a shard to its own. Many workers report the same losses, so `meta.gone_elsewhere`
+-- gone: home adds the losses of another shard to its own. Many workers report the same losses. So `meta.gone_elsewhere`
 -- stores "<shard>:<count> " for each reported shard, and home adds only the increase.
 -- ARGS     shard, count (of all losses of the shard in this run)
 -- RETURNS  nothing
@@ -40,8 +40,8 @@ local function gone(shard, count)
   redis.call('HSET', key.meta, 'gone', state.gone, 'gone_elsewhere', string.format('%s%d:%.0f ', others, shard, count))
   note_event('damaged', '', count - known)
 end
--- notes: applies the notes of an exchange: a request was sent, a site asks for a pause, or a shard has lost requests,
--- so that the run is not complete.
+-- notes: applies the notes of an exchange. A note reports that a request was sent, that a site asks for a pause, or
+-- that a shard has lost requests.
 -- ARGS     worker_id, notes: [1, partition, id, age_ms] sent (age_ms false: never), [2, partition, wait_ms] block,
 --          [3, shard, count] gone
 -- RETURNS  nothing

@@ -1,9 +1,9 @@
 -- put: new entry -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
 -- ARGS     id, admission (1 seen, 2 seeds, 3 admitted), token, rank, payload, partition, wait_ms (nil: not given, like
 --          all arguments after it), not_before_ms, reason (why no worker can serve the request; false: it can be
---          served), known_as (the request's fingerprint in `adopted`; false: none), most (with admission 3, refuse the
---          put if this many entries wait already; nil: no limit)
--- RETURNS  nil | KNOWN | FULL (nothing changed)
+--          served), known_as (the request's fingerprint in `adopted`; false: none), most (with admission 3: refuse the
+--          put if this many entries wait or are delayed; nil: no limit)
+-- RETURNS  nil (stored) | KNOWN (a duplicate) | FULL (refused because of *most*); KNOWN and FULL: nothing has changed
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
 -- @include kinds bands messages
@@ -17,7 +17,7 @@ local function append(id, rank, partition, payload)
   state.sequence = state.sequence + 1
   local element = turn_bytes(rank, state.sequence) .. id .. payload
   local length = redis.call('RPUSH', list_of(rank, partition), element)
-  state.waiting = state.waiting + 1 -- after RPUSH: else an audit could report an entry as gone that was never stored
+  state.waiting = state.waiting + 1 -- after RPUSH, so that no audit reports an entry as gone that was never stored
   adding = nil
   if length == 1 then
     add_band(partition, rank)
@@ -25,7 +25,8 @@ local function append(id, rank, partition, payload)
   end
 end
 local function put(id, admission, token, rank, payload, partition, wait_ms, not_before_ms, reason, known_as, most)
-  -- All steps that can fail come before the token is stored: after a later error, the repeat would be a duplicate.
+  -- All steps that can fail come before the token is stored. After a later error, the repeat would be dropped as a
+  -- duplicate.
   local due_ms, delayed = 0, nil
   if wait_ms then
     local after_wait = wait_ms > 0 and now_ms() + wait_ms or 0
@@ -60,7 +61,8 @@ local function put(id, admission, token, rank, payload, partition, wait_ms, not_
     count_message(payload, 1)
   end
 end
--- Removes tokens of puts that no worker will repeat. Otherwise an endless crawl would keep all tokens.
+-- Removes tokens (joined ids of 12 bytes) of puts that no worker will repeat. Otherwise an endless crawl would keep all
+-- of them.
 local function forget(tokens)
   local admitted = {}
   for i = 1, #tokens, 12 do admitted[#admitted + 1] = string.sub(tokens, i, i + 11) end

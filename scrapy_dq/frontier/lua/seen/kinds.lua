@@ -1,20 +1,22 @@
--- kinds: the kinds of seen. The kind of a crawl is stored in meta, and only this file reads it.
--- A kind is the table that a function of KINDS returns (seen_*.lua):
---   has(token)        whether the token is stored
---   add(token)        adds it; true if it was new
---   size, remove      the commands for the size of key.seen, and to remove a token. A kind with more than one key has
+-- kinds: the three kinds of seen. `meta` stores the kind of a crawl, and only this file reads it.
+-- Each kind has a file seen_*.lua with a function in KINDS. The function returns a table:
+--   has(token)        returns whether the token is stored
+--   add(token)        adds the token, and returns true if it was new
+--   size, remove      the commands that return the size of key.seen and remove a token. A kind with several keys has
 --                     functions instead
---   tidy()            bounded maintenance; a script that has added or removed tokens calls tidy_seen() at its end
---   drop()            deletes the keys other than key.seen, or discards them if that takes long
---   load(items)       adds tokens from load.lua; before each token its time (expiring) or first bucket (compact)
--- The first four, and load, are required. key.seen exists if anything was seen; its type identifies the kind.
+--   tidy()            does bounded maintenance; a script that has added or removed tokens calls tidy_seen() at its end
+--   drop()            deletes the keys other than key.seen, or records them in `discarded` if that takes long
+--   load(items)       adds tokens from load.lua; *items* has, before each token, its time (expiring) or the number of
+--                     its first bucket (compact)
+-- A kind may lack tidy and drop. key.seen exists if anything was seen, and its type identifies the kind.
 -- @include discarded
 local SIZE = { exact = 'SCARD', expiring = 'ZCARD', compact = 'HLEN' }
 local KINDS = {}
 local SWEPT_PER_CALL = 100
--- A token whose entry is not stored yet (put.lua), and its admission: after an error, stopped.lua takes it back.
+-- A token that put.lua has just added, while its entry is not stored yet; and the token's admission. After an error,
+-- stopped.lua removes this token again.
 local adding, adding_to
-local opened -- the kind
+local opened -- the table of the kind, once the script has used it
 each_call(function() adding, adding_to, opened = nil end)
 local function stored_kind()
   local stored = state.epoch and (state.seen_kind or '')

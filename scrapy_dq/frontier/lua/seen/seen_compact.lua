@@ -1,13 +1,14 @@
--- seen kind compact: stores part of each fingerprint's SHA-1 in many small SETs, the buckets; how their number grows.
+-- seen kind compact: stores a part of each fingerprint's SHA-1 in many small SETs, the buckets.
 -- @include kinds
 -- A bucket is a small SET of integers, which Redis packs into 8 bytes each (an intset). For each fingerprint, this kind
 -- keeps 73.76 bits of the SHA-1. 10 of these bits select one of 1,024 first buckets and are not stored. The other bits
 -- are stored as an integer of 64 bits: a sign, a digit from 1 to 8, and two groups of nine digits. The script handles
--- this integer as text, because a Lua number has only 53 bits. A member that Redis would format differently (with a
--- leading zero, or beyond 2^63) would turn the intset into a hash table.
--- Linear hashing: the number of buckets grows by one at a time. During a round, each bucket is split once, one bucket
--- after another, by the next bit of the number in the last nine digits. A round begins with FIRST * rounds buckets, and
--- ends with twice as many; `rounds` is a power of two.
+-- this integer as text, because a Lua number has only 53 bits. The text must have the form that Redis uses for
+-- integers. Otherwise, with a leading zero or beyond 2^63, it would turn the intset into a hash table.
+-- The buckets grow by linear hashing: their number grows by one at a time. During a round, each bucket is split once,
+-- one bucket after another. The next bit of the number in a member's last nine digits decides whether the member moves
+-- to the new bucket. A round begins with FIRST * rounds buckets, and ends with twice as many; `rounds` is a power of
+-- two.
 -- key.seen is the directory of the buckets, a HASH: generation (part of the buckets' names), buckets (how many), count
 -- (of tokens). For the interface of a kind see kinds.lua.
 function KINDS.compact()
@@ -25,7 +26,7 @@ function KINDS.compact()
   local sub, number, format, sha1hex = string.sub, tonumber, string.format, redis.sha1hex
   local function bucket_of(token, buckets, rounds)
     local hex = sha1hex(token) -- uniformly distributed, whatever a fingerprinter returns
-    local bits = number(sub(hex, 1, 4), 16) -- at most 8 digits at once: a C long may have 32 bits
+    local bits = number(sub(hex, 1, 4), 16) -- read at most 8 digits at once, because a C long may have 32 bits
     local last = number(sub(hex, 13, 20), 16) % 1000000000
     local first = bits % FIRST
     return bucket_with(first, last, buckets, rounds), format('%s%d%09d%09d', bits >= 32768 and '-' or '',
@@ -40,9 +41,10 @@ function KINDS.compact()
     end
     return moving
   end
-  local LOAD, MAX_SPLITS = 200, 6 -- 1,000 puts of an exchange need 5 splits
+  local LOAD, MAX_SPLITS = 200, 6 -- tokens per bucket; splits per script: the 1,000 puts of an exchange need 5
   local kind = {}
-  local generation, buckets, rounds, count -- set by look() or begin(); generation is false if there is no directory
+  -- load_directory() or begin() sets these. generation: nil: the directory is not read yet; false: it does not exist.
+  local generation, buckets, rounds, count
   local changed = false
   local function load_directory()
     if generation ~= nil then return generation end
@@ -55,7 +57,7 @@ function KINDS.compact()
     redis.call('HSET', key.seen, 'generation', generation, 'buckets', buckets, 'count', count)
   end
   local function begin()
-    -- Buckets of this generation must never have existed: the buckets of a lost directory must not count as new ones.
+    -- Use a generation that never existed. Otherwise the buckets of a lost directory would count as new ones.
     generation, count, buckets = string.format('%.0f', wall_us()), 0, FIRST
     rounds = rounds_of(buckets)
     save() -- before any bucket, because buckets without a directory could never be found again
@@ -112,7 +114,7 @@ function KINDS.compact()
       redis.call('HSET', key.discarded, generation, buckets)
       note_added('discarded')
     end
-    generation = nil -- look() reads the directory again, after key.seen is gone
+    generation = nil -- load_directory() reads the directory again, after key.seen is gone
   end
   return kind
 end

@@ -1,4 +1,4 @@
--- seen, kind exact: the whole fingerprint in a SET. For the interface of a kind see kinds.lua.
+-- seen, kind exact: stores whole fingerprints in a SET. For the interface of a kind see kinds.lua.
 -- @include kinds
 function KINDS.exact()
   return {

@@ -1,5 +1,6 @@
--- seen, kind expiring: the whole fingerprint in a ZSET, with the time of its admission. Fingerprints that were admitted
--- before seen_since, which is constant during a run, count as new. For the interface of a kind see kinds.lua.
+-- seen, kind expiring: stores whole fingerprints in a ZSET, with the time of their admission. A fingerprint that was
+-- admitted before `meta.seen_since` counts as new. This time does not change during a run. For the interface of a kind
+-- see kinds.lua.
 -- @include kinds
 function KINDS.expiring()
   local since -- read when needed
@@ -20,7 +21,7 @@ function KINDS.expiring()
       redis.call('ZADD', key.seen, now_ms(), token)
       return true
     end,
-    -- Deletes some expired fingerprints with each exchange.
+    -- Deletes up to 200 expired fingerprints.
     tidy = function()
       if seen_since() == 0 then return end
       local old = redis.call('ZRANGEBYSCORE', key.seen, '-inf', '(' .. seen_since(), 'LIMIT', 0, 200)

@@ -1,8 +1,8 @@
 -- adopt: another scheduler's fingerprints -> adopted, unchanged; or -> seen, if this crawl makes the same fingerprints.
--- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same), native (1: this crawl makes the same
---          fingerprints), fingerprints (msgpack array; at most 1,000)
--- RETURNS  OK, how many were new, intact (0: Redis was rolled back and has lost the previous call) | LOST | RESYNC
---          | FINISHED | WRONG_TYPE, key, actual, expected
+-- ARGS     epoch, run, worker_id, number (of this call; a repeat has the same number), native (1: this crawl makes the
+--          same fingerprints), fingerprints (msgpack array; at most 1,000)
+-- RETURNS  OK, how many were new, intact (0: Redis was rolled back and has lost the previous call, or the worker is not
+--          a member) | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(fingerprints)
 -- CRASH    before: nothing; after: a repeat changes nothing
 -- @include base

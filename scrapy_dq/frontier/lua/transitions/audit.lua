@@ -1,19 +1,18 @@
 -- audit: rebuilds the derived keys (bands, rotation, beats, counts) from their sources: lists, sorted sets and
 -- in-flight hashes. Entries that are counted but not found were deleted or evicted; the audit records them as gone.
 -- ARGS     epoch, run, lists (msgpack array: rank, partition, ... of the lists that a scan has found), worker_ids
---          (msgpack array, from the workers' keys that it has found), last (1: the last part, so compare the counts; 0:
---          more parts follow), repair (0: only report)
--- RETURNS  OK, lists without a band, entries in lists that remain without a band, partitions that were in no set,
---          workers that were not members, gone (requests; 0: not compared yet), seen_gone (1: the seen set is gone)
+--          (msgpack array of the ids in the workers' keys that the scan has found), last (1: this is the last part, so
+--          compare the counts; 0: more parts follow), repair (1: repair the keys; 0: only report)
+-- RETURNS  OK, how many lists had no band, how many entries are in lists that still have no band, how many partitions
+--          were in no set, how many workers were not members, gone (requests; 0 before the last part), seen_gone (1:
+--          the seen set is gone)
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: a repeat repairs the rest
 -- @include base partition limits starts journal
 local epoch, run, last, repair = ARGV[1], tonumber(ARGV[2]), ARGV[5] == '1', ARGV[6] == '1'
--- recount: recomputes the counts, and the set of each partition, from the keys. COST O(partitions + workers), with
--- limits O(in flight).
--- Counts the entries in lists, `returned`, `quarantine` and `declined`; adds the partitions of the first three to
--- *found*. With *repair*, it also removes bands without a list, which would keep a run open.
+-- Counts the entries in lists, `returned`, `quarantine` and `declined`, and adds the partitions of the first three to
+-- *found*. With *repair*, it also removes bands without a list, which would keep a run open. COST O(partitions)
 local function recount_waiting(found)
   local waiting = 0
   local function is_empty(partition, band)
@@ -25,11 +24,11 @@ local function recount_waiting(found)
   for i = 1, #best, 2 do best_of[best[i]] = best[i + 1] end
   for _, member in ipairs(redis.call('ZRANGE', key.more_bands, 0, -1)) do
     local partition, band = split(member, 1)
-    -- If this band is also the best one, a script was stopped while it made this band the best one.
+    -- If this band is also the best one, a script was stopped between the two writes that replace the best band.
     if band == best_of[partition] or is_empty(partition, band) then
       if repair then redis.call('ZREM', key.more_bands, member) end
     elseif not best_of[partition] then
-      best_of[partition] = band -- the best band is gone, and this is the next
+      best_of[partition] = band -- the best band is gone, and this band is the next
       if repair then remove_best_band(partition) end
     end
   end
@@ -48,7 +47,8 @@ local function recount_waiting(found)
   end
   return waiting + redis.call('ZCARD', key.declined)
 end
--- Counts the entries in flight; with limits, also by partition, and ends stints whose lease is gone.
+-- Counts the entries in flight. With limits and *repair*, it also counts them by partition, and ends stints whose last
+-- lease is gone. COST O(workers); with limits also O(in flight)
 local function recount_in_flight()
   local in_flight, of, held = 0, {}, {}
   for _, worker_id in ipairs(redis.call('SMEMBERS', key.members)) do
@@ -99,7 +99,7 @@ for _, id in ipairs(worker_ids) do
     and redis.call('EXISTS', worker_key(id), in_flight_key(id)) > 0 then
     lost_members = lost_members + 1
     if repair then
-      -- Without its record the worker cannot exchange any more. Fence it, so that another worker reclaims its leases.
+      -- Without its record, the worker cannot exchange any more. Fence it, so that another worker reclaims its leases.
       if redis.call('HEXISTS', worker_key(id), 'last_seq') == 0 then
         note_broken(UNKNOWN, id)
         redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', 0, 'fenced', 1, 'identity', '{}')
@@ -117,11 +117,11 @@ if last then
   if repair then
     free(key.saturated) -- lease.lua checks each partition at its turn
     for _, partition in ipairs(redis.call('ZRANGE', key.resting, 0, -1)) do
-      touched[partition] = touched[partition] or not found[partition] or nil -- none of its entries waits
+      touched[partition] = touched[partition] or not found[partition] or nil -- no entry of this partition waits
     end
   end
   gone = math.max(0, counted - state.waiting - state.in_flight - state.delayed)
-  if state.torn and state.torn ~= '0' then gone = 0 end -- a stopped script could not store its counts (stopped.lua)
+  if state.torn and state.torn ~= '0' then gone = 0 end -- the stored counts are not certain (stopped.lua)
   if state.seen < 0 then seen_gone, state.seen = 1, 0 end
   if repair and gone + seen_gone > 0 then
     state.gone = state.gone + gone + seen_gone

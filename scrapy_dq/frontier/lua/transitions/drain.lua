@@ -1,9 +1,10 @@
 -- drain: the leases of a fenced worker -> quarantine, returned or declined (declined.lua), in bounded steps. When no
 -- lease is left, the member is removed.
--- The leases of a dead worker become suspects. A worker that is only cut off may come back, so its leases go back to
--- their places. Such a lease becomes a suspect only if it was also taken from another cut-off worker that has not come
--- back. `accused` has the last cut-off worker of each entry, as far as it is known. Only leases from quarantine are
--- charged an attempt. At max_attempts, an entry is buried.
+-- If the worker's process has ended, its entries become suspects. A worker that is only cut off may come back, so its
+-- entries go back to their places. Such an entry becomes a suspect only if it was drained before from another cut-off
+-- worker that has not come back. `accused` has the cut-off worker from which each entry was drained last, as far as
+-- this is known. An entry is charged an attempt only if it was leased from quarantine. An entry with max_attempts is
+-- buried.
 -- ARGS     worker_id, epoch, run, limit, max_attempts
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
 -- COST     O(limit * log quarantine)
@@ -17,7 +18,7 @@ local fenced = redis.call('HGET', worker_key(worker_id), 'fenced')
 if not fenced then return { 'ABSENT' } end
 if fenced ~= '1' then return { 'NOT_FENCED' } end
 load_sizes()
-local MAX_ACCUSED = 10000 -- beyond this number, all are forgotten, because the crawl may never end
+local MAX_ACCUSED = 10000 -- beyond this number, all fields are deleted, because an endless crawl would fill the key
 local cut_off, moved, buried = redis.call('HEXISTS', key.absent, worker_id) == 1, 0, 0
 write_first()
 if redis.call('HLEN', key.accused) > MAX_ACCUSED then redis.call('UNLINK', key.accused) end
@@ -27,8 +28,8 @@ local function is_suspect(id)
   redis.call('HSET', key.accused, id, worker_id)
   return by and by ~= worker_id and redis.call('HEXISTS', key.absent, by) == 1
 end
--- Not HSCAN from 0: it finds nothing once the first slots of a large hash are empty, so the drain would never end.
--- Not HKEYS: it reads the whole hash in each step.
+-- HSCAN from 0 does not work here: it finds nothing once the first slots of a large hash are empty, so the drain would
+-- not end. HKEYS would read the whole hash in each step.
 for _, id in ipairs(redis.call('HRANDFIELD', in_flight_key(worker_id), limit)) do
   local lease = read_lease(worker_id, id)
   if lease and lease.quarantined then lease.attempts = lease.attempts + 1 end

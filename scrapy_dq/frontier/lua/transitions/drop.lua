@@ -1,9 +1,8 @@
 -- drop: waiting entries of one partition -> gone, in bounded steps. Their fingerprints stay in `seen`. Leases, failed
--- requests and dead letters do not change. If entries come from a message of a stream, the message no longer waits for
--- them.
--- ARGS     partition, most (entries outside `delayed` and `declined` to drop), apart (`delayed` or `declined`), members
---          (msgpack array: members of the key *apart*, all of this partition, to drop), by (the user or program that
---          drops entries, for the journal)
+-- requests and dead letters do not change. A message of a stream no longer waits for its dropped entries.
+-- ARGS     partition, most (drop at most this many entries outside `delayed` and `declined`), apart (`delayed` or
+--          `declined`), members (msgpack array: the members of the key *apart* to drop; all belong to this partition),
+--          by (the user or program that drops entries, for the journal)
 -- RETURNS  OK, how many were dropped, left (1: more entries wait outside `delayed` and `declined`) | ABSENT | MOVING,
 --          from>to | WRONG_TYPE, key, actual, expected
 -- COST     O(most + members)

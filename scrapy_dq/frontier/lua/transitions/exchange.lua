@@ -1,21 +1,26 @@
 -- exchange: applies a prefix of a worker's outbox, in order, and leases entries, in one atomic step.
--- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() failed, 3 it listens for start
---          payloads, 4 start() has to run again), held (how many leases the worker believes it has), max_bytes,
---          keep_failed, terms (msgpack: ahead_ms; most: leases of a partition that is not in `here`; here {partition:
---          [held, room]}; notes (notes.lua); claim: false, or [kind, mark, id_stem]; forget: ids to drop from
---          `admitted`, joined; finish_at, elsewhere: see finish.lua; no_suspects: grant no suspect; max_pages: limit of
---          the run's requests that are in flight, or were sent and are done or failed), moves (endings.lua), registered
---          (the answer to join or rejoin; 0: any)
--- RETURNS  OK | FINISHED, applied, positions (from 0, joined) of puts that were duplicates (4) or refused as too many
---          (~4), census, leases (a record of each), waits (ms of each, or nothing; or an empty list), next_due_ms,
---          blocked (partitions of `here`), wrong key (key, actual, expected; or nothing), commands (steer.lua), damage
---          (keys that contradict the counts; empty: none), ids of leases that any worker has declined (joined) | LOST
---          | RESYNC | FINISHED
--- COST     O(moves + want) * log partitions, at most 1,000 each; about 6 ms on an ordinary core, 10 if seen is compact
+-- ARGS     worker_id, epoch, run, seq, want, seeding (0 no, 1 yes, 2 its start() has failed, 3 it listens for start
+--          payloads, 4 its start() has to run again), held (how many leases the worker believes it has), max_bytes,
+--          keep_failed (how many failed requests to keep), terms (see below), moves (endings.lua), registered (from the
+--          answer to join or rejoin; 0: any)
+-- RETURNS  OK | FINISHED, then: applied (0: the run was over, and nothing was applied), positions (from 0, joined by
+--          commas) of puts that were duplicates (such as 4) or were refused because too many entries wait (~4), census,
+--          leases (a record of each), waits (ms until each lease may be sent, '' for a lease without such a time; or an
+--          empty list if no lease has one), next_due_ms, blocked (the blocked partitions of `here`), wrong key (key,
+--          actual, expected; or nothing), commands (commands.lua), damage (which keys contradict the counts; empty:
+--          none), joined ids of the leases that any worker has declined
+--          | LOST | RESYNC | FINISHED (alone: nothing was applied)
+-- COST     O(moves + want) * log partitions, at most 1,000 of each; about 6 ms on an ordinary core, 10 if seen is
+--          compact
 -- CRASH    before: the worker sends the same bytes again; after, reply lost: the same bytes get the same answer;
---          stopped by an error (stopped.lua): the repeat gets RESYNC if the worker's leases have changed, else it
---          applies the rest; worker dead: its leases are reclaimed, its outbox is lost, and the parents of the puts in
---          it are still in flight
+--          stopped by an error (stopped.lua): the repeat gets RESYNC if the number of the worker's leases has changed,
+--          else it applies the rest; worker dead: its leases are reclaimed and its outbox is lost, but the parents of
+--          the puts in this outbox are still in flight
+-- The terms are a msgpack array: ahead_ms; most (new leases of a partition that is not in `here`); here ({partition:
+-- [held, room]}, see lease.lua); notes (notes.lua); claim (false, or [kind, mark, id_stem]: claim.lua); forget (joined
+-- ids to remove from `admitted`); finish_at (finish.lua); no_suspects (true: grant no suspect); max_pages (limit of the
+-- run's requests that are in flight, or were sent and are done or failed); elsewhere (finish.lua). The last ones may be
+-- missing, and false stands for no value.
 -- @include base delayed notes endings lease claim finish stopped
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -46,12 +51,14 @@ if state.phase == 'finished' and not puts[1] and not raises(finish_at, seeding) 
 end
 if record[2] == '1' then return { 'RESYNC' } end
 load_sizes(worker_id)
--- After a roll-back of Redis, a late copy of an exchange can have the right number; only the count reveals it.
+-- After a roll-back of Redis, a late copy of an exchange can have the right number. Only the count of leases reveals
+-- it.
 if held ~= key_sizes.in_flight then return { 'RESYNC' } end
 detect_damage()
 raise_level(finish_at, seeding, record[7])
 
--- Puts first, so that a full Redis refuses them: after any write, such as an ack, a script may exceed maxmemory.
+-- The puts come first, so that a full Redis refuses them. After any write, such as an ack, a script may exceed
+-- maxmemory.
 local dropped = {}
 for i, move in ipairs(puts) do
   local refused = put(fields_of_put(move))
@@ -68,13 +75,14 @@ tidy_seen()
 grants.worker_id, grants.max_bytes = worker_id, max_bytes
 if state.hold ~= '' then want, claims = 0, false end
 if max_pages then want = math.min(want, max_pages + state.never_sent - state.done - state.failed - state.in_flight) end
--- Check the keys as well: the counts may have been overwritten.
+-- Check the keys as well, because the stored counts may be wrong.
 if want > 0 and (state.waiting > 0 or may_exist('rotation') or may_exist('suspects')) then
   if not (puts[1] or endings[1]) then write_first() end
   -- If the backlog is smaller than the buffers of all workers, each worker takes only its share.
   local share = state.waiting > 0 and math.ceil(state.waiting / key_sizes.members) or want
   want = math.min(want, share)
-  -- First grant one entry that another worker has declined, and then further ones only if the backlog leaves room.
+  -- First grant one entry that another worker has declined. Grant further declined entries only if the backlog leaves
+  -- room.
   local got = offer(worker_id, 1, ahead, most, here)
   if want > got then lease(want - got, ahead, most, here) end
   offer(worker_id, want - #grants.ids, ahead, most, here)
@@ -85,7 +93,7 @@ write_grants()
 dropped, settled = table.concat(dropped, ','), state.done + state.failed - settled
 start_done(worker_id, seeding, record[7]) -- before `remember`: if the script stops in between, a repeat does this again
 remember(worker_id, record, seq, seeding, dropped, settled)
-local last = { finish_if_done(finish_at, elsewhere) } -- the last counts of the census
+local last = { finish_if_done(finish_at, elsewhere) } -- three numbers for the census
 save_partitions()
 save_state()
 local leases, waits = granted()

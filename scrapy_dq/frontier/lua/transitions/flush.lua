@@ -1,9 +1,9 @@
--- flush: deletes all keys of the crawl, unless a worker is live. It works with stored data of any type, because it is
--- the last resort if nothing else works. purge.lua deletes the keys that a flush cannot find.
--- ARGS     dead_ids (msgpack array of ids of dead workers), force (1: even if workers are live), epoch (of the crawl;
---          empty: none can be read)
--- RETURNS  OK, waiting, in_flight, seen, litter (1: discarded keys must be swept), shards (how many the crawl had)
---          | LIVE, worker_id | CHANGED (this is another crawl: a late copy of this call)
+-- flush: deletes all keys of the crawl, unless a worker is live. It is the last resort if nothing else works, so it
+-- accepts keys of any type. purge.lua deletes the keys that a flush cannot find.
+-- ARGS     dead_ids (msgpack array of the ids of dead workers), force (1: delete the keys even if workers are live),
+--          epoch (of the crawl; empty: no epoch can be read)
+-- RETURNS  OK, waiting, in_flight, seen, litter (1: keys in `discarded` must be swept), shards (how many the crawl had)
+--          | LIVE, worker_id | CHANGED (another crawl is stored now, because this is a late copy of the call)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
 -- @include base member
@@ -18,7 +18,8 @@ local waiting, in_flight, seen, shards = 0, 0, 0, 1
 local readable = pcall(function()
   load_sizes()
   waiting, in_flight, seen = state.waiting, state.in_flight, seen_count()
-  for number in string.gmatch(redis.call('HGET', key.meta, 'shards') or '', '%d+') do -- the larger one: see freeze.lua
+  -- In a move, the field has two numbers, for example "2>0" (freeze.lua). The larger one is the number of shards.
+  for number in string.gmatch(redis.call('HGET', key.meta, 'shards') or '', '%d+') do
     shards = math.max(shards, tonumber(number))
   end
   clear_run(false)

@@ -1,23 +1,24 @@
--- join: a new worker becomes a member; absent -> open, finished -> the next run. Idempotent by id.
--- ARGS     worker_id, identity, new_epoch, restart_ms (for this long after the end of a run of several hosts, a worker
---          with the same arguments and no run_name counts as a restarted worker of it), of_run (the run of home, whose
---          epoch is new_epoch; -1: this is home), exist (1: home has noted that this shard exists), replaces (the epoch
---          that this shard may leave for new_epoch; empty: none; see follow_home), kind (of its start keys; empty: it
---          has none), and the arguments of described.lua
--- RETURNS  OK | FINISHED (the run of this name is over, or this is a restarted worker of it), epoch, run, resumed,
---          census, stored spider_args, limits_before, adopted (1: another scheduler's fingerprints are stored),
---          commands (steer.lua), ended_ms (FINISHED, as a restarted worker: how long ago the run ended; else -1),
---          crawled (1: another worker with a start() has taken part in this run), forgotten (failed requests and dead
---          letters of the previous run, if this run keeps `seen` but not their records), registered, exist (1: all
---          other shards do), run_name (stored)
---          | LOST (this shard existed, and is gone) | OTHER, epoch | LATER, run (see follow_home)
---          | DENIED, the error of Redis, commands, ... (which this user may not call) | DIFFERS, field, stored, ours
---          | WRONG_TYPE, key, actual, expected
+-- join: a new worker becomes a member; absent -> open, finished -> open, as the next run. A repeat with the same
+-- worker_id registers no second member.
+-- ARGS     worker_id, identity, new_epoch, restart_ms (how long after the end of a run of several hosts a worker with
+--          the same arguments, but without a run_name, counts as a restarted worker of that run), of_run (the run of
+--          home, whose epoch is new_epoch; -1: this is home), exist (1: home has noted that this shard exists),
+--          replaces (the epoch of another crawl that may be deleted here; empty: none; see follow_home), kind (of the
+--          worker's start keys; empty: it has none), and the arguments of described.lua
+-- RETURNS  OK | FINISHED (the run with this run_name is over, or the worker is a restarted or late one of the finished
+--          run), then: epoch, run, resumed (1: the run was open before), census, stored spider_args, limits_before
+--          (packed; empty: the limits have not changed), adopted (1: another scheduler's fingerprints are stored),
+--          commands (commands.lua), ended_ms (for a restarted worker: how long ago the run ended; else -1), crawled (1:
+--          another worker with a start() has taken part in this run), forgotten (how many failed requests and dead
+--          letters of the previous run are still in `seen`, although their records are deleted), registered, exist (1:
+--          all other shards exist), run_name (as stored)
+--          | LOST | OTHER, epoch | LATER, run (see follow_home) | DENIED, the error of Redis, commands, ... (that this
+--          user may not call) | DIFFERS, field, stored, ours | WRONG_TYPE, key, actual, expected
 -- COST     O(workers); the start of a new run unlinks the keys of the previous run
--- CRASH    before: nothing; after: a member without a heartbeat, fenced and drained like any dead worker
+-- CRASH    before: nothing; after: the member never beats, so other workers fence and drain it like any dead worker
 -- @include base journal described rights stopped
--- unserved: pages that no worker of the last run could serve become new again in a run that keeps the seen set, because
--- there may be code for them now. Returns how many.
+-- Removes the fingerprints of pages that no worker of the last run could serve, in a run that keeps the seen set. So
+-- these pages are new again, because workers may have the code for them now. Returns how many.
 local function unmark_unserved()
   local all, count = state.unserved > 0 and redis.call('HGETALL', key.decliners) or {}, 0
   for i = 1, #all, 2 do
@@ -30,17 +31,20 @@ local function unmark_unserved()
   if count > 0 then tidy_seen() end
   return count
 end
--- follow: a shard follows home, which has the epoch and the run of the crawl (docs/internals/shards.md).
--- Whether a joining worker begins a run here.
+-- Returns whether a joining worker begins a run in this shard. A shard that is not home follows home, which has the
+-- epoch and the run of the crawl (docs/internals/shards.md).
 local function is_over(of_run)
   if of_run < 0 or not state.epoch then return state.phase == 'finished' end
   return state.run < of_run or redis.call('HGET', key.meta, 'cleared') == '1'
 end
--- Prepares a shard for a joining worker. *run*: home's run; -1: this is home. Returns LOST if the shard existed
--- (*exists*) and is gone; LATER if a later run than home's has begun here; OTHER if the shard has another crawl than
--- *replaces*, or was cleared at the end of home's run; else nothing. The crawl with the epoch *replaces* is deleted.
--- RACE: while a worker joins, home may be lost, and the other crawl may be the new one; or the run may end, and this
--- shard be cleared. So after OTHER, the worker asks home again, and then replaces only the crawl that it found here.
+-- Prepares a shard for a joining worker. *run*: home's run; -1: this is home. Returns nothing if the worker can join
+-- here. Otherwise returns LOST: home knows the shard (*exists*), but it is absent or has another epoch; LATER: a later
+-- run than home's has begun here; or OTHER: the shard has another crawl, or was cleared at the end of home's run. If
+-- *replaces* is the epoch of the shard, the worker can join in spite of OTHER: this function deletes the other crawl,
+-- or the cleared shard begins home's run.
+-- RACE: while a worker joins, home may be lost, so that the crawl in this shard is newer than the worker's. Or the run
+-- may end, so that this shard is cleared. So after OTHER, the worker asks home again. Then it passes the epoch that it
+-- got with OTHER as *replaces*, so that it replaces no third crawl.
 local function follow_home(epoch, run, exists, replaces)
   if run < 0 then return end
   if state.epoch == epoch then
@@ -54,8 +58,8 @@ local function follow_home(epoch, run, exists, replaces)
   redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.spent)
   load_state()
 end
--- replace limits: a worker joins an open run, and its limits (empty: it sets none) replace the limits of the run.
--- Returns the old limits, packed; empty: the limits have not changed.
+-- Replaces the limits of an open run with the *packed* limits of a joining worker (empty: it sets none). Returns the
+-- old limits, packed; or an empty string if the limits have not changed.
 local NO_LIMITS = cmsgpack.pack({ 0, 0, {} })
 local function replace_limits(packed, worker_id)
   local old_limits = redis.call('HGET', key.meta, 'limits_set') or NO_LIMITS
@@ -81,14 +85,14 @@ local agree, differs = agreement(ours, over)
 if differs then return differs end
 local resumed, limits_before, forgotten, joins = 0, '', 0, false
 if not state.epoch then
-  -- If any keys exist, meta was deleted or evicted, and they are garbage.
+  -- If other keys exist without meta, then meta was deleted or evicted, and these keys are useless.
   clear_run(false)
   redis.call('UNLINK', key.stats, key.samples, key.minutes, key.journal)
   state.epoch, state.run, state.phase = new_epoch, math.max(0, of_run), 'open'
   redis.call('HSET', key.meta, 'began', wall_ms())
   describe(ours)
 elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  -- This may be a late copy of the first call of a worker that has crawled the run and has left. It must not begin the
+  -- This call may be a late copy: its worker was the first in the run, and has left. A late copy must not begin the
   -- next run, which would delete the data for a retry.
   local left_this_run = of_run < 0 and stored_field('crawled') == worker_id and -1
   local ended_ms = left_this_run or of_run < 0 and ended_ms_ago(ours, restart_ms)
@@ -111,10 +115,10 @@ else
   for _, field in ipairs(agree) do
     if stored_field(field) == '' and field ~= 'shards' then redis.call('HSET', key.meta, field, ours[field]) end
   end
-  -- A run without a name takes the name of the first worker that has one: a later worker with that name then finds
-  -- this run finished and does not start the next one.
+  -- A run without a name takes the name of the first worker that has one. A worker with that name that joins after the
+  -- end of this run then does not start the next run.
   if stored_field('run_name') == '' then redis.call('HSET', key.meta, 'run_name', ours.run_name) end
-  -- Limits that were changed by hand stay until a worker with other settings joins.
+  -- Limits that a user has changed by a command stay until a worker with other limits in its settings joins.
   limits_before = replace_limits(ours.limits, worker_id)
 end
 if redis.call('SISMEMBER', key.members, worker_id) == 0 then
@@ -122,7 +126,7 @@ if redis.call('SISMEMBER', key.members, worker_id) == 0 then
   note_shared()
   joins = ours.starts ~= ''
 else
-  redis.call('HINCRBY', key.beats, worker_id, 1) -- the worker is alive, but sends heartbeats only after the answer
+  redis.call('HINCRBY', key.beats, worker_id, 1) -- the worker is alive, but beats only after it has got the answer
 end
 local crawled = stored_field('crawled')
 if crawled == '' and ours.starts ~= '' then redis.call('HSET', key.meta, 'crawled', worker_id) end

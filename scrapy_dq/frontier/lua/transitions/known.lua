@@ -1,6 +1,6 @@
--- known: whether a put with this fingerprint would be a duplicate. Changes nothing.
--- ARGS     fingerprint, known_as (the request's fingerprint in another scheduler, whose crawl may have been adopted)
--- RETURNS  1 | 0
+-- known: returns whether a put with this fingerprint would be a duplicate. Changes nothing.
+-- ARGS     fingerprint, known_as (the same request's fingerprint in the scheduler whose crawl may have been adopted)
+-- RETURNS  1 (a duplicate) | 0
 -- COST     O(log seen)
 -- CRASH    nothing to do
 -- @include base

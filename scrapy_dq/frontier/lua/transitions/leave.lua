@@ -1,4 +1,4 @@
--- leave: a worker's leases -> their places; no attempt is charged, and the member is removed.
+-- leave: a worker's leases -> their places in the backlog; no attempt is charged. Then the member is removed.
 -- The last worker to leave a finished run unlinks the run's keys, except meta (the tombstone), limits, stats, the
 -- history, a `seen` that is kept, and the data for a retry.
 -- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: the run
@@ -30,9 +30,9 @@ if starts ~= '' and last == 1 then
   sample(found, true)
   save_sampled(found)
 end
--- *version* tells that home has finished the run. If this shard was rolled back after that, it may have leased finished
--- work again; what is left of it is not needed. No retry has added entries since: that would have raised
--- `state.sequence` above *version*.
+-- With a *version*, home has finished the run. If this shard was rolled back after that, it may have leased finished
+-- pages again, but their entries are not needed any more. If a retry had added entries since, `state.sequence` would be
+-- larger than *version*, and the run would not be over here.
 local version = tonumber(ARGV[5])
 local over = version >= state.sequence
 if last == 1 and (over or state.phase == 'finished' and #ids == 0) then

@@ -1,7 +1,7 @@
 -- limit: changes or returns the limits of one partition while the crawl runs. Workers obey with their next exchange.
--- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 no limit), block_ms
---          (-1 unchanged, 0 no block), by (the user or program that changes them, for the journal), budget (as
---          delay_ms)
+-- ARGS     partition, delay_ms, concurrency (both: -1 unchanged, -2 the crawl's default, 0 no limit), block_ms (-1
+--          unchanged, 0 no block), by (the user or program that changes the limits, for the journal), budget (-1, -2
+--          and 0 as for delay_ms)
 -- RETURNS  OK, delay_ms, concurrency, block_ms, budget (the new values), spent | ABSENT | MOVING, from>to
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(log partitions); the first limit of a run O(in flight)
@@ -38,7 +38,7 @@ end
 if block_ms > 0 then block(partition, block_ms) end
 classify(partition, 0)
 save_state()
--- The leases in the workers' buffers were taken under the old limits.
+-- Tell the workers that limits have changed, because they have taken the leases in their buffers under the old limits.
 if given then send_command('limit_changes') end
 local limits = { delay_ms / 1000, concurrency, math.ceil(blocked_ms() / 1000) }
 note_event('limit', by, 1, string.format('delay %g s, concurrency %g, blocked %g s: ', unpack(limits)) .. partition)

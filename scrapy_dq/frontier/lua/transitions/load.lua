@@ -1,21 +1,26 @@
 -- load: stores data of `scrapy dq import`, or of a move, in a shard of a new crawl. Until the load ends, `meta.shards`
--- is "0><shards>", so that no worker can join. Each shard has its own begin and end; home ends last.
--- ARGS     epoch (of the new crawl; each attempt to load it has its own), shards (how many the crawl will have),
---          label (begin: delete the data of an earlier attempt; end; tidy: the end of home is on its disk, so delete
---          the mark; or the kind of the items. Lists, in order: backlog, failed, samples, minutes, journal. Others:
---          returned, quarantine, delayed, dead, seen, seeds, admitted, adopted, limits, spent, earliest, blocked,
---          stats; fingerprints: they become seen now, in any kind of seen; messages: for home, to acknowledge), items
---          (msgpack: elements, members or tokens. backlog: rank, partition and elements of one list after another;
---          returned, quarantine, delayed, earliest, blocked, an expiring seen: a score before each; dead, limits,
---          spent, stats: field and value; a compact seen: the first bucket and the member; begin: the epoch that this
---          shard had (empty: none), the highest sequence of the crawl, fields of meta and their values; end: for home,
---          how many are done, failed and gone)
--- RETURNS  OK, how many calls have stored something here | CHANGED (another attempt has begun, or this is a late copy)
+-- is "0><shards>", so that no worker can join. A load begins and ends in each shard, and home ends last.
+-- ARGS     epoch (of the new crawl; each attempt to load it has its own epoch), shards (how many the crawl will have),
+--          label (a step, or the kind of the items), items (msgpack array)
+-- RETURNS  OK, how many calls have stored items here | CHANGED (another attempt has begun, or this is a late copy)
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(items); begin: O(lists) if another attempt was begun here
 -- CRASH    before, after: the next attempt to load begins again
+-- The labels and their items:
+--   begin         deletes the data of an earlier attempt. Items: the epoch that this shard had (empty: none), the
+--                 highest sequence of the crawl, an array of fields of meta and their values
+--   end           ends the load of this shard. Items: for home, how many requests are done, failed and gone; else none
+--   tidy          deletes the mark of the load, when the end of home is on disk. No items
+--   backlog       rank, partition and elements of each list
+--   failed, samples, minutes, journal                   elements, in the order of the list
+--   returned, quarantine, delayed, earliest, blocked    a score before each member
+--   dead, limits, spent, stats                          field, value, ...
+--   seeds, admitted, adopted                            members
+--   seen          tokens; before each token its time (expiring) or its first bucket (compact)
+--   fingerprints  tokens, which any kind of seen stores as seen now
+--   messages      fields of `messages`, which home acknowledges
 -- @include base shared partition member limits messages stopped
-local PART = 1000 -- even: pairs stay together
+local PART = 1000 -- an even number, so that pairs stay together
 -- Calls a command on a key with all *items*, and returns the sum of its answers.
 local function in_parts(command, name, items)
   local sum = 0
@@ -25,7 +30,7 @@ local function in_parts(command, name, items)
   return sum
 end
 local IN_ORDER = { failed = true, samples = true, minutes = true, journal = true } -- lists, in addition to the backlog
--- Sorted sets, and the name of the count of their members (empty: they are not counted).
+-- Sorted sets, and the name of the count that includes their members (empty: no count does).
 local SCORED = { returned = 'waiting', quarantine = 'waiting', delayed = 'delayed', earliest = '', blocked = '' }
 local epoch, shards, label, items = ARGV[1], ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
 load_sizes()
@@ -36,11 +41,11 @@ if label == 'begin' then
   clear_run(false)
   redis.call('UNLINK', key.meta, key.dead, key.failed, key.limits, key.spent, key.stats, key.samples, key.minutes,
     key.journal)
-  -- One command: if the script is stopped after it, no worker takes this unfinished shard for the crawl.
+  -- Use one command, so that `shards` is stored with the other fields: no worker can join this unfinished shard.
   redis.call('HSET', key.meta, 'shards', '0>' .. shards, 'load:stored', 0, unpack(described))
   load_state()
   if stored_field('limits_set') ~= '' then set_limits(stored_field('limits_set')) end
-  redis.call('UNLINK', key.limits) -- the present limits of partitions are stored later
+  redis.call('UNLINK', key.limits) -- later calls store the present limits of partitions
   state.sequence = sequence
   save_state()
   return { 'OK', 0 }
@@ -61,7 +66,7 @@ if label == 'backlog' then
   for i = 1, #items, 3 do
     local rank, partition, elements = items[i], items[i + 1], items[i + 2]
     local list = list_of(rank, partition)
-    -- The band comes first: a load that begins again deletes the lists that have a band.
+    -- Store the band first, because a load that begins again deletes only lists that have a band.
     if redis.call('EXISTS', list) == 0 then add_band(partition, rank) end
     in_parts('RPUSH', list, elements)
     state.waiting, touched[partition] = state.waiting + #elements, true

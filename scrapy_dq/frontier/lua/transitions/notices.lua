@@ -1,7 +1,7 @@
 -- notices: returns the kinds of events of this run that no call has returned before.
--- ARGS     dead (dead letters in other shards), outage_ms (the longest outage in any of them; 0: none)
--- RETURNS  OK, run, census, kinds (finished: the run is; dead: it has dead letters; deaths: three or more worker
---          deaths; outage: one of a minute or more) | ABSENT
+-- ARGS     dead (how many dead letters are in other shards), outage_ms (the longest outage in other shards; 0: none)
+-- RETURNS  OK, run, census, kinds (finished: the run is finished; dead: there are dead letters; deaths: three or more
+--          workers have died; outage: an outage lasted a minute or more) | ABSENT
 -- COST     O(events of the journal)
 -- CRASH    before: nothing; after, reply lost: these kinds are never returned again
 -- @include base journal

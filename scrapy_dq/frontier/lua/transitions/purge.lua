@@ -1,8 +1,8 @@
 -- purge: unlinks lists, records of workers and buckets that no other key names. A flush could not find them, because
 -- the keys that named them were deleted or evicted.
--- ARGS     lists (msgpack array: rank, partition, ... of the lists that a scan has found), worker_ids (msgpack array,
---          from the workers' keys), buckets (msgpack array: generation, n, ... of the buckets)
--- RETURNS  OK, how many were unlinked
+-- ARGS     lists (msgpack array: rank, partition, ... of the lists that a scan has found), worker_ids (msgpack array of
+--          the ids in the workers' keys), buckets (msgpack array: generation, n, ... of the buckets)
+-- RETURNS  OK, how many keys were unlinked
 -- COST     O(keys that were found)
 -- CRASH    before, after: a repeat unlinks the rest
 -- @include base entry

@@ -1,7 +1,7 @@
--- report: a beat, and the counts of its worker since the last report, for the history of the crawl (samples.lua).
--- ARGS     worker_id, epoch, observe (as in beat.lua), exchanges, exchange_ms (until their answers), errors, outage_ms
---          (without Redis), ended_ms (the longest outage that has ended; 0: none worth noting), waited_ms (in an outage
---          that is under way; 0: none), reason (of the outage under way)
+-- report: makes a beat, and adds the worker's counts since its last report to the history of the crawl (samples.lua).
+-- ARGS     worker_id, epoch, observe (as in beat.lua), exchanges, exchange_ms (sum of the times until their answers),
+--          errors, outage_ms (sum of outages that have ended), ended_ms (the longest of these outages; 0: none worth
+--          noting), waited_ms (since the present outage began; 0: there is no outage), reason (of the present outage)
 -- RETURNS  as in beat.lua
 -- COST     O(workers); 0.1 ms more for a sample, which all workers together take once every 10 s
 -- CRASH    before: the worker reports the figures later; after, reply lost: it reports them again, and they count twice
@@ -12,7 +12,8 @@ local reported, ended_ms = { ARGV[4], ARGV[5], ARGV[6], ARGV[7] }, tonumber(ARGV
 local reply, is_registered = beat(worker_id, epoch, observe)
 if not is_registered then return reply end
 load_state()
--- The field `waits` of the worker's record: since when the worker waits (ms, Redis's clock), and the reason, for users.
+-- For users, the field `waits` of the worker's record has the time since which the worker waits (ms, Redis's clock),
+-- and the reason.
 local waited_ms, reason = tonumber(ARGV[9] or 0), string.sub(ARGV[10] or '', 1, MAX_REASON_BYTES)
 local before = redis.pcall('HGET', worker_key(worker_id), 'waits')
 if waited_ms > 0 then
@@ -28,7 +29,7 @@ end
 local found = sampled()
 for i, more in ipairs(reported) do found[i + 2] = found[i + 2] + more end
 sample(found)
--- All workers see an outage of Redis; the first one that is back notes it.
+-- All workers see the same outage of Redis. Only the first worker that reports after the outage notes it.
 if ended_ms > 0 and wall_ms() - ended_ms >= found[7] then
   found[7] = wall_ms()
   note_event('outage', worker_id, ended_ms)

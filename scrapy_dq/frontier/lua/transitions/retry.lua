@@ -1,10 +1,10 @@
 -- retry: failed request or dead letter -> backlog, at its place and with 0 attempts; finished -> open again.
--- ARGS     epoch, run, failed (msgpack array: record, its position counted from the tail, the last is -1, ...), dead
+-- ARGS     epoch, run, failed (msgpack array: record, position, ...; positions count from the tail, which is -1), dead
 --          (msgpack array of ids), by (the user or program that retries them, for the journal), open (1: open the run
---          even if nothing is moved here)
--- RETURNS  OK, moved from failed, moved from dead (missing records are skipped)
+--          even if this call moves nothing)
+-- RETURNS  OK, how many were moved from failed, how many from dead (missing records are skipped)
 --          | LOST | RESYNC | FINISHED | MOVING, from>to | WRONG_TYPE, key, actual, expected: nothing was changed
--- COST     O(kept), and O(log returned) for each; 100 at most
+-- COST     O(kept failed requests), and O(log returned) for each record; at most 100 records
 -- CRASH    before: nothing; after: the record is gone, so a repeat changes nothing
 -- @include base partition messages journal stopped
 local epoch, run, failed, dead, by, open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -22,7 +22,7 @@ end
 -- Returns the position of a record; nothing if it is gone. A search would take 0.5 ms per record among 10,000 records.
 local function find(record, position)
   if redis.call('LINDEX', key.failed, position) == record then return position end
-  return redis.call('LPOS', key.failed, record) -- more requests have failed since, and the list was trimmed
+  return redis.call('LPOS', key.failed, record) -- the list was trimmed at its tail, because more requests have failed
 end
 local function begin()
   if state.phase == 'finished' then -- a hold ends with the run

@@ -2,7 +2,8 @@
 -- ARGS     epoch, run
 -- RETURNS  OK | LOST | RESYNC | FINISHED
 -- COST     O(1)
--- CRASH    before: the next join records it; until then, a join creates a shard that is absent; after: nothing to do
+-- CRASH    before: the next join records it; until then, a join would not notice a lost shard, and would create it
+--          again; after: nothing to do
 -- @include state
 local epoch, run = ARGV[1], ARGV[2]
 load_state()

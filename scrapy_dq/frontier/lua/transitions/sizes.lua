@@ -1,11 +1,12 @@
--- sizes: returns how many entries wait in the lists of some partitions, and for how long, given their limits. Changes
--- nothing.
--- ARGS     cursor ('0' at first), count (about how many partitions), top (how many of the largest, and of the slowest)
--- RETURNS  cursor ('0': that was the last part), how many partitions have lists, how many were examined, flat
---          (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
--- COST     O(look * log partitions); a hash of up to 512 partitions is scanned in one part
+-- sizes: returns how many entries wait in the lists of some partitions, and how long they take under their limits.
+-- Changes nothing.
+-- ARGS     cursor ('0' in the first call), count (about how many partitions to examine), top (how many of the largest
+--          partitions to return, and how many of the slowest)
+-- RETURNS  cursor (for the next call; '0': this was the last part), how many partitions have lists, how many were
+--          examined, flat (partition, entries, delay_ms, concurrency, blocked_ms, takes_ms, ...) in no order
+-- COST     O(count * log partitions); a hash of up to 512 partitions is scanned in one part
 -- CRASH    nothing to do
--- Entries in `returned` and `quarantine` are not counted: they are few.
+-- Entries in `returned` and `quarantine` are not counted, because they are few.
 -- @include entry
 local MAX_LISTS = 50 -- of one partition
 local cursor, count, top = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -20,7 +21,8 @@ end
 for i = 1, #scanned[2], 2 do add_partition(scanned[2][i], scanned[2][i + 1]) end
 local examined = #names
 if cursor == '0' then
-  -- Add some partitions with their own limits, and the longest blocked ones. These include the slowest among many.
+  -- Add some partitions with their own limits, and the partitions with the longest blocks. The slowest partitions are
+  -- probably among these, even if the call examines only a few of many partitions.
   local more = math.ceil(count / 2)
   local limited = redis.call('HSCAN', key.limits, 0, 'COUNT', more)[2]
   for i = 1, #limited, 2 do add_partition(limited[i], redis.call('HGET', key.bands, limited[i])) end

@@ -1,7 +1,8 @@
--- steer: sends a command to all workers of a crawl. Each gets it with its next exchange; beat.lua wakes idle workers.
--- ARGS     action (pause | drain: nothing is leased until resume; stop: all current members close;
---          complete: interrupted start() methods count as complete, and the run is finished if no member and no
---          entry is left; wake: only makes idle workers exchange), by (the sender, for the journal)
+-- steer: sends a command to all workers of a crawl. Each worker gets it with its next exchange. The answer to a
+-- heartbeat (beat.lua) wakes idle workers.
+-- ARGS     action (pause | drain: nothing is leased until resume; stop: all current members close; complete:
+--          interrupted start() methods count as complete, and the run is finished if no member and no entry is left;
+--          wake: idle workers make an exchange, and nothing else happens), by (the sender, for the journal)
 -- RETURNS  OK, phase, hold (empty, paused, draining), members | ABSENT | MOVING, from>to
 --          | WRONG_TYPE, key, actual, expected
 -- COST     O(1)
@@ -22,10 +23,12 @@ if action ~= 'wake' then note_event(action, by, 1) end
 if action == 'complete' then
   local incomplete = incomplete_starts() > 0
   redis.call('HDEL', key.meta, 'starts')
-  -- Finish the run here: a worker that began now would run its own start() first, and could be interrupted again.
+  -- Finish the run here. If a new worker had to do it, that worker would run its own start() first, and could be
+  -- interrupted again.
   if incomplete and key_sizes.members == 0 then
     detect_damage()
-    -- Home does not know whether the other shards are empty: the next worker asks them.
+    -- If there are other shards, home does not know whether they are empty. Then the run does not finish here, and the
+    -- next worker asks them.
     finish_if_done(redis.call('HGET', key.meta, 'shards') and -1 or nil)
     save_state()
   end

@@ -1,5 +1,5 @@
--- sweep: unlinks discarded buckets.
--- ARGS     most
+-- sweep: unlinks buckets of a `seen` that was dropped (discarded.lua).
+-- ARGS     most (about how many)
 -- RETURNS  OK, left (1: some are left, 0: none) | WRONG_TYPE, key, actual, expected
 -- COST     O(most); 1 ms for 1,000
 -- CRASH    before, after: the next worker of this crawl continues

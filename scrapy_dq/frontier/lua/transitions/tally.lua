@@ -1,10 +1,11 @@
 -- tally: adds a worker's stats since its last report to the sums of all workers. No entry moves.
--- ARGS     source (identifies the reporter; unchanged when its worker rejoins), epoch, run, number (increases by 1),
---          deltas (msgpack array: kind (sum, max, min), stat, decimal number, ...)
--- RETURNS  OK, counted (0: this number was counted before) | LOST | RESYNC | FINISHED (nothing changed)
+-- ARGS     source (identifies the worker, and stays the same when it rejoins), epoch, run, number (of this report; each
+--          new report has the next number), deltas (msgpack array: kind (sum, max, min), stat, decimal number, ...)
+-- RETURNS  OK, counted (0: the report with this number was counted before) | LOST | RESYNC | FINISHED (nothing changed)
 -- COST     O(deltas)
--- CRASH    before, or reply lost: the worker repeats the report under the same number, which counts once; worker dead:
---          its unreported stats are not counted; stopped by an error: the rest of this report is not counted
+-- CRASH    before, or reply lost: the worker repeats the report with the same number, and it counts once; worker dead:
+--          the stats that it has not reported are not counted; stopped by an error: the rest of this report is not
+--          counted
 -- @include base
 local source, number = ARGV[1], tonumber(ARGV[4])
 load_sizes()

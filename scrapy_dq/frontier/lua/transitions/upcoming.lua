@@ -2,13 +2,14 @@
 -- ARGS     count, max_bytes
 -- RETURNS  flat: where (rotation | suspects | resting | saturated | delayed), wait_ms (-1: unknown), partition,
 --          id, attempts, payload, ...
--- COST     O(count * log partitions): about 10 commands for each entry, and for each partition that has none
+-- COST     O(count * log partitions): about 10 commands for each entry, and for each partition without an entry
 -- CRASH    nothing to do
 -- @include bands
 local count, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
-local flat, left, room = {}, count, 4 * max_bytes -- room: bytes to read; some entries may be read and not reported
--- Returns a function that returns the next entry of a partition, in the order of serving; nil: there are no more. An
--- entry may be large: it is read once, when the caller asks for it.
+-- room: how many bytes to read at most. It is larger than max_bytes, because some entries are read but not returned.
+local flat, left, room = {}, count, 4 * max_bytes
+-- Returns a function. Each call of the function returns the next entry of a partition, in the order of serving; nil: no
+-- entry is left. An entry may be large, so it is read only once, when the caller asks for it.
 local function entries_of(partition)
   local first, last = '[' .. partition .. '\0', '(' .. partition .. '\1'
   local function next_member(set, from) return redis.call('ZRANGEBYLEX', set, from, last, 'LIMIT', 0, 1)[1] end
