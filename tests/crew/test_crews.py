@@ -1,4 +1,4 @@
-"""`scrapy dq crawl` with real workers: a shared feed, their settings, late workers, the exit status."""
+"""`scrapy dq crawl` with real workers: a shared feed, settings of workers, late workers, the exit status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TELLS_COLLECTOR = spider_of("""
 
 
 def test_two_workers_crawl_a_site_and_write_one_feed(scene: SetScene) -> None:
-    """The feed has the item of each page once, and the output can be read in a pipe."""
+    """The feed has the item of each page once. The output to a pipe has plain lines."""
     here = scene(pages=60, latency_s=0.05)
     crew = here.crew("-w", "2", "-o", "items.jsonl", "-o", "items.csv", "-O", "items.json")
     assert crew.wait() == 1
@@ -154,7 +154,7 @@ def test_items_of_a_retry_after_the_end_are_appended_to_the_feed(scene: SetScene
     "where", ["| head -c 1", "2>&1 | head -n 1", "> /dev/full", "2> /dev/full", ">&- 2>&-"]
 )
 def test_a_complete_crawl_exits_with_0_even_if_its_reader_has_gone(scene: SetScene, where: str) -> None:
-    """The reader of a pipe is gone, or a disk is full. The feed is complete, so the exit status is 0."""
+    """The output cannot be written, because its reader has gone or the disk is full. The feed is complete."""
     here = scene(pages=3)
     command = [*here.project.command("dq", "crawl", here.project.name), "-w", "1", "-o", "items.jsonl"]
     environ = here.project.environ()
@@ -183,7 +183,7 @@ def test_a_crew_works_with_closed_standard_streams(scene: SetScene) -> None:
 
 
 def test_a_late_worker_begins_no_new_run(scene: SetScene, redis_server: RedisServer) -> None:
-    """The late worker finds the run finished, and closes. So does a late crew, whose -O keeps the feed."""
+    """A late worker or a late crew finds the run finished, and ends. The late crew's -O keeps the feed."""
     here = scene(pages=3, spider=LATE % 2)
     crew = here.crew("-w", "2", "-o", "items.jsonl")
     assert crew.wait() == 0
@@ -198,7 +198,7 @@ def test_a_late_worker_begins_no_new_run(scene: SetScene, redis_server: RedisSer
 
 
 def test_csv_has_the_columns_of_all_items(scene: SetScene) -> None:
-    """No worker's first item has all columns, and a worker may find new ones late."""
+    """No worker's first item has all columns, and a worker may find new columns late."""
     spider = spider_of("""
     def parse(self, response):
         for found in super().parse(response):

@@ -26,6 +26,8 @@ from warnings import catch_warnings, simplefilter
 import scrapy.__main__
 import scrapy.cmdline
 
+from support import spare_forks
+
 PACKAGES = ("scrapy", "scrapy_dq", "redis.asyncio")
 NOT_IMPORTED = ("test", "debug", "ftp")
 """Parts of the names of modules to skip: "debug" installs signal handlers, Scrapy 2.13's "ftp" a reactor."""
@@ -190,6 +192,8 @@ def become(words: list[str], folder: str, out: str, err: str, environ: dict[str,
     # Make the path as the interpreter does: the folder, the entries of PYTHONPATH, and the rest.
     named = environ["PYTHONPATH"].split(os.pathsep)
     sys.path[:] = [folder, *named, *(path for path in sys.path[1:] if path not in named)]
+    if words[:2] == ["dq", "crawl"]:
+        spare_forks.prepare(int(words[words.index("-w") + 1]) if "-w" in words else 1)
     sys.argv[:] = [scrapy.__main__.__file__, *words]
     scrapy.cmdline.execute()
 
