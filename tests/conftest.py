@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +27,7 @@ from support.tree_site import TreeSite
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The time for an example depends on how busy the machine is.
+# How long an example takes depends on the load of the machine, so examples have no deadline.
 hypothesis.settings.register_profile(
     "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -36,11 +37,11 @@ LONGEST_FIRST = (
     "simulation", "faults", "frontier", "opening", "crawl", "crew", "scheduling", "commands", "queues",
     "embedded",
 )  # fmt: skip
-"""The folders with the longest files, longest first. All other folders come after them."""
+"""The folders whose files run longest, the longest first. All other folders come after them."""
 
 
 KINDS_OF_TESTS = {"unit": "unit", "tests": "unit", "frontier": "redis", "worker": "redis"}
-"""The mark of each folder: what its tests start. Tests in all other folders start processes."""
+"""The mark of the tests in each folder; it says what they start. All other tests get the mark `process`."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -54,9 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest folders first: otherwise one long file may run last, while other processors are idle.
+    """Put the slowest folders first. Otherwise, one long file may run last, while other processors are idle.
 
-    Tests of `make soak` have no time limit.
+    Also remove the time limit of the tests that only `make soak` runs.
     """
 
     def lasts(item: pytest.Item) -> int:
@@ -70,9 +71,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests of `redis_server` or `redis_kind` with every kind of Redis; `make test` runs the first only.
+    """Run tests that use `redis_server` or `redis_kind` with every kind of Redis.
 
-    Tests in tests/frontier begin with a new Redis, which has functions. All others begin with the oldest.
+    `make test` uses only the first kind. It is a new Redis, which has functions, for the tests in
+    tests/frontier, and the oldest Redis for all other tests.
     """
     first, *others = found_kinds() or KINDS[:1]
     if metafunc.definition.path.parent.name == "frontier" and NEWEST in others:
@@ -84,7 +86,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """Yield a server with an AOF, which the tests of the whole session share.
+    """Yield a server with an append-only file. All tests of the session share the server.
 
     A test uses only its own `crawl_name`, and deletes no other keys. To harm a server, use `start_redis`.
     """
@@ -155,12 +157,13 @@ def make_project(tmp_path: Path, fork_server: ForkServer | None) -> Iterator[Cal
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the figures of all fault tests in this run."""
+    """Print the figures of all fault tests in this run, and the seconds that each folder of tests took."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    reports = [report for report in reports if hasattr(report, "duration")]
     lines = [
         line
         for report in reports
-        if getattr(report, "when", "") == "call"
+        if report.when == "call"
         for name, line in report.user_properties
         if name == FIGURES
     ]
@@ -168,6 +171,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("faults")
         for line in lines:
             terminalreporter.line(line)
+    seconds = Counter[str]()
+    for report in reports:
+        seconds[str(Path(report.nodeid.partition("::")[0]).parent)] += report.duration
+    terminalreporter.section("seconds of all processes together")
+    terminalreporter.line(", ".join(f"{folder} {took:,.0f}" for folder, took in seconds.most_common()))
 
 
 @pytest.fixture

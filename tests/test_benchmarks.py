@@ -1,4 +1,4 @@
-"""`make bench`: an incomplete crawl gives no figures, and the driver leaves no requests behind."""
+"""The benchmarks give no figures for an incomplete crawl, and their driver leaves no requests behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]
 
 
 def test_an_incomplete_crawl_gives_no_figures() -> None:
-    """The benchmark stops if a page was not crawled once, or if the close reason is not `finished`."""
+    """The benchmark stops if a page was not crawled exactly once, or if the crawl did not finish."""
     code = """
 from benchmarks.crawl import PAGES, _check
 pages = [str(n) for n in range(PAGES)]
@@ -73,8 +73,8 @@ def test_the_memory_of_a_worker_is_bounded_over_a_million_pages() -> None:
     """The worker remembers LOCAL_SEEN fingerprints at most, but Scrapy's filter remembers every URL."""
     with RedisServer() as server:
         plan: dict[str, Any] = {"requests": 1_000_000, "phases": ["crawled"]}
-        # The replay log keeps the puts of DQ_ROLLBACK_HORIZON. With 10 s, a faster machine would need more
-        # memory.
+        # The replay log keeps the puts of the last DQ_ROLLBACK_HORIZON seconds. With the default of 10 s, it
+        # would need more memory on a faster machine.
         ours = plan | {
             "scheduler": "scrapy_dq.Scheduler",
             "settings": {"REDIS_URL": server.url, "DQ_ROLLBACK_HORIZON": 1},

@@ -34,7 +34,8 @@ ENGINE_INSIDES = {
     "_handle_downloader_output",
 }
 HANDLERS_INSIDES = {"_get_handler", "_pool", "getConnection", "retryAutomatically", "_handshakeDone"}
-# From top to bottom. No module imports from a layer above its own. Each part of the frontier is a layer.
+# The layers of the package, from top to bottom. No module imports from a layer above its own. Each part of
+# the frontier is a layer.
 LAYERS = (
     "scheduler dupefilter pipelines spiders connection addon commands",
     "web",
@@ -94,7 +95,7 @@ def test_the_frontier_imports_neither_scrapy_nor_modules_above_it(path: Path) ->
 
 
 def test_only_the_frontier_and_clients_import_redis() -> None:
-    """Other files get their clients from these. clients.py also makes clients for users' programs."""
+    """Other files get their clients from the files in MAY_IMPORT_REDIS."""
     importers = {
         name_of(path)
         for path in SOURCES
@@ -123,7 +124,7 @@ def test_no_key_is_found_by_a_pattern_and_no_database_is_flushed() -> None:
 
 
 def layer_of(module: str) -> int:
-    """Return a module's layer in LAYERS, from 0 at the top. The package's own __init__ has -1."""
+    """Return a module's layer in LAYERS, from 0 at the top, or -1 for a module that LAYERS does not name."""
     parts = module.split(".")[1:]
     for name in (".".join(parts[:2]), parts[0] if parts else ""):
         for number, layer in enumerate(LAYERS):
@@ -134,10 +135,10 @@ def layer_of(module: str) -> int:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_imports_point_downward(path: Path) -> None:
-    """A reader can begin at the top of the package, and take out any part with the layers below it."""
+    """A reader can begin at the top of the package. Each part needs only the layers below it."""
     module = ".".join(["scrapy_dq", *path.relative_to(PACKAGE).with_suffix("").parts])
     if module == "scrapy_dq.frontier.__init__":
-        return  # it exports the names that programs import from all parts of the frontier
+        return  # it exports names from all parts of the frontier to other programs
     ours = {name for name in imported_modules(path) if name.startswith("scrapy_dq.")}
     assert not {name for name in ours if layer_of(name) < layer_of(module)}
 
@@ -165,7 +166,7 @@ def words_of(path: Path) -> Iterator[str]:
     "path", [path for path in SOURCES if name_of(path).startswith(WITHOUT_SHARDS)], ids=name_of
 )
 def test_code_for_one_shard_does_not_mention_shards(path: Path) -> None:
-    """Almost all crawls have one shard, so a reader of their code need not know shards.
+    """Almost all crawls have one shard, so a reader of the code for one shard need not know shards.
 
     `sharding.make` chooses the worker. The code for several shards is in `sharding/`.
     """

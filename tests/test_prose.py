@@ -49,7 +49,7 @@ def texts(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_texts_have_few_phrases_of_the_word_list(part: str) -> None:
-    """The message lists the phrases. Rewrite their sentences."""
+    """A failure lists the phrases. Rewrite the sentences that contain them."""
     words, found = 0, []
     for name in PARTS[part]:
         top = ROOT / name

@@ -39,14 +39,14 @@ def tox_environments() -> list[str]:
 
 
 def test_public_ci_runs_every_environment_of_tox() -> None:
-    """Its matrix has the same ones in the same order, each with its Python."""
+    """The matrix in ci.yml has the same environments in the same order, each with its Python."""
     matrix = re.findall(r'- \{env: (\S+), python: "(\d\.\d+)"\}', CI)
     assert [env for env, _ in matrix] == tox_environments()
     assert all(env.startswith(f"py{python.replace('.', '')}-") for env, python in matrix if env != "lint")
 
 
 def test_every_python_of_tox_is_a_classifier_and_no_other() -> None:
-    """The first one is the floor."""
+    """The oldest of these Pythons is the lower limit in `requires-python`."""
     pythons = sorted({int(env[3:5]) for env in tox_environments() if env.startswith("py3")})
     named = re.findall(r"Programming Language :: Python :: 3\.(\d+)", "\n".join(PROJECT["classifiers"]))
     assert list(map(int, named)) == pythons
@@ -54,7 +54,7 @@ def test_every_python_of_tox_is_a_classifier_and_no_other() -> None:
 
 
 def test_the_factor_of_the_weekly_run_is_in_tox() -> None:
-    """With an unknown factor, tox would test the newest release."""
+    """tox ignores an unknown factor, so it would test the newest release of Scrapy."""
     (env,) = re.findall(r"tox run -e (py\S+)", CI)
     factors = re.findall(r"^ +(\w+): .+", (ROOT / "tox.ini").read_text("utf-8"), re.MULTILINE)
     assert env.split("-")[1] in factors
@@ -74,7 +74,7 @@ def test_a_workflow_has_the_form_of_its_schema(workflow: Path) -> None:
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_has_few_rights(workflow: Path) -> None:
-    """It reads the repository. Only the job that publishes may also ask for an identity."""
+    """A workflow may only read the repository. The job that publishes may also ask for an identity token."""
     text = workflow.read_text("utf-8")
     assert "\npermissions:\n  contents: read\n" in text
     rights = re.findall(r"^ +([\w-]+: (?:read|write))$", text, re.MULTILINE)
@@ -84,7 +84,7 @@ def test_a_workflow_has_few_rights(workflow: Path) -> None:
 
 
 def test_the_changelog_begins_with_this_version_and_its_date() -> None:
-    """A development version begins with "Unreleased"."""
+    """The changelog of a development version begins with "Unreleased"."""
     heading = re.search(r"^## (.+)$", CHANGELOG, re.MULTILINE)
     assert heading
     if "dev" in scrapy_dq.__version__:

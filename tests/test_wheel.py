@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-# As [build-system] in pyproject.toml: older versions do not know the form of its licence.
+# [build-system] in pyproject.toml requires the same version. Older versions cannot read its licence.
 pytest.importorskip("setuptools", minversion="77.0.3")
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def run(*command: str, cwd: Path, **environ: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy: the checkout may have files of an older build, which must not be in it."""
+    """Build the wheel from a copy of the sources, without the files that an older build may have left."""
     copy = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         if (ROOT / name).exists():

@@ -88,7 +88,7 @@ def test_pages_that_our_crawl_has_seen_are_not_adopted(case: Case) -> None:
 
 
 def test_the_run_stays_open(case: Case) -> None:
-    """The run also stays open without requests, because its fingerprints are needed by later workers."""
+    """The run also stays open without requests, because later workers need its fingerprints."""
     RFPDupeFilter(case.client, case.dupefilter_key).request_seen(Request(HOST))
     report = case.adopt()
     assert (report.counts.requests, report.counts.new_fingerprints) == (0, 1)

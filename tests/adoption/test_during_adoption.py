@@ -18,7 +18,7 @@ from support.scrapy_redis_requests import HOST, ORDERS, pages, url
 
 @pytest.mark.parametrize("queue", ORDERS)
 def test_a_source_that_changes_is_reported(queue: str, case: Case) -> None:
-    """A scrapy-redis worker takes and adds requests. This is reported, and nothing is deleted."""
+    """A scrapy-redis worker takes and adds requests. The adoption reports this, and deletes nothing."""
     theirs = case.push(pages(200), queue)
 
     def work() -> None:
@@ -58,7 +58,7 @@ def test_an_adoption_is_refused_while_a_worker_is_alive(case: Case) -> None:
 
 
 def test_an_adoption_stops_if_a_worker_joined_too_early(case: Case) -> None:
-    """A worker that joined before the first fingerprint was stored would not look fingerprints up."""
+    """A worker that joined before the first fingerprint was stored would not look up fingerprints."""
     case.push(pages(2))
     shown: list[int] = []
 
@@ -74,7 +74,7 @@ def test_an_adoption_stops_if_a_worker_joined_too_early(case: Case) -> None:
 
 
 def test_fingerprints_are_adopted_before_requests(case: Case) -> None:
-    """After a kill between the two, a crawl may lack requests, but crawls no page twice."""
+    """After a kill between the two steps, a crawl may lack requests, but crawls no page twice."""
     case.push(pages(1))
     case.adopt()
     assert list(case.progress.shown) == ["fingerprints", "requests"]

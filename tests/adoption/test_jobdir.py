@@ -193,7 +193,7 @@ def test_an_unreadable_request_becomes_a_dead_letter(left: Left, case: Case) -> 
 
 
 def test_the_jobdir_of_a_killed_crawl_is_adopted(left: Left, case: Case) -> None:
-    """The process was killed, so the file still has the count of requests from when it was opened."""
+    """The process was killed, so the file still has the count of requests from the time of its opening."""
     scheduler = left.fill(some(40), close=False)
     assert scheduler.dqs is not None
     for queue in scheduler.dqs.queues.values():

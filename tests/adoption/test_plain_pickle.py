@@ -149,8 +149,8 @@ def test_bytes_that_are_not_a_pickle_are_refused(junk: bytes) -> None:
         read(junk)
 
 
-# LONG_BINPUT is left out: the number after it is an index into the memo, and the unpickler allocates a memo
-# that large: up to 64 GB.
+# LONG_BINPUT is left out, because the number after it is an index into the memo. The unpickler would allocate
+# a memo for such an index, of up to 64 GB.
 some_bytes = st.integers(0, 255).filter(lambda byte: byte != pickle.LONG_BINPUT[0])
 
 

@@ -47,7 +47,7 @@ def test_json_needs_no_trust(case: Case) -> None:
 
 
 def test_a_trusted_serializer_reads_the_queue(case: Case) -> None:
-    """DQ_TRUST_PICKLE says that a serializer which scrapy_dq does not know is trusted."""
+    """With DQ_TRUST_PICKLE, the user trusts a serializer that scrapy_dq does not know."""
     own = SimpleNamespace(dumps=OWN_JSON.dumps, loads=lambda data: json.loads(data))
     case.theirs("PriorityQueue", own).push(Request(url(1)))
     settings = {"SCHEDULER_SERIALIZER": own, "DQ_TRUST_PICKLE": True}
@@ -161,7 +161,7 @@ def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> N
 def test_a_source_is_kept_while_the_adopted_requests_may_not_be_on_disk(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Redis may fail after this process has ended, and no other process could store the requests again."""
+    """Redis may fail after this process has ended. Then no other process could store the requests again."""
 
     async def doubt(*args: object) -> str:
         return "It is not certain"

@@ -128,7 +128,7 @@ def test_ctrl_c_ends_a_server_that_has_not_become_a_daemon_yet(
 
 
 def test_the_error_quotes_the_standard_error_of_the_server(place: Place) -> None:
-    """A server writes a wrong option or a missing library to standard error."""
+    """A server reports a wrong option or a missing library on standard error."""
     place.binary = str(place.script(f"{SAYS_7_0}\necho boom >&2; exit 7"))
     with pytest.raises(EmbeddedError, match=r"did not start \(.*exit status 7\)(.|\n)*boom"):
         place.acquired()

@@ -17,7 +17,7 @@ from support.waiting import Stopwatch
 def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     place: Place, newer_binary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis 6.2 would start without the data. The server is skipped, or an error names both versions."""
+    """Redis 6.2 would start and ignore the data. So it is skipped, or an error names both versions."""
     wheel, place.binary = place.binary, newer_binary
     user = place.user()
     place.client(user).set("page", "1")
@@ -64,7 +64,7 @@ def test_a_newer_server_takes_over_the_data_of_6_2(place: Place, newer_binary: s
 def test_data_recorded_as_newer_are_refused(place: Place, record: str, remedy: str) -> None:
     """Redis 6.2 does not change the data. The error names both versions and the solutions.
 
-    It advises a user to delete the data only if no package has a server that reads them.
+    The error advises the user to delete the data only if no package has a server that reads them.
     """
     place.binary = str(place.script('echo "Redis server v=6.2.14"'))
     place.directory.mkdir(parents=True)
@@ -117,7 +117,7 @@ def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
 
 
 def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
-    """The process that started the server sees it end while it loads, and does not start it again."""
+    """The process that started the server sees that it ended during the load, and does not try again."""
     place.fill(6_000)
     with aof_file(place).open("ab") as aof:
         aof.write(b"garbage\r\n")
@@ -142,7 +142,7 @@ def test_a_server_that_loads_may_take_longer_than_the_start_timeout(
 
 
 def test_a_hanging_starter_is_named(place: Place) -> None:
-    """A process that waits for another one's start gives up after the time-out, and names the lock."""
+    """A process waits until another one has started the server. After the time-out, it reports the lock."""
     place.directory.mkdir(parents=True)
     begin = Stopwatch()
     with (place.directory / "start.lock").open("w") as lock:

@@ -117,7 +117,7 @@ def test_a_forked_child_cannot_release_for_its_parent(place: Place) -> None:
 
 
 def test_a_child_forked_while_a_lock_is_held_delays_nothing(place: Place) -> None:
-    """The child has copies of the descriptors, but a lock that the parent releases is free nevertheless."""
+    """The child has copies of the descriptors, but a lock is free as soon as the parent releases it."""
     script = """
         import fcntl, os, signal, time
         users = [user(start_timeout_s=2) for _ in range(2)]

@@ -35,7 +35,7 @@ def eight(number: int) -> bytes:
 
 
 class Bytes:
-    """The stored forms in an order, built without scrapy_dq's code."""
+    """The stored forms of entries of a crawl with this order, built without scrapy_dq's code."""
 
     def __init__(self, order: Order) -> None:
         self.order = order

@@ -92,7 +92,7 @@ def test_a_worker_waits_for_a_redis_that_is_just_starting(
 
 
 def test_each_new_run_is_announced(project: Project, server: RedisServer) -> None:
-    """The line has Redis's address, the run and the counts. Nothing is stored that could be deleted."""
+    """The line has Redis's address, the run and the counts. Nothing is stored, so no flush is advised."""
     for run in (0, 1):
         worker = project.run_to_end(timeout_s=30)
         where = f"127.0.0.1:{server.port}/0"
@@ -140,7 +140,7 @@ def test_a_finished_run_of_the_same_name_is_announced(project: Project, live: Li
 
 
 def test_other_spider_arguments_are_warned_about(server: RedisServer, make_project: MakeProject) -> None:
-    """The arguments may mean another crawl of the same name. The warning has their names and DQ_CRAWL."""
+    """The user may have meant another crawl. The warning has the names of the arguments and DQ_CRAWL."""
     workers = []
     for category in ("poetry", "prose"):
         project = make_project([], redis_url=server.url)
@@ -304,7 +304,7 @@ def use_everything(url: str, crawl: str) -> None:
 
 
 def test_the_tests_of_rights_use_every_transition() -> None:
-    """For a new transition, add a call to `use_everything`, and its Redis commands to the docs."""
+    """For a new transition, add a call to `use_everything`, and the needed rights to the docs."""
 
     by_commands = {
         "steer", "retry", "forget", "drop", "freeze", "load", "sizes", "upcoming", "probe", "known",

@@ -55,7 +55,7 @@ def server(port: int) -> Iterator[Any]:
 
 
 def accept_anybody(port: int, count: int) -> None:
-    """Make the server check no credentials in the next *count* requests, but in all later ones."""
+    """Make the server accept any credentials in the next *count* requests, and check them in later ones."""
     url, kind = f"http://127.0.0.1:{port}/moto-api/reset-auth", {"Content-Type": "text/plain"}
     urlopen(Request(url, str(count).encode(), kind)).close()
 

@@ -68,7 +68,7 @@ def test_a_scalar_of_another_shape_is_refused() -> None:
 
 
 def test_strings_of_beautifulsoup_come_back_as_str() -> None:
-    """The class of such a string refers to the whole page, so only the text is kept."""
+    """Such a string refers to its whole page, so only the text is kept."""
     soup = importlib.import_module("bs4").BeautifulSoup("<p>a<!--b--></p>", "html.parser")
     again = round_trip([*soup.p.contents])
     assert (again, [*map(type, again)]) == (["a", "b"], [str, str])

@@ -71,7 +71,7 @@ Lines = Callable[[], list[str]]
 
 @pytest.fixture
 def start_program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Yield a function that starts a program; its arguments are the path of a record file, and *args*.
+    """Yield a function that starts a program. The program gets the path of a record file, and *args*.
 
     At the end of the test, the programs are killed.
     """

@@ -92,7 +92,7 @@ def test_items_of_a_killed_producer_stay_in_order(
 
 
 def test_lost_replies_double_no_item(make: Make, start_proxy: StartProxy, redis_server: RedisServer) -> None:
-    """Redis applies each command, but one answer in five is lost: each item comes once nevertheless."""
+    """Redis applies each command, but one answer in five is lost. Each item still comes only once."""
     proxy = start_proxy(redis_server.url)
     q = make(url=proxy.url, settings={"DQ_ROLLBACK_HORIZON": 1})
     assert q.qsize() == 0
@@ -201,7 +201,7 @@ def test_a_queue_stops_waiting_for_a_lost_answer_as_it_opens(
 def test_a_flush_raises_if_the_items_may_not_be_on_disk(
     start_redis: Callable[..., RedisServer], crawl_name: str, policy: str, rules: list[str], says: str
 ) -> None:
-    """The item is stored nevertheless."""
+    """The item is stored, but the queue cannot know whether it is on disk."""
     server = start_redis(appendonly=True, args=["--appendfsync", policy])
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "dq", "on", ">pw", "~*", "&*", "+@all", *rules)

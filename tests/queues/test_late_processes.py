@@ -42,7 +42,7 @@ q.put("last")
 def test_a_process_suspended_at_the_end_of_the_run_continues_in_the_next_one(
     make: Make, start_program: StartProgram, redis_server: RedisServer, crawl_name: str, lines: Lines
 ) -> None:
-    """The process was declared dead, and another worker finished the run; it continues in the next one."""
+    """Another worker declared the process dead and finished the run. The process joins the next run."""
     program = start_program(SLEEPER, redis_server.url, crawl_name)
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
     # If the program were stopped before it reports the first item as done, it would get that item again.
@@ -85,7 +85,7 @@ def test_a_put_that_missed_its_run_goes_into_the_next_one(
 def test_a_process_that_was_declared_dead_continues_without_its_items(
     make: Make, redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """Another worker has the items of the process, so its task_done changes nothing, and it continues."""
+    """Another worker has the items, so a task_done of the process changes nothing. The process continues."""
     q = make()
     q.put_all(["a", "b"])
     assert q.get() == "a"

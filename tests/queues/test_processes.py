@@ -111,7 +111,7 @@ def test_a_call_is_not_answered_by_an_older_exchange(
     crawl_name: str,
     call: str,
 ) -> None:
-    """An item is put while an exchange is on its way back; a later call knows of the item."""
+    """An item is put while the answer to an exchange is on its way. A later call knows of the item."""
     proxy = start_proxy(redis_server.url)
     q, other = make(url=proxy.url, settings={"REDIS_PARAMS": {"socket_timeout": 60}}), make()
     join_crawl(q)

@@ -64,7 +64,7 @@ def test_join_waits_for_items_that_other_processes_store_again(
     """Redis comes back without the items. When the joining process looks, they are not stored again yet."""
     server = start_redis(appendonly=True)
     proxy = start_proxy(server.url)
-    # A late answer would count as an outage; the process would then wait for others for one horizon.
+    # A late answer would count as an outage. Then the process would wait one horizon for other processes.
     patient = {"REDIS_PARAMS": {"socket_timeout": 60}}
     joining = make(url=server.url, settings={"DQ_ROLLBACK_HORIZON": horizon_s} | patient)
     producer, consumer = make(url=proxy.url), make(url=server.url)
@@ -127,7 +127,7 @@ def test_every_call_raises_after_redis_was_emptied(
 def test_a_waiting_call_raises_when_redis_is_emptied(
     start_redis: Callable[..., RedisServer], crawl_name: str, call: str
 ) -> None:
-    """A put waits for room that will never come; a flush ends, however long it may wait."""
+    """The put would wait for room that never comes. A flush also ends, although it has no time-out."""
     server = start_redis(appendonly=True)
     q = Queue(crawl_name, 1, url=server.url)
     q.put("a")

@@ -32,7 +32,7 @@ def test_items_of_all_shards_are_handed_out_while_others_are_in_progress(make: C
 
 
 def test_maxsize_applies_to_all_shards_together(make: Callable[..., Queue]) -> None:
-    """A put waits for room in any shard. A get asks each shard for an item, and gives the extra ones back."""
+    """A put waits for room in any shard. A get asks each shard for an item, and returns extra items."""
     q = make(5, settings=SETTINGS, durable=False)
     for item in range(5):
         q.put(item)

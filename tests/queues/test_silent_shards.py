@@ -1,4 +1,4 @@
-"""A Queue with one silent shard: only calls for that shard wait. Real nodes of a Redis Cluster."""
+"""A Queue with one silent shard: only calls for that shard wait. The tests use a real Redis Cluster."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Spread:
             yield
 
     def obtained(self) -> str:
-        """Return the item of get_nowait; repeat it if a busy machine lets another shard miss its time."""
+        """Return the item of get_nowait(). Repeat the call if a shard on a busy machine answers too late."""
         found: list[str] = []
 
         def get() -> bool:
@@ -144,7 +144,7 @@ def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
 
 
 def test_an_item_of_another_shard_is_found(spread: Spread) -> None:
-    """This holds even if home is silent. Without an item, the call raises: the silent shard may have one."""
+    """Home may also be silent. If no item is found, the call raises: the silent shard may have one."""
     q = spread.queue
     for shard, item in (HOME, "2a"), (SILENT, "0b"), (OTHER, "1c"):
         q.put(item)
@@ -170,7 +170,7 @@ def test_no_new_item_is_put_while_home_does_not_answer(spread: Spread) -> None:
 
 
 def test_callers_share_the_items_of_one_shard(spread: Spread) -> None:
-    """Each caller first asks for one item, because no worker has seen that all are in one shard."""
+    """Each caller first asks for one item, because no worker knows yet that all are in one shard."""
     # On a busy machine, a shard may miss a short time-out.
     spread.queue = q = spread.another(REDIS_PARAMS={"socket_timeout": 60})
     other = spread.another()

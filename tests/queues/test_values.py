@@ -52,7 +52,7 @@ def items() -> Items:
     ids=repr,
 )  # fmt: skip
 def test_plain_values_come_back_as_they_were(items: Items, item: Any) -> None:
-    """They come back equal and with the same type, as copies: a later change by the caller has no effect."""
+    """Values come back as copies that are equal and have the same type."""
     again = items.decode(items.encode(item))
     assert (type(again), again) == (type(item), item)
 
@@ -71,7 +71,7 @@ def test_an_item_that_cannot_be_stored_is_refused_at_once(make: Make, item: Any)
 
 
 def test_a_request_stored_in_few_bytes_is_read_completely(items: Items) -> None:
-    """A program gets `depth` and a Referer in full, which the codec of requests shortens."""
+    """The codec of requests shortens `depth` and a Referer. A program gets both in full."""
     spider = Spider("spider")
     headers = {"Referer": "http://a.example/shop/"}
     request = Request("http://a.example/shop/1", spider.parse, meta={"depth": 3}, headers=headers)
@@ -84,7 +84,7 @@ def test_a_request_stored_in_few_bytes_is_read_completely(items: Items) -> None:
 
 
 def test_an_item_of_exactly_the_largest_size_is_stored(items: Items) -> None:
-    """An item of exactly the limit is stored and read; with one more byte it is neither."""
+    """An item as large as the limit is stored and read. It is not read if the limit is one byte lower."""
     largest = "x" * (LIMIT - 4)
     assert items.decode(items.encode(largest)) == largest
     assert len(items.encode(largest)) == LIMIT
@@ -158,7 +158,7 @@ EVENT = {"DQ_TYPES": ["support.project.Event"]}
 def test_an_entry_that_only_a_spider_can_read_is_given_back(
     make: Make, redis_server: RedisServer, crawl_name: str, payload: bytes, reason: str
 ) -> None:
-    """get names the missing setting; no entry becomes a dead letter, and the spider's worker gets it."""
+    """get() names the missing setting. The entry is not buried, and the spider's worker gets it."""
     live = LiveFrontier(redis_server.url, crawl_name, Order.FIFO)
     worker = HandWorker(live, "another")
     worker.exchange(put(1, payload=payload))
@@ -174,7 +174,7 @@ def test_an_entry_that_only_a_spider_can_read_is_given_back(
 
 
 def test_objects_of_a_listed_class_come_back_as_themselves(make: Make) -> None:
-    """A class in DQ_TYPES is stored, and its objects come back as themselves."""
+    """An object of a class in DQ_TYPES comes back equal and with its class. Otherwise put() refuses it."""
     event = Event("start", 1, "/")
     with pytest.raises(ValueError, match="DQ_TYPES"):
         make().put(event)

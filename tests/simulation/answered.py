@@ -26,7 +26,7 @@ class Answered(Listener):
         self.finished_at = float("inf")
         """The last time Redis reported the run as finished: no request was left, and no worker seeded."""
         self.overtaken = False
-        """Redis reported only that the next run has begun, when this worker's start() was complete."""
+        """Whether Redis reported only that the next run began, when this worker's start() was complete."""
         self.ids: set[str] = set()
         """The worker's ids in Redis; a rejoin adds one."""
         self.registered_at: list[float] = []
@@ -41,7 +41,7 @@ class Answered(Listener):
         return [each.protocol for each in self.worker.parts]
 
     def exchanged(self, worker_id: str, seq: int, status: bytes, *, of_run: bool) -> None:
-        """Record an exchange's answer before the worker gets it; not *of_run*: the next run has begun."""
+        """Record an exchange's answer before the worker gets it. Without *of_run*, the next run has begun."""
         pending = self.worker.parts[0].protocol._pending
         same = pending is not None and not isinstance(pending, Rejoin)
         same = same and (pending.call.worker_id, pending.call.seq) == (worker_id, seq)
@@ -65,8 +65,8 @@ class Answered(Listener):
         if not finished:
             self.unnoticed = self.unnoticed or lost
             return
-        # An earlier answer may have been lost. A finished run lacks no request that pages had yielded: Redis
-        # had not stored the end of their leases, so other workers have processed these pages again.
+        # An earlier answer may have been lost. A finished run lacks no request that a page yielded: Redis had
+        # not stored the end of the page's lease, so another worker has processed the page again.
         self.unnoticed = parentless_lost
         if last_seq >= OTHER_RUN:
             self.overtaken = protocol.seeding == Seeding.DONE

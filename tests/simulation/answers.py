@@ -73,16 +73,16 @@ class Answers:
         self.fenced: set[str] = set()
         """Ids of workers declared dead."""
         self.taken_for_dead: Counter[bytes] = Counter()
-        """For each entry, how many ids were declared dead that belong to processes which had its lease, and
-        which lived, had left, or had died under another id."""
+        """For each entry, how many ids of its lease holders were declared dead wrongly: the holder's process
+        lived, had left, or had died under another id."""
         self.losses: list[tuple[float, float]] = []
         """For each time that Redis was set back: the moment of its data, and the time."""
         self.granted_elsewhere: set[bytes] = set()
         """Entries leased by a shard other than home."""
         self._epochs: list[tuple[float, bytes | None]] = []
-        """The time of each change to another frontier or to none, and its epoch."""
+        """The time of each change to another frontier or to no frontier, and the epoch from then on."""
         self.late_members: set[str] = set()
-        """Ids registered by a late call: again, after the worker had left, or after it had another id."""
+        """Ids that a late call registered: a second time, or after the worker had left or got another id."""
         self.crawlers: list[Crawler] = []
         self.pushers: list[Pusher] = []
         self.queues: list[QueueUser] = []
@@ -153,7 +153,7 @@ class Answers:
                     number == last
                     and not self.losses
                     and not (
-                        # It lacks leases that were drained in between.
+                        # The repeated answer lacks leases that were drained in between.
                         outcome[4] == leases or (worker_id in self.fenced and set(outcome[4]) < set(leases))
                     )
                 ):
@@ -175,7 +175,7 @@ class Answers:
             shard = shard_called("evalsha", args)
             checks_of_answers.left(self, shard, last=bool(outcome[2]))
             began = args[2 + args[1] + 6]
-            if not shard and began:  # otherwise it could not join another shard and takes no part
+            if not shard and began:  # otherwise the worker could not join another shard
                 checks_of_answers.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[4])
             self._removed(worker_id)
         elif transition == "drain":
@@ -194,11 +194,11 @@ class Answers:
             return  # Redis refused it
         of, new = self._of(process), names[0].decode()
         if of and (process, shard) in self.network.astray:
-            of.redis_set_back()  # its repeat may reach the other master
+            of.redis_set_back()  # a repeat of the call may reach the other master
         if outcome[0] == b"OK":
             self._note_id(process, new, names[2 if transition == "rejoin" else 0].decode())
-            # A repeat changes nothing while the worker is a member, fenced or not. Later, a late copy
-            # registers it again. Then a late copy of its first exchange is not a repeat.
+            # A repeat changes nothing while the worker is a member, fenced or not. Later, a late copy of the
+            # call registers the worker again, and then a late copy of its first exchange is not a repeat.
             if new not in self._seeding:
                 self._applied.pop(new, None)
             self._seeding.setdefault(new, str(names[7]) if transition == "rejoin" else "1")
@@ -216,8 +216,8 @@ class Answers:
             of.rejoins(new, outcome[1], finished=True)
 
     def _note_put_again(self, moves: bytes) -> None:
-        # Late copies of a join and an exchange came after their worker had left. Its tokens are gone:
-        # docs/reliability.md, "A call that arrives after its process has left".
+        # Late copies of a join and an exchange came after their worker had left. The tokens of its puts are
+        # gone: docs/reliability.md, "A call that arrives after its process has left".
         self.put_again.update(move[1] for move in unpacked(moves) if move[0] == PUT)
 
     def _note_epoch(self, epoch: bytes | None) -> None:

@@ -62,7 +62,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     run = crawler.worker.epoch, crawler.worker.run
     done = [visit for visit in schedule.visits() if visit.last]
     if schedule.losses:
-        # After a loss, a page of this run may count for another run. Pages before the run's start do not.
+        # After a loss, a page of this run may count for another run. Pages done before this run do not count.
         began = min(each.joined_at for each in schedule.crawlers if each.first_run == crawler.first_run)
         here = {visit.identity for visit in done if visit.ended_at >= began or visit.run == run}
     else:
@@ -111,7 +111,7 @@ def extras(schedule: Schedule) -> None:
         if crawler.extra is None or schedule.losses or not crawler.process.alive:
             continue
         if crawler.spill_lost:
-            continue  # no page and no start() yields it again; the log has a line about this possible loss
+            continue  # no page and no start() yields the request again; the log reports this possible loss
         if crawler.extra in schedule.put - done:
             raise Violation(f"{crawler.process.name} has added {crawler.extra}, and it was never crawled")
 
@@ -149,7 +149,7 @@ def may_end(schedule: Schedule, crawler: Crawler) -> None:
 
 def has_lost(schedule: Schedule, crawler: Crawler) -> None:
     """Check that Redis was rolled back beyond a worker's log if the worker reports this."""
-    # Count from the first loss: a late copy may restore the lost data until the next loss.
+    # Count from the first loss, because a late copy of a call may restore lost data until the next loss.
     ends, begins = [at for _, at in schedule.losses], [taken_at for taken_at, _ in schedule.losses]
     longest = max(ends, default=0.0) - min(begins, default=0.0)
     if longest < schedule.setup.horizon_s:
@@ -176,9 +176,9 @@ def dead_letters(schedule: Schedule) -> None:
     """Check that only pages that kill their workers become dead letters."""
     deadly = ("kill", "sigterm_kill", "freeze", "block", "stall", "shard_apart", "exchanges_cut", "shard_cut")
     kills = sum(schedule.report.faults[name] for name in deadly)
-    # An entry is not the suspect when it first kills its worker. Another entry may be.
+    # When an entry first kills its worker, it is not a suspect yet. Another entry may be, and is charged.
     kills += len({each.killer for each in schedule.crawlers if each.killer})
-    # A rolled-back Redis has ids of workers that have left or have new ids. They look dead.
+    # A rolled-back Redis has ids of workers that have left or have new ids. These ids look dead.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     for entry_id, page in schedule.buried.items():
         if entry_id in schedule.unserved:
@@ -193,7 +193,7 @@ def repeats(schedule: Schedule) -> None:
     visits: dict[tuple[Any, ...], list[Visit]] = defaultdict(list)
     for visit in schedule.visits():
         visits[visit.run, visit.entry_id].append(visit)
-        # If Redis is set back to an earlier run, its entries stay, but its fingerprints do not.
+        # If Redis is set back to an earlier run, the entries of that run stay, but their fingerprints do not.
         if visit.origin in ("", "start") and not visit.attempt and not schedule.losses:
             visits[visit.run, visit.identity].append(visit)
     for (_, what), each in visits.items():
@@ -211,7 +211,7 @@ def _undone(schedule: Schedule, visit: Visit) -> bool:
         return True
     grants = [at for at in schedule.granted[visit.by, visit.entry_id] if at <= visit.taken_at]
     granted_at = max(grants, default=visit.taken_at)
-    # A worker that left after an end that home has forgotten has cleared the other shards, or will do so.
+    # Home has forgotten an end of the run. A worker that leaves after that end clears the other shards.
     if visit.entry_id in schedule.granted_elsewhere and any(granted_at <= at for at in schedule.ends_lost):
         return True
     # Redis loses recent data in a loss. Then a worker may put a page again although it was processed.
@@ -326,8 +326,8 @@ def keys_left(schedule: Schedule) -> None:
     for shard in range(1, schedule.setup.shards):
         of_shard = schedule.store.names(shard)
         # A shard that was rolled back after the end may have a dead member and old counts. Its last worker
-        # had left with another version of them. If home was lost, the shard may have all of another crawl,
-        # and the next run clears it.
+        # had left with another version of the counts. If home was lost, the shard may have all keys of
+        # another crawl, which the next run clears.
         dead = rolled_back and keys.prefix(keys.Shard(CRAWL, shard)).encode() + b"members" in of_shard
         dead = dead or any(at >= each.finished_at for each in schedule.crawlers for _, at in schedule.losses)
         if not dead and _epoch(schedule, shard) == _epoch(schedule, HOME):

@@ -127,8 +127,8 @@ def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: boo
     last: dict[bytes, Place] = {}
     for record in records:  # rank(8) flags(1) partition 0 turn(8) id(12) payload
         partition, _, rest = record[9:].partition(b"\0")
-        # Skip suspects and entries that others have declined, because they may come before better ones. Also
-        # skip a start payload that was just claimed, because it comes after all others.
+        # Skip suspects and entries that others have declined, because they may come before better entries.
+        # Also skip a start payload that was just claimed, because it comes after all others.
         if record[8] < 128 and partition != CLAIMED and rest[8:20] not in declined:
             last[partition] = max(last.get(partition, LEAST), place_in(record[:8] + rest[:8]))
     for partition, places in waiting_places(schedule.store.reader, keys.Shard(CRAWL, shard)).items():

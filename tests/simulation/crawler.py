@@ -115,7 +115,7 @@ class Crawler(Answered):
         return self.process.alive and not self.ending
 
     def has_joined(self, worker_id: str) -> bool:
-        """Tell whether the join with this id was answered; a later registration of the id is a late copy."""
+        """Tell whether a join with this id was answered. A late copy may still register the id later."""
         return any(each.id == worker_id and each.protocol.epoch for each in self.worker.parts)
 
     @property

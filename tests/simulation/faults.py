@@ -18,7 +18,7 @@ ROLL_BACK_S = 0.5
 
 
 def kill(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """SIGKILL a worker between two of its events; a new one starts later."""
+    """SIGKILL a worker between two of its events. A new worker starts later."""
     if victim is not None:
         schedule.struck("kill", victim.process.name)
         victim.process.kill()
@@ -101,7 +101,7 @@ def away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Send SIGSTOP to Redis, and SIGCONT later; then it runs the calls that have arrived."""
+    """Send SIGSTOP to Redis, and SIGCONT later. Then Redis runs the calls that have arrived."""
     seconds = random.uniform(0.1, 2.5 * schedule.plan.setup.ttl_s)
     schedule.struck("redis_frozen", f"{seconds:.2f} s")
     for shard in range(schedule.setup.shards):
@@ -109,7 +109,7 @@ def redis_frozen(schedule: Schedule, random: Random, victim: Crawler | None) -> 
 
 
 def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Let Redis refuse writes until its limit is raised."""
+    """Let Redis refuse writes until its memory limit is raised."""
     seconds = random.uniform(0.05, 0.6)
     schedule.struck("full", f"{seconds:.2f} s")
     schedule.store.full = True
@@ -117,7 +117,7 @@ def full(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def roll_back(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Cut Redis's power; it comes back without its writes of up to ROLL_BACK_S."""
+    """Cut Redis's power. Redis comes back without the writes of up to ROLL_BACK_S seconds."""
     _lose(schedule, random, "roll_back", random.uniform(0.05, 0.5))
 
 
@@ -158,14 +158,14 @@ def shard_apart(schedule: Schedule, random: Random, victim: Crawler | None) -> N
 
 
 def exchanges_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Let only heartbeats of one worker reach Redis, and no exchange, until nothing else is left."""
+    """Let only heartbeats of one worker reach Redis, and no exchange, until all other workers have ended."""
     if victim is not None:
         schedule.struck("exchanges_cut", victim.process.name)
         schedule.network.without_exchanges.add(victim.process)
 
 
 def shard_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Cut one worker off from one shard that others reach, until nothing else is left."""
+    """Cut one worker off from one shard that others reach, until all other workers have ended."""
     if victim is not None:
         shard = random.randrange(schedule.setup.shards)
         schedule.struck("shard_cut", f"{victim.process.name} {shard}")

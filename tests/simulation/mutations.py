@@ -34,7 +34,7 @@ class Mutation:
     """A rule of docs/internals/evidence.md, and the replacements of text that remove it."""
 
     rule: str
-    """Its number in "The thirteen rules of the protocol", or GUARD for one of "Other guards"."""
+    """Its number in "The thirteen rules of the protocol", GUARD for "Other guards", or SHARDS."""
     what: str
     changes: tuple[tuple[str, str, str], ...]
     test: str = ""
@@ -202,8 +202,9 @@ MUTATIONS = (
          "return self.log.retired if self.log or self.outbox.puts else self.outbox.last_put",
          "return self.outbox.last_put - self.outbox.puts"),
     )),
-    # The list lacks an ack that does not wait for an earlier put. The model finds it (`defer_for_known` of
-    # verification/). 2,694 seeds with a worker that is cut off from a shard and declared dead did not.
+    # The list lacks an ack that does not wait for an earlier put of its link. The model checker finds this
+    # fault (`defer_for_known` of verification/). 2,694 seeds, with a worker that is cut off from a shard and
+    # declared dead, did not find it.
     Mutation(SHARDS, "a put without a parent does not wait for home", (
         (SHARDING + "closing.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
     ), test=RULES + "a_put_without_a_parent_waits_for_home"),
@@ -322,7 +323,7 @@ def fails(mutation: Mutation) -> bool:
             TESTS, Path(folder, "tests"), dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
         )
         shutil.copy(ROOT / "pyproject.toml", folder)
-        # The test fails: often only after a wait, which need not last as long as on a busy machine.
+        # The test often fails only after a wait, which need not be as long here as on a busy machine.
         waiting = Path(folder, "tests", "support", "waiting.py")
         text = waiting.read_text("utf-8")
         assert "\nSLACK = 12\n" in text

@@ -98,8 +98,8 @@ class Setup:
     """The first pause after an exchange without leases."""
     spill_dir: str = ""
     lacking: int = 0
-    """With 1 or 2, every second process lacks the code for pages whose number leaves this remainder by 3.
-    With 3, all processes lack it for remainder 1, and every second process for 2. With 0, none lacks any."""
+    """With 1 or 2, every second process lacks the code for pages whose number modulo 3 is this value. With 3,
+    all processes lack the code for remainder 1, and every second process also for remainder 2."""
     functions: bool = True
     """Redis has functions, as since Redis 7."""
 
@@ -112,7 +112,7 @@ class Setup:
         return self.max_pages if now < BEGIN_S + FAULTS_END_S else None
 
     def serves(self, process: int, page: int) -> bool:
-        """Tell whether the process of a number has the code for a page."""
+        """Tell whether the process with this number has the code for a page."""
         rest = page % 3
         if self.lacking == 3 and rest == 1:
             return False
@@ -126,7 +126,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault, at a time or at a stage of a call; then it strikes the call's sender."""
+    """One fault, at a time or at a stage of a call. At a call, the fault strikes the call's sender."""
 
     fault: str
     seed: float
@@ -239,7 +239,7 @@ def _drawn(seed: int) -> Plan:
         again=(again := random.random() < 0.2),
         run_name=random.choice(("", "name")) if again else "",
         fed=0 if again else random.choice((0, 0, 0, 0, 4)),
-        # After a poison page has killed a worker, each new process would add such a request for it again.
+        # A page that kills its workers would get another extra request from each new process.
         extras=not poison and random.random() < 0.2,
         memory_moves=random.choice((20_000, 20_000, 3)),
         drain_limit=random.choice((500, 1)),

@@ -39,7 +39,7 @@ def install() -> None:
 
 
 def size(setup: Setup) -> None:
-    """Set the product's constants that a schedule draws: an outbox's and a drain's sizes, a pause."""
+    """Set the product's constants that a schedule draws: sizes of outboxes and drains, and times."""
     outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = setup.memory_moves, min(setup.memory_moves, 1000)
     reclaim.DRAIN_LIMIT = setup.drain_limit
     Heartbeat.stall_timeout_s = setup.stall_s

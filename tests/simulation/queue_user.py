@@ -30,7 +30,7 @@ from simulation.visits import FED_MARK, Visit, parts
 
 ITEMS: Any = SimpleNamespace(decode=lambda payload: payload)
 MAX_GETS = 3
-"""Maximum number of gets. An item that the program cannot process returns, and may be the next one."""
+"""Maximum number of gets. The program returns an item that it cannot process, and may get it again."""
 
 
 @cache

@@ -53,7 +53,7 @@ class Schedule(Answers):
         self.ends_lost: list[float] = []
         """Times at which home alone was set back to before the end of a run."""
         self.doubts: list[tuple[Crawler, Violation]] = []
-        """Missing pages of a run, each with the worker that closed with `finished` nevertheless."""
+        """Missing pages of a run, each with the worker that closed with `finished` despite them."""
         self.commands: Counter[str] = Counter()
         self.forgotten: set[int] = set()
         """Pages with a fingerprint that a user has cleared."""
@@ -111,7 +111,7 @@ class Schedule(Answers):
         run = of.worker.epoch, of.worker.run
         if run not in of.runs:
             return set()  # this worker found its named run finished
-        # Redis may have lost the other workers' joins. Then nothing in it shows their start requests.
+        # Redis may have lost the other workers' joins. Then nothing in Redis shows their start requests.
         known = [each for each in self.crawlers if run in each.runs and not self.losses] or [of]
         # A worker that joins after this worker's last FINISHED answer opens the run again.
         known = [each for each in known if each.joined_at <= of.finished_at]
@@ -216,7 +216,7 @@ class Schedule(Answers):
             self._note(f"{process} {event}")
 
     def start_later(self, within_s: float = 0.0, part: int = 0, *, again: bool = False) -> None:
-        """Start a worker within a time (0: random); *again*: even if the crawl is finished."""
+        """Start a worker within a time (0: random). With *again*, start it even if the crawl is finished."""
         self._starting += 1
         within_s = within_s or self.world.random.choice((0.1, 0.4, 3 * self.setup.ttl_s))
         when = self.world.now + self.world.random.uniform(0.0, within_s)

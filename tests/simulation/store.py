@@ -36,7 +36,7 @@ _names: dict[str, str] = {}
 _sources: dict[str, str] = {}
 _originals, _libraries = scripts.source, scripts.library
 _scripts: dict[str, str] = {}
-"""Function -> digest of the equivalent script."""
+"""The digest of the equivalent script, by the name of the function."""
 
 
 @cache
@@ -102,7 +102,7 @@ def _error(text: str) -> Exception:
 
 
 class Server:
-    """Connections to a redis-server for one process of the simulator alone."""
+    """Connections to a redis-server that only one process of the simulator uses."""
 
     def __init__(self, path: str) -> None:
         self.redis: Any = redis.Redis(unix_socket_path=path)
@@ -202,7 +202,7 @@ class Store:
         self.former: dict[int, Snapshot] = {}
         """For each shard, the data of a former master that is cut off but still reached by some workers."""
         self.full = False
-        self._known: set[str] | None = None  # None: it knows all scripts until it forgets them
+        self._known: set[str] | None = None  # None: Redis knows all scripts, until it forgets them
         server.run(("FLUSHALL",))
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The simulator can fail: it finds each rule of the protocol that is taken out, and tests find the guards."""
+"""If a rule or a guard is taken out, the simulator finds a broken promise, or a test fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulation.process import simulate
 
 
 def test_code_to_be_taken_out_is_there() -> None:
-    """Each text of a mutation occurs once. Otherwise it would remove nothing, or something else."""
+    """Each text of a mutation occurs once. Otherwise the mutation would remove nothing, or something else."""
     for mutation in MUTATIONS:
         for name, old, _ in mutation.changes:
             assert (ROOT / name).read_text("utf-8").count(old) == 1, f"{mutation.what}: {name} has changed"

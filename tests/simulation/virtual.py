@@ -1,7 +1,7 @@
 """Virtual time: one queue of events for a schedule, and an event loop for each simulated process.
 
-This module does not know Redis or crawls. Call `install` before the import of scrapy_dq, because some of its
-classes bind `time.monotonic` and `random.uniform` as defaults.
+This module does not know Redis or crawls. Call `install` before the import of scrapy_dq, because some classes
+of scrapy_dq bind `time.monotonic` and `random.uniform` as defaults.
 """
 
 from __future__ import annotations

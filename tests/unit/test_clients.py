@@ -27,7 +27,7 @@ def options_of(client: redis.Redis) -> dict[str, Any]:
 def test_get_redis_takes_a_url_or_the_arguments_of_redis_py(
     redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """get_redis() works like scrapy-redis's function: its example consumer needs only another import."""
+    """get_redis() works as in scrapy-redis, whose example consumer needs only another import."""
     port = int(redis_server.url.split(":")[-1].split("/")[0])
     with get_redis(url=redis_server.url, decode_responses=True) as by_url:
         by_url.rpush(crawl_name, "item")
@@ -81,7 +81,7 @@ def test_a_consumer_may_wait_longer_than_a_worker() -> None:
 
 
 def test_the_settings_of_a_project_are_read_as_scrapy_redis_does() -> None:
-    """Host, port, database, password, encoding and decoding, from Scrapy's Settings or a dict."""
+    """Host, port, database, password, encoding and decoding are read from Scrapy's Settings or a dict."""
     settings = {
         "REDIS_HOST": "a", "REDIS_PORT": "7", "REDIS_DB": 2, "REDIS_ENCODING": "latin-1",
         "REDIS_DECODE_RESPONSES": "True", "REDIS_PARAMS": {"password": "x", "db": 9},

@@ -114,7 +114,7 @@ def test_a_route_leads_to_the_named_node_while_it_answers() -> None:
 def test_only_an_error_of_a_node_that_does_not_serve_leads_to_another_node(
     error: Exception, leads_to: tuple[str, int]
 ) -> None:
-    """A client leaves a node that does not serve. Other refusals would be the same at each node."""
+    """A client leaves a node that does not serve the keys. After any other error, it stays."""
     connection = _Follows()
     connection._route = Route((("a", 1), ("b", 2)))
     connection.host, connection.port = connection._route.address
@@ -125,7 +125,7 @@ def test_only_an_error_of_a_node_that_does_not_serve_leads_to_another_node(
 def test_a_client_waits_for_a_cluster_that_is_failing_over(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node answers CLUSTERDOWN as long as no node has another node's slots."""
+    """A node answers CLUSTERDOWN as long as some slots belong to no node."""
     server = start_redis(args=["--cluster-enabled", "yes"])
     monkeypatch.setattr(module, "START_PATIENCE_S", patience(60.0))
     caplog.set_level("INFO")
@@ -154,7 +154,7 @@ def test_a_hash_tag_leads_to_the_slot_of_a_key(key: str | bytes) -> None:
 
 @pytest.mark.parametrize("key", ["a}b", "{}x", "x{}y{z}"])
 def test_a_key_without_a_possible_hash_tag_raises(key: str) -> None:
-    """Redis hashes the whole key, and a tag ends at its first brace."""
+    """Redis hashes these keys as a whole. A hash tag would end at their brace, so none can contain them."""
     with pytest.raises(ValueError, match="no hash tag"):
         tag_of(key)
 
@@ -193,7 +193,7 @@ def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
 def test_an_observer_finds_all_masters(
     cluster: Cluster, may_know: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the right to CLUSTER SLOTS, a message reports it, and the observer sees one node's crawls."""
+    """Without the right to CLUSTER SLOTS, the observer sees one node's crawls, and a message says why."""
     user = f"observer-{may_know}"
     for server in cluster.servers:
         rights = acl_of("observer").split() if may_know else ["+@read"]
@@ -225,7 +225,7 @@ async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:
 
 
 def test_items_are_written_to_one_slot(cluster: Cluster) -> None:
-    """The mark of the items is in the same slot. An item for another slot is refused."""
+    """The writer stores its mark in the slot of the first item, so it refuses an item for another slot."""
     asyncio.run(_write(cluster))
     with connect_url(cluster.url) as client:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Encoding and decoding of requests: a decoded request equals the original; others are refused early."""
+"""Encoding and decoding of requests: a decoded request equals the original, or encoding refuses it."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpide
 )
 @pytest.mark.parametrize("cls", [Request, TokenRequest])
 def test_a_url_is_not_made_safe_twice(cls: Any, url: str, encoding: str, codec: Codec) -> None:
-    """Some safe URLs would be changed by a second safe_url_string(): spaces in hosts, UTF-16 queries."""
+    """safe_url_string() would change some safe URLs again: hosts with spaces, and queries in UTF-16."""
     try:
         request = cls(url, encoding=encoding)
     except UnicodeError:
@@ -154,7 +154,7 @@ def test_a_url_is_not_made_safe_twice(cls: Any, url: str, encoding: str, codec: 
 
 @pytest.mark.parametrize("verbatim", [True, False, 1])
 def test_a_verbatim_url_comes_back_verbatim(verbatim: Any, codec: Codec) -> None:
-    """meta["verbatim_url"] is kept with its meaning."""
+    """The decoded request has the same URL, and the same value of meta["verbatim_url"]."""
     request = Request("http://example.com/a b/ä?x=[]", meta={"a": 1, "verbatim_url": verbatim, "b": 2})
     again = codec.decode(codec.encode(request))
     assert again.url == request.url
@@ -162,7 +162,7 @@ def test_a_verbatim_url_comes_back_verbatim(verbatim: Any, codec: Codec) -> None
 
 
 def test_a_start_request_comes_back_marked_as_seeded(codec: Codec) -> None:
-    """A retry copies the meta. As a second seed, it would be dropped as already admitted, and be lost."""
+    """A retry copies the meta. If the retry counted as a start request, Redis would drop it as known."""
     request = Request(URL, meta={"is_start_request": True})
     assert codec.decode(codec.encode(request)).meta == {"is_start_request": True, "dq_seeded": True}
     assert "dq_seeded" not in request.meta
@@ -252,7 +252,7 @@ def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: An
 def test_links_of_a_page_in_any_encoding_are_stored(
     encoding: str, serializer: Serializer | None, spider: BookSpider
 ) -> None:
-    """A site chooses its encoding, and `response.follow` copies it. The URL is already encoded."""
+    """A page names its encoding, and `response.follow` copies it. But the URL is already encoded."""
     codec = Codec(spider, serializer=serializer)
     request = Request("http://example.com/?q=%C3%A9", body=b"\xe9")
     request._encoding = encoding

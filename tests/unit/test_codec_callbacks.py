@@ -1,4 +1,4 @@
-"""Encoding and decoding of callbacks: methods of the spider or of its objects; others are refused."""
+"""Encoding and decoding of callbacks: only methods of the spider or of its objects are accepted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def codec(spider: BookSpider) -> Codec:
 
 
 def test_an_attribute_that_hides_a_method_is_ignored(spider: BookSpider, codec: Codec) -> None:
-    """Encoding and decoding both ignore attributes of the spider object."""
+    """Encoding and decoding both find the method in the class, not in the spider object."""
     request = Request(URL, callback=spider.parse_book)
     payload = codec.encode(request)
     spider.parse_book = print  # type: ignore[method-assign, assignment]
@@ -70,7 +70,7 @@ class PagesSpider(BookSpider):
 def test_a_method_of_an_object_that_the_spider_has_is_stored_by_the_attributes_name(
     name: str, serializer: Serializer | None
 ) -> None:
-    """A JOBDIR stores callbacks the same way. Another worker calls the object in its spider."""
+    """Scrapy's JOBDIR stores callbacks in the same way. Another worker calls the object of its own spider."""
     here, there = PagesSpider(), PagesSpider()
     payload = Codec(here, serializer=serializer).encode(Request(URL, getattr(here, name), errback=here.fail))
     again = Codec(there, serializer=serializer).decode(payload)
@@ -121,6 +121,6 @@ class Unhashable:
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["callback", "errback"])
 def test_a_callback_that_cannot_be_found_by_name_is_refused(refused: Any, kind: str) -> None:
-    """Every stored callback must decode. The error names the attribute and the callback."""
+    """Every stored callback must be decodable. The error names the attribute and the callback."""
     with pytest.raises(CannotEncode, match=f"^{kind}: .* is not a method of the spider 'books'"):
         SHARED.encode(Request(URL, **{kind: refused}))

@@ -137,7 +137,7 @@ def factory(*args: Any) -> None:
 
 @pytest.fixture
 def codec() -> Iterator[Codec]:
-    """Yield a codec, and check that no code of this module has run."""
+    """Yield a codec, and check afterwards that it has run no code of this module."""
     touched.clear()
     yield Codec(BookSpider())
     assert not touched
@@ -185,7 +185,7 @@ def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
 
 
 def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading an attribute of such a module would run code: its own, or its __getattr__."""
+    """Reading an attribute of such a module would run the module's code or its __getattr__()."""
     path = tmp_path / "codec_lazy.py"
     path.write_text("raise SystemExit('it was run')\n")
     spec = importlib.util.spec_from_file_location("codec_lazy", path)
@@ -247,7 +247,7 @@ def test_only_the_projects_data_classes_are_rebuilt(name: Any, state: Any, codec
 def test_a_state_that_does_not_fit_the_class_is_refused(
     name: str, good: Any, bad: list[Any], codec: Codec
 ) -> None:
-    """The state must have exactly the fields of the class. No code of the class adds missing ones."""
+    """The state must have exactly the fields of the class, because no code runs that could add a field."""
     assert codec.decode(pack({1: URL, META: {"x": extension(OBJECT, [f"{__name__}:{name}", good])}})).meta[
         "x"
     ]
@@ -267,7 +267,7 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
 def test_a_class_whose_methods_python_calls_implicitly_must_be_listed(
     name: str, state: dict[str, Any], codec: Codec
 ) -> None:
-    """Python also calls methods of refused values: deleting a rebuilt object calls its __del__."""
+    """Python calls some methods even if the value is then refused: deleting an object calls its __del__."""
     payload = pack(
         {1: URL, META: {"x": extension(SET, [1, extension(OBJECT, [f"{__name__}:{name}", state])])}}
     )
@@ -378,7 +378,7 @@ class Busy:
 
 @pytest.mark.parametrize("cls", ["Price", "BookItem", "Color", "Point"])
 def test_the_state_of_an_instance_is_data(codec: Codec, cls: str) -> None:
-    """If an instance could be the state, the codec would call its methods."""
+    """If the state could be an instance of a class, the codec would call methods of that class."""
     busy = extension(5, [f"{Busy.__module__}:Busy", {"path": "x"}])
     value = extension(5, [f"{Busy.__module__}:{cls}", busy])
     assert "Busy" in reason(pack({1: URL, META: {"x": value}}), codec) or cls == "Point"

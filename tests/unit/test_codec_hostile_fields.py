@@ -66,7 +66,7 @@ def codec() -> Iterator[Codec]:
 )
 @pytest.mark.parametrize("meta", [{}, {"verbatim_url": True}])
 def test_a_url_that_is_not_allowed_is_refused(url: Any, meta: Any, codec: Codec) -> None:
-    """Other schemes in any spelling are refused, and characters that would break a request line."""
+    """The codec refuses other schemes in any spelling, and characters that would break a request line."""
     assert reason(pack({1: url, META: meta}), codec).startswith(("url: ", "ValueError: Missing scheme"))
 
 
@@ -186,13 +186,13 @@ VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=list(VALUES))
 def test_an_extension_that_does_not_fit_is_refused(value: Any, codec: Codec) -> None:
-    """Some constructors mean something else: bytearray(5) takes memory, datetime(bytes) checks nothing."""
+    """Constructors misread some values: bytearray(5) allocates memory, and datetime(bytes) checks nothing."""
     assert reason(pack({1: URL, META: {"x": value}}), codec)
 
 
 @pytest.mark.parametrize("version", [0, 2, 128, 255])
 def test_another_format_is_refused_with_both_numbers(version: int, codec: Codec) -> None:
-    """An older host leaves the entries of a newer format to other hosts, or buries them with this reason."""
+    """A worker makes an entry of a newer format a dead letter, with this reason."""
     payload = bytes((version,)) + pack({1: URL})[1:]
     assert reason(payload, codec) == f"its format is {version}; this version reads format {FORMAT}"
 
@@ -208,7 +208,7 @@ def test_another_format_is_refused_with_both_numbers(version: int, codec: Codec)
     ids=["lists", "dicts", "dicts as keys"],
 )
 def test_deep_nesting_is_refused(levels: int, wrap: Callable[[int], bytes], codec: Codec) -> None:
-    """Nested values are refused long before they could exhaust a stack, here or in deepcopy()."""
+    """Nested values are refused long before the codec or deepcopy() could exhaust the stack."""
     payload = pack({1: URL, META: {}})[:-1] + b"\x81\xa1x" + wrap(levels)
     if levels == 60 and wrap(1) != b"\x81\xc0\xc0":
         assert codec.decode(payload)
@@ -228,7 +228,7 @@ def test_deep_nesting_is_refused(levels: int, wrap: Callable[[int], bytes], code
     ],
 )
 def test_a_claimed_length_takes_no_memory(claim: bytes, codec: Codec) -> None:
-    """The entries claim 4 GiB in five bytes, or lists in lists that are each as long as an entry may be."""
+    """Some entries claim 4 GiB in five bytes. One has 1,000 nested lists that each claim 2**20 elements."""
     assert reason(pack({1: URL, META: {}})[:-1] + b"\x81\xa1x" + claim, codec)
     assert reason(bytes((FORMAT,)) + claim, codec)
 
@@ -249,7 +249,7 @@ def test_the_reason_is_one_short_printable_line(codec: Codec) -> None:
 def test_an_encoding_of_host_names_is_refused(
     codec: Codec, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Building one request with a 60 kB query took 71 s, and each copy of the request as long again."""
+    """With such an encoding, building a request with a 60 kB query took 71 s, and so did each copy of it."""
     assert "is not a text encoding" in reason(pack({1: URL, 9: name}), codec)
     monkeypatch.setattr("scrapy_dq.codec.requests.Request", pytest.fail)  # refused before a request is built
     with pytest.raises(CannotDecode, match="is not a text encoding"):

@@ -59,7 +59,7 @@ META_THAT_HARMS_OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("meta", META_THAT_HARMS_OTHERS.values(), ids=list(META_THAT_HARMS_OTHERS))
 def test_no_meta_harms_other_requests(codec: Codec, meta: dict[str, Any]) -> None:
-    """A depth of NaN would make Scrapy fail at later responses; an endless time-out would keep a slot."""
+    """With a depth of NaN, Scrapy would fail at later responses. An endless download would keep its slot."""
     with pytest.raises(CannotEncode, match=r"depth is an int|download_timeout is a number"):
         codec.encode(Request(URL, meta=meta))
     (name, value), *_ = meta.items()
@@ -81,7 +81,7 @@ WRITTEN_AND_REFUSED: dict[str, dict[str, Any]] = {
 def test_a_request_that_may_not_be_stored_is_not_built_from_a_dict(
     codec: Codec, written: dict[str, Any]
 ) -> None:
-    """Otherwise a worker would crawl a request from a start payload that it could never store."""
+    """Otherwise a worker would accept a start payload whose request it could never store."""
     with pytest.raises(CannotDecode):
         codec.build({"url": URL, **written})
 

@@ -201,7 +201,7 @@ SHARED = Codec(BookSpider(), max_bytes=8_000_000)
 
 
 def types_of(value: Any) -> Any:
-    """Return all types inside *value*, with the order of dicts and the texts of floats."""
+    """Return the types of *value* and of all values in it, the order of dicts, and the texts of floats."""
     kind = type(value)
     if isinstance(value, dict):
         return kind, [(types_of(k), types_of(v)) for k, v in value.items()]
@@ -272,7 +272,7 @@ def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -
 
 
 def test_a_subclass_of_a_builtin_type_keeps_its_attributes(codec: Codec) -> None:
-    """A str may have attributes, like any other object."""
+    """An instance of a subclass of str may have attributes, as any other object."""
     text = Text("a")
     text.language = ["en"]  # type: ignore[attr-defined]
     again = round_trip({text: text}, codec)
@@ -293,7 +293,7 @@ def test_a_cached_property_is_computed_again(codec: Codec) -> None:
 
 
 def test_a_set_is_the_same_bytes_in_every_order() -> None:
-    """Processes order strings differently, and ids of start requests and children are made from the bytes."""
+    """Each process orders sets differently, and ids of start requests and children depend on the bytes."""
     codec = Codec(BookSpider())
     one, other = set([0, 8]), set([8, 0])  # noqa: C405 - the order matters
     assert list(one) != list(other)

@@ -87,7 +87,7 @@ def test_a_page_method_of_another_shape_is_refused(
 def test_page_methods_that_open_files_or_addresses_must_be_listed(
     args: Any, options: Any, page_method: Any, codec: Codec
 ) -> None:
-    """After DQ_TYPES lists PageMethod, these are stored like values of any other class."""
+    """If DQ_TYPES lists PageMethod, these methods are stored like values of any other listed class."""
     method = page_method(*args, **options)
     assert "DQ_TYPES lists scrapy_playwright.page.PageMethod" in refused(method, codec)
     listing = Codec(BookSpider(), types=["scrapy_playwright.page.PageMethod"])

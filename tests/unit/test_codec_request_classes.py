@@ -67,7 +67,7 @@ def test_a_request_class_that_cannot_be_found_by_name_is_refused(codec: Codec) -
 
 
 def test_only_the_newer_of_two_request_classes_with_one_name_is_stored(codec: Codec) -> None:
-    """After a module was loaded again, an entry cannot name the older class of the same name."""
+    """After a module is loaded again, its old and new classes have one name, which leads to the new class."""
     older, newer = (type("Twice", (Request,), {"__module__": __name__}) for _ in range(2))
     assert type(codec.decode(codec.encode(newer(URL)))) is newer
     with pytest.raises(CannotEncode, match=r"Twice is not a class that another worker can find"):
@@ -75,7 +75,7 @@ def test_only_the_newer_of_two_request_classes_with_one_name_is_stored(codec: Co
 
 
 def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None:
-    """The encoder decodes the first entry of a class early; otherwise every worker would bury the entries."""
+    """The encoder decodes each entry of such a class at once. Otherwise every worker would bury the entry."""
     with pytest.raises(CannotEncode, match=r"ForgetfulRequest cannot be rebuilt .* 'secret'"):
         codec.encode(ForgetfulRequest(URL, "x"))
     with pytest.raises(CannotEncode, match=r"ShoutingRequest is rebuilt .* another body"):
@@ -86,7 +86,7 @@ def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None
 
 
 def test_attributes_that_a_request_class_does_not_list_are_not_dropped(codec: Codec) -> None:
-    """An unlisted attribute, as in scrapy-selenium, would come back with its default."""
+    """An unlisted attribute, as scrapy-selenium's requests have, would come back with its default."""
     for _ in range(2):
         assert codec.decode(codec.encode(WaitingRequest(URL))).wait_s == 0  # type: ignore[attr-defined]
         with pytest.raises(CannotEncode, match=r"WaitingRequest is rebuilt with another wait_s"):
@@ -110,7 +110,7 @@ class MakingRequest(Request):
 
 
 def test_attributes_that_a_request_class_creates_need_not_come_back(codec: Codec) -> None:
-    """The constructor's own object and a cached property may differ, but not a value given for a slot."""
+    """An object that the constructor creates and a cached property may differ, but an argument may not."""
     for _ in range(2):
         request = MakingRequest(URL)
         assert request.short
@@ -174,7 +174,7 @@ def test_a_request_whose_constructor_changes_it_comes_back_as_stored(
 
 
 def test_a_constructor_gets_copies_of_the_values_of_a_dict(codec: Codec) -> None:
-    """Requests of scrapy-redis are adopted through from_dict()."""
+    """from_dict() builds adopted requests of scrapy-redis. A constructor may change its arguments."""
     name = f"{__name__}.SigningRequest"
     again = codec.from_dict({"_class": name, "url": URL, "headers": {b"A": [b"1"]}, "meta": {"tags": ["a"]}})
     assert (dict(again.headers), again.meta) == ({b"A": [b"1"]}, {"tags": ["a"]})
@@ -230,7 +230,7 @@ class Unsure:
 
 
 def test_a_value_that_cannot_be_compared_is_named(codec: Codec) -> None:
-    """A numpy array is such a value: its comparison raises."""
+    """For example, the comparison of a numpy array raises."""
     with pytest.raises(CannotEncode, match="WaitingRequest is rebuilt with another wait_s"):
         codec.encode(WaitingRequest(URL, wait_s=Unsure()))  # type: ignore[arg-type]
     request = WaitingRequest(URL)
@@ -261,7 +261,7 @@ def test_the_contents_of_an_attribute_are_compared(codec: Codec) -> None:
 
 
 def test_a_copy_that_is_stored_does_not_go_through_the_constructor(codec: Codec) -> None:
-    """For example, a request loses dq_delay and a long Referer before it is stored."""
+    """For example, as_stored() makes a copy without dq_delay, and shorten_referer() shortens its Referer."""
     request = ApiRequest(URL, {"render": True}, headers={"Referer": "http://a/" + "x" * 3000})
     request.meta["dq_delay"] = 5
     stored = as_stored(request)

@@ -1,4 +1,4 @@
-"""Values of the standard library, numpy and parsers: which come back, and with which type."""
+"""Which values of the standard library, numpy and parsers come back, and with which type."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_aware_datetime_comes_back_at_the_same_instant(zone: Any, codec: Code
 
 
 def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
-    """A zone without a date has no offset. Such a value is refused, because the zone would be lost."""
+    """Without a date, Europe/Berlin has no offset. Such a time is refused, because it would lose its zone."""
     for value in (time(1, 2, 3, 4, fold=1), time(1, tzinfo=timezone(timedelta(hours=2)))):
         again = round_trip(value, codec)
         assert (again, again.fold, again.utcoffset()) == (value, value.fold, value.utcoffset())
@@ -68,7 +68,7 @@ def test_a_time_of_day_keeps_its_offset_if_it_has_one(codec: Codec) -> None:
     "text", ["1.50", "-0", "1E+4299", "1E-4299", "9" * 4300, "NaN", "sNaN12", "-Infinity"]
 )
 def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
-    """Signs, zeros, exponents and payloads stay."""
+    """Signs, trailing zeros, exponents and the digits of a NaN are kept."""
     assert str(round_trip(Decimal(text), codec)) == str(Decimal(text))
 
 
@@ -99,7 +99,7 @@ def test_a_value_of_the_standard_library_comes_back(value: Any, codec: Codec) ->
 
 
 def test_a_worker_without_numpy_gets_the_plain_value(codec: Codec) -> None:
-    """A name in an entry imports nothing, so numpy's scalars become plain values, and others are refused."""
+    """Decoding imports no module, so numpy's scalars become plain values, and other classes are refused."""
     for name, state in (("float32", 0.5), ("int8", 5), ("str_", "a"), ("bool_", True)):
         assert lifted(f"numpy:{name}", state, codec) == state
     for name, state in (("float32", "a"), ("int8", True), ("ndarray", 1), ("", 1)):

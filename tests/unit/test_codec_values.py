@@ -205,7 +205,7 @@ def point_with_more() -> LoosePoint:
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )
 def test_a_value_that_would_come_back_changed_is_refused(value: Any, reason: str, codec: Codec) -> None:
-    """The request stays local rather than change a type, even if the value is nested or a key."""
+    """A request with such a value stays local, also if the value is nested or a key."""
     assert reason in refused(value, codec)
     assert reason in refused([{"a": (value,)}], codec)
     if type(value).__hash__ and not isinstance(value, Price):
@@ -217,7 +217,7 @@ class Base:
 
 
 class Step(Base):
-    """A class that DQ_TYPES may list: with a slot, a property, and methods that must not run."""
+    """A class with a slot, a property, and methods that must not run. DQ_TYPES may list it."""
 
     made: ClassVar[int] = 0
 
@@ -277,7 +277,7 @@ class Copied:
     ],
 )
 def test_a_class_that_cannot_be_carried_cannot_be_listed(name: str, reason: str) -> None:
-    """The worker refuses such a DQ_TYPES at its start, not later with a request that stays local."""
+    """The worker refuses such a DQ_TYPES when it starts. Otherwise requests would later stay local."""
     with pytest.raises(BadType, match=reason):
         Codec(BookSpider(), types=[name])
 
@@ -289,7 +289,7 @@ def test_a_class_that_is_always_carried_can_be_listed() -> None:
 
 
 def test_the_packages_of_the_spider_modules_are_the_project() -> None:
-    """A spider from elsewhere may use the classes of SPIDER_MODULES' packages, but of no other package."""
+    """A spider from elsewhere may use classes from the packages of SPIDER_MODULES, and from no others."""
     spider = type("Elsewhere", (Spider,), {"name": "e", "__module__": "elsewhere.spiders"})()
     package, _, _ = __name__.partition(".")
     assert type(round_trip(Point(1), Codec(spider, spider_modules=[f"{package}.spiders"]))) is Point
@@ -349,7 +349,7 @@ def cycles() -> Iterator[Any]:
 
 @pytest.mark.parametrize("value", list(cycles()), ids=["list", "dict", "dataclass"])
 def test_a_value_that_contains_itself_is_refused(value: Any, codec: Codec) -> None:
-    """A cyclic value exceeds the limit of depth."""
+    """A cyclic value exceeds the depth limit."""
     assert "contains itself" in refused(value, codec)
 
 
@@ -380,5 +380,5 @@ class ByIdentity:
 
 
 def test_keys_that_would_become_one_are_refused(codec: Codec) -> None:
-    """Two objects that are different keys by identity have the same stored state."""
+    """Two objects may be different keys only by identity. Their stored forms are equal."""
     assert "the same stored form" in refused({ByIdentity(): 1, ByIdentity(): 2}, codec)

@@ -29,7 +29,7 @@ def connection_to(url: str = "", **other: Any) -> Connection:
 
 
 def options_of(**config: Any) -> dict[str, Any]:
-    """Return the options of every connection of a client."""
+    """Return the options that each connection of a client gets."""
     options: dict[str, Any] = (
         Connection(Config("crawl", **config), Path()).blocking().connection_pool.connection_kwargs
     )
@@ -46,7 +46,7 @@ def open_and_close(connection: Connection) -> None:
     asyncio.run(asyncio.wait_for(both(), 10))
 
 
-# No retries, no decoding, time-outs
+# Clients retry no command, decode no reply, and have time-outs
 
 URL_OPTIONS = "?retry_on_timeout=true&retry_on_error=ConnectionError&retry=3&decode_responses=true"
 PARAMS: dict[str, Any] = {
@@ -117,7 +117,7 @@ def test_a_silent_redis_raises_after_the_timeout(redis_server: RedisServer, star
 
 
 def test_a_call_of_a_script_is_packed_as_redis_py_does_it() -> None:
-    """With hiredis the packed command is one piece; redis-py's own code makes two, in ten times the time."""
+    """hiredis packs the call in one piece. redis-py's own code makes several, and takes ten times as long."""
     client: Any = new_client(redis.asyncio.Redis, "redis://localhost", {})
     ours = client.connection_pool.make_connection()
     call = ("EVALSHA", "a" * 40, 2, "one", b"\xff", 5, b"x" * 10_000)
@@ -137,7 +137,7 @@ def test_timeouts_and_keepalive_have_defaults_that_params_override() -> None:
     assert options["socket_keepalive"] is False
 
 
-# Precedence
+# REDIS_PARAMS
 
 
 def test_redis_params_are_used() -> None:
@@ -310,7 +310,7 @@ def test_6_2_and_newer_are_accepted_silently(version: str, caplog: pytest.LogCap
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
 def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: str) -> None:
-    """An evicted key of a crawl would look as if its requests were done."""
+    """If Redis evicted a key of a crawl, the requests in it would look done."""
     with pytest.raises(FrontierRefused, match=policy) as refused:
         check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
     assert "CONFIG SET maxmemory-policy noeviction" in str(refused.value)
@@ -320,7 +320,7 @@ def test_a_redis_that_would_evict_the_crawl_is_refused_with_the_command(policy: 
 def test_a_redis_that_evicts_keys_with_a_ttl_is_warned_about(
     policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning names the policy, although no key of a crawl has a TTL."""
+    """No key of a crawl has a TTL, so such a Redis is only warned about. The warning names the policy."""
     check_info(HEALTHY | {"maxmemory_policy": policy}, "here")
     [record] = caplog.records
     assert record.levelno == logging.WARNING

@@ -88,7 +88,7 @@ def test_a_requests_partition_is_its_download_slot(url: str, meta: dict[str, Any
     ],
 )  # fmt: skip
 def test_one_host_under_several_names_is_one_partition(host: str, partition: str) -> None:
-    """A resolver gives these numbers one address, and ignores a final dot. Other names stay unchanged."""
+    """A resolver reads these numbers as one address, and ignores a final dot. Other names stay unchanged."""
     request = Request(f"http://{host}/1", meta={"verbatim_url": True})
     if request.url != f"http://{host}/1":
         pytest.skip("this Scrapy changes the URL")
@@ -143,7 +143,7 @@ def test_a_slot_whose_name_fits_no_partition_is_reported(name: str) -> None:
 
 
 def test_a_slot_that_scrapy_set_on_the_parent_is_not_copied() -> None:
-    """A slot that the project chose is kept, even if its text is equal."""
+    """A slot that the project chose is kept, even if it is equal to the slot that Scrapy set."""
     made = slots()
     page = Request("http://a.com/1", meta={"x": 1})
     page.meta["download_slot"] = "".join(["a", ".com"])  # as Scrapy does when it downloads
@@ -178,7 +178,7 @@ def test_a_redirect_takes_no_slot_of_the_project_to_another_site() -> None:
 
 
 def test_a_partition_has_the_limit_of_its_slot() -> None:
-    """CONCURRENT_REQUESTS_PER_DOMAIN, unless DOWNLOAD_SLOTS sets another one."""
+    """The limit is CONCURRENT_REQUESTS_PER_DOMAIN, unless DOWNLOAD_SLOTS sets another one for the slot."""
     found = slots(
         CONCURRENT_REQUESTS_PER_DOMAIN=8,
         DOWNLOAD_SLOTS={"slow.com": {"concurrency": 1, "delay": 5}, "late.com": {"delay": 5}},

@@ -38,11 +38,14 @@ def request(**meta: Any) -> Request:
     ],
 )
 def test_a_time_is_read_from_the_meta(meta: dict[str, Any], due: Due) -> None:
-    """dq_delay: seconds from now, by this process's clock. dq_not_before: seconds since 1970, by Redis's."""
+    """`dq_delay` counts seconds from now, by the clock of this process.
+
+    `dq_not_before` counts seconds since 1970, by the clock of Redis.
+    """
     assert due_of(request(**meta), None, Backoff()) == due
 
 
-# A value in milliseconds exceeds both limits.
+# Both limits also refuse a time in milliseconds since 1970.
 @pytest.mark.parametrize(
     "bad",
     [-1, "soon", True, float("nan"), 1e30, 2**70, [5], 5j],

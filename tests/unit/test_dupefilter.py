@@ -1,4 +1,4 @@
-"""A project's own dupefilter: a message names the method that is never called."""
+"""A message names the method of a project's own dupefilter that is never called."""
 
 from __future__ import annotations
 

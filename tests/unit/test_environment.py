@@ -49,7 +49,7 @@ def test_naming_the_data_directory_creates_nothing(
 def test_the_job_of_scrapyd_is_found(
     environ: dict[str, str], arguments: dict[str, str], job: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scrapyd names the job in the environment up to 1.3 and in some later versions, or as an argument."""
+    """Scrapyd passes the job in the environment (up to 1.3, and in some later versions) or as an argument."""
     for name in ("SCRAPY_JOB", "SCRAPYD_JOB"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():

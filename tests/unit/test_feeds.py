@@ -27,7 +27,7 @@ class Feed:
         self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl", form: str = "jsonlines",
         batch: int = 0,
     ) -> Any:  # fmt: skip
-        """Let a worker join *run* and open the feed. *new*: no worker has scraped anything in the run."""
+        """Let a worker join *run* and open the feed. *new*: no worker has scraped anything in it yet."""
         crawler = Mock(settings={"DQ_DATA_DIR": self.home})
         storage.run_begins(crawler, crawl, "epoch", run, new=new)
         return UnbufferedFileFeedStorage.from_crawler(

@@ -1,4 +1,4 @@
-"""Links in place of files that a project names: only the user's own links are followed."""
+"""Symbolic links in place of files that a project names: only links of this user or of root are followed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_logs_of_a_crew_are_appended_to(tmp_path: Path) -> None:
 
 
 def test_a_crew_may_take_the_last_logs_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a missing log is an error."""
+    """The crew is refused only if too few names of logs are left."""
     monkeypatch.setattr(launch, "MAX_LOGS", 2)
     assert len(log_paths(2, tmp_path, None, "books", tmp_path)) == 2
     with pytest.raises(CrewError, match="locked by another process"):

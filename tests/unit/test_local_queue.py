@@ -69,7 +69,7 @@ def test_a_request_that_is_not_due_waits_and_is_counted(clock: Clock) -> None:
 
 
 def test_a_due_request_takes_the_place_of_its_priority(clock: Clock) -> None:
-    """Once due, a request takes the place of its priority. Equal due times are no error."""
+    """Once a request is due, its priority decides its place. Several requests may have the same due time."""
     queue = LocalQueue()
     for name, priority in (("low", -1), ("high", 1), ("same", 1)):
         queue.push(request(name, priority), A, (), clock.now + 1)
@@ -157,7 +157,10 @@ def test_local_requests_and_leases_share_the_room_of_a_partition() -> None:
 
 
 def test_a_request_held_up_by_a_middleware_takes_no_room() -> None:
-    """A held-up request may wait for a local one, such as a login. A delay still blocks until it is sent."""
+    """A held-up request may wait for a local request, such as a login.
+
+    But if its site has a delay, no other request to the site is sent before it.
+    """
     here = Here(Limits(own={"b.com": (5.0, None)}))
     for held_up in here.lease(A), here.lease(A), here.lease(B, timed=True):
         here.held_up(held_up)
@@ -181,7 +184,10 @@ def test_requests_held_up_by_a_middleware_leave_a_quarter_for_other_sites() -> N
 
 
 def test_requests_held_up_by_a_middleware_leave_room_for_one_more() -> None:
-    """Held-up requests may wait for one more, such as a login, even if they fill three quarters already."""
+    """Held-up requests may wait for another request, such as a login.
+
+    So a download stays free for it, even if they fill three quarters of the downloads already.
+    """
     here = Here(most=2)
     first, second = here.lease(A), here.lease(A)
     assert here.held_up(first)
@@ -221,7 +227,7 @@ def test_local_requests_and_leases_together_keep_the_concurrency() -> None:
 def test_a_partition_waits_for_its_delay_after_the_last_request_was_sent(
     clock: Clock,
 ) -> None:
-    """The delay begins when a request is sent. After a local request, stored ones have a head start."""
+    """The delay begins when a request is sent. After a local request, leases may be sent MARGIN_S earlier."""
     here = Here(Limits(delay_s=5.0))
     lease = here.lease(A, timed=True)
     assert here.choose([A]) is None

@@ -114,7 +114,7 @@ def test_a_proxy_of_the_environment_is_not_stored(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_cookies_of_a_worker_are_not_stored() -> None:
-    """A retry and a redirect are stored without them. The worker that sends the request adds its own."""
+    """A retry or redirect is stored without cookies. The worker that sends it adds its own cookies."""
     crawler = crawler_of(OwnSpider, {}, enabled=ALL)
     parent = Request(HERE, headers={"X": "y"}, cookies={"session": "s" * 900_000})
     retry = sent(crawler, parent)
@@ -165,7 +165,7 @@ FORM = FormRequest(HERE + "enter", formdata={"user": "me"})
 def test_a_login_that_others_do_not_have_is_reported(
     request_: Request, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Cookies that a site gives to every visitor are no login."""
+    """Cookies that a site gives to every visitor do not count as a login."""
     watch = lone_login(workers=2)
     for _ in range(2):
         watch.downloaded(Response(request_.url), request_)
@@ -186,7 +186,7 @@ def test_a_login_is_reported_when_a_second_worker_joins(caplog: pytest.LogCaptur
 
 
 def test_a_login_of_each_worker_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """The login was `dq_local`, or not sent by the scheduler. Without a cookie jar, nothing is reported."""
+    """The login was `dq_local`, or not sent by the scheduler. A worker without cookies reports nothing."""
     lone_login(workers=2, leased=False).downloaded(Response(HERE, headers={"Set-Cookie": "id=1"}), FORM)
     crawler = crawler_of(OwnSpider, {}, BOTH)
     watch = LoneLogin(crawler, lambda request: b"id", worker_of(2))

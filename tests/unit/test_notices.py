@@ -1,4 +1,4 @@
-"""Notices that arrive while the worker leaves."""
+"""Notices that arrive while the worker leaves, and the text of a notice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Frontier:
 def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
     monkeypatch: pytest.MonkeyPatch, failing: bool
 ) -> None:
-    """Redis gives the notice to no other worker. An error in the last call must not keep the worker."""
+    """Redis gives a notice to one worker only. Even after an error in the last call, the worker must end."""
     told: list[bytes] = []
 
     async def posted(url: str, body: bytes) -> str:
@@ -59,7 +59,7 @@ def test_an_answer_that_is_on_its_way_at_the_end_is_not_lost(
 
 
 def test_the_notice_of_a_run_with_failures_names_the_retry_command() -> None:
-    """A chat service shows the command in its text. Programs also get the numbers."""
+    """A chat service shows the text, which contains the command. Programs read the counts."""
     for census, more in (
         (Census(done=7), ""),
         (Census(done=7, failed=2), "retry --crawl 'my books' --all` "),

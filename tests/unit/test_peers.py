@@ -30,7 +30,7 @@ def said(order: Order = Order.PRIORITY_LIFO, **settings: Any) -> list[tuple[int,
 
 
 def test_settings_with_the_same_meaning_are_not_logged() -> None:
-    """A setting that is not set has no line."""
+    """A setting that the project has not set is not logged either."""
     assert said() == []
     assert said(
         SCHEDULER_QUEUE_CLASS="scrapy_redis.queue.FifoQueue",
@@ -84,5 +84,5 @@ def test_stats_that_would_block_the_loop_are_warned_about() -> None:
     ],
 )
 def test_a_class_of_scrapy_redis_is_recognised_by_its_name(cls: Any, theirs: bool) -> None:
-    """The class may be given as a class or as a path, and may not be installed."""
+    """The setting may hold the class or its path. The class need not be installed."""
     assert peers.is_peer_class(cls) is theirs

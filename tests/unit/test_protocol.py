@@ -71,7 +71,7 @@ def rejoin(made: WorkerProtocol, now: float = 0.0) -> Rejoin:
 
 
 def test_a_call_without_an_answer_is_composed_again_byte_for_byte() -> None:
-    """New puts and the time do not change the call. If Redis gets it twice, the second must be a repeat."""
+    """New puts and the time do not change the call. If Redis gets both, the second must be a repeat."""
     made = protocol(start_keys=StartKeys("list", ("start",), b"m"))
     made.outbox.append(put(1, due_at=1005.0))
     first = exchange(made, 1000.0, want=3)
@@ -118,7 +118,7 @@ def seen(number: int) -> Put:
 
 
 def test_puts_that_may_have_been_forgotten_get_new_ids_after_a_rejoin() -> None:
-    """`scrapy dq clear --seen` ran while the worker was declared dead, so its puts may be new again."""
+    """`scrapy dq clear --seen` ran while the worker was declared dead, so puts may be new again."""
     made = protocol()
     for each in (put(1), seen(2)):
         made.outbox.append(each)
@@ -170,7 +170,7 @@ def test_puts_that_were_forgotten_before_a_rejoin_get_new_ids() -> None:
 
 
 def test_a_put_of_a_refused_call_does_not_count_as_a_duplicate() -> None:
-    """The script may have stopped after it had stored the put, so the worker's own put is found."""
+    """The script may have stopped after it had stored the put, and then Redis finds the worker's own put."""
     made = protocol()
     made.outbox.append(put(1))
     exchange(made, 1000.0)
@@ -191,7 +191,7 @@ def test_a_lost_outbox_gives_every_lease_back() -> None:
 
 
 def test_every_kind_of_move_is_counted() -> None:
-    """For each confirmed move, the listener gets its class."""
+    """The listener gets the class of each confirmed move."""
     made = protocol()
     moves = [
         put(1), Ack(b"a" * 12), Release(b"b" * 12), Bury(b"c" * 12, ""), Fail(b"d" * 12, "", ""),
@@ -216,7 +216,7 @@ def runtime_imports(path: Path) -> Iterator[str]:
 
 
 def test_the_protocol_imports_no_clock_no_randomness_and_no_io() -> None:
-    """The modules of scrapy_dq that it imports do not import them either."""
+    """This also holds for the modules of scrapy_dq that the protocol imports, directly or indirectly."""
     waiting, modules = ["scrapy_dq.frontier.worker.protocol"], set[str]()
     while waiting:
         module = waiting.pop()
@@ -231,7 +231,7 @@ def test_the_protocol_imports_no_clock_no_randomness_and_no_io() -> None:
 
 
 def test_the_protocol_has_no_imports_inside_functions_except_the_outbox() -> None:
-    """Otherwise the previous test would miss an import. The outbox does I/O, and a test passes its own in."""
+    """The previous test would miss such an import. The outbox does I/O, so tests pass in their own outbox."""
     path = ROOT / "scrapy_dq/frontier/worker/protocol.py"
     inner = {
         node.module

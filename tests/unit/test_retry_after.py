@@ -70,7 +70,7 @@ def test_a_date_is_ignored_if_the_response_has_no_valid_date() -> None:
     ids=lambda value: repr(value[:20]),
 )  # fmt: skip
 def test_an_unreadable_value_is_ignored(value: str | bytes) -> None:
-    """A site may send any value, so none raises an exception."""
+    """A site may send any value, so no value may raise an exception."""
     assert asked(value, date=DATE) is None
 
 

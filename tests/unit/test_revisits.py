@@ -194,7 +194,7 @@ class Unprintable:
 
 
 def changes(*values: Any) -> list[bool | None]:
-    """Visit one page once for each of *values*, which is the field of its item at that visit.
+    """Visit one page once for each of *values*. At each visit, the field of the page's item has that value.
 
     Return the `changed` that the policy got each time.
     """
@@ -243,7 +243,7 @@ def test_a_field_that_cannot_be_compared_leaves_the_change_unknown(
 
 
 def test_validators_that_are_too_long_or_invalid_are_left_out() -> None:
-    """The other validator is kept."""
+    """If only one validator is left out, the other one is kept."""
     headers = {"ETag": "e" * (MAX_VALIDATOR_LENGTH + 1), "Last-Modified": "then"}
     assert validators_of(Response("http://a.com", headers=headers)) == ("", "then")
     assert validators_of(PAGE) == ("", "")

@@ -132,7 +132,7 @@ def test_each_client_finds_the_master(sentinels: Sentinels, tmp_path: Path) -> N
 
 
 def test_the_longest_down_after_time_of_all_sentinels_is_used(sentinels: Sentinels) -> None:
-    """After that time, Sentinels declare the master dead. Until then, it confirms writes that are lost."""
+    """After that time, Sentinels declare the master dead. Until then, it may confirm writes that get lost."""
     with connect_url(sentinels.url) as client:
         assert sentinel.down_after_s(client) == 0.5
         with sentinels.sentinel(sentinels.ports[1]) as one:
@@ -145,7 +145,7 @@ def test_the_longest_down_after_time_of_all_sentinels_is_used(sentinels: Sentine
 def test_a_client_follows_a_master_that_still_answers(
     sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old master lost its replicas, but still takes writes. The client regularly asks Sentinel again."""
+    """The old master is cut off, but still accepts writes. So the client regularly asks Sentinel again."""
     monkeypatch.setattr(sentinel, "ASK_EVERY_S", 0.1)
     old = sentinels.master
     port = lambda client: int(client.config_get("port")["port"])  # noqa: E731

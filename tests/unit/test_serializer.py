@@ -33,7 +33,7 @@ class BookSpider(Spider):
 
 
 def as_json(value: Any) -> str:
-    """Dump *value* like users' JSON serializers for scrapy-redis, whose dicts also have bytes as keys."""
+    """Dump *value* as users' JSON serializers for scrapy-redis do. Keys of its dicts may be bytes."""
     return json.dumps(_texts(value))
 
 
@@ -103,7 +103,7 @@ def test_a_start_request_does_not_count_as_a_seed_again() -> None:
 
 
 def test_entries_written_without_the_serializer_can_still_be_read() -> None:
-    """A crawl continues after the setting is added. After its removal, the error has the reason."""
+    """A crawl continues after the setting is added. After its removal, the error names the reason."""
     ours = Codec(BookSpider()).encode(Request(URL))
     assert ours[0] == FORMAT
     assert codec(json).decode(ours).url == URL
@@ -118,7 +118,7 @@ class Local(Request):
 
 class Outer:
     class Local(Request):
-        """Scrapy writes a name for this class that leads to the other Local."""
+        """Request.to_dict() gives this class a name that leads to the other Local."""
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ class Outer:
 def test_a_request_that_does_not_come_back_equal_is_not_stored(request_: Request, says: str) -> None:
     """A request that the serializer would change stays local, like others that cannot be stored."""
     own = codec(json, max_bytes=1500)
-    own.encode(Request(URL))  # the first of a class is read back, the others are only checked
+    own.encode(Request(URL))  # a request that comes back equal is stored
     with pytest.raises(CannotEncode, match=says):
         own.encode(request_)
 
@@ -169,7 +169,7 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
     ],
 )
 def test_values_from_a_serializer_are_untrusted(values: Any, says: str) -> None:
-    """The values pass the checks of our own entries: nothing is imported, and only attributes are set."""
+    """The values must pass the checks of our entries: nothing is imported, and only attributes are set."""
     with pytest.raises(CannotDecode, match=says):
         codec(json).decode(stored(values))
 
@@ -207,7 +207,7 @@ def test_missing_attributes_of_a_request_get_their_defaults() -> None:
     ],
 )
 def test_a_serializer_that_loses_requests_is_refused(dumps: Any, loads: Any) -> None:
-    """The serializer is refused when it is set, before it could lose a crawl."""
+    """The serializer is refused before the crawl begins, so that it loses no request."""
     with pytest.raises(BadSerializer, match="it does not restore a plain request"):
         Serializer(serializer(dumps, loads))
 
@@ -223,7 +223,7 @@ def test_an_unknown_serializer_is_refused_unless_it_is_trusted(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error names the setting and the reason. With DQ_TRUST_PICKLE, the crawl runs with one warning."""
-    given = "pickle" if name == "pickle" else UNKNOWN[name]  # Scrapy copies settings, but no module
+    given = "pickle" if name == "pickle" else UNKNOWN[name]  # Scrapy cannot copy a module as a setting
     with pytest.raises(ConfigError, match=r"^SCHEDULER_SERIALIZER = .*run code.*DQ_TRUST_PICKLE = True"):
         made(SCHEDULER_SERIALIZER=given)
     with caplog.at_level(logging.WARNING):

@@ -33,6 +33,6 @@ def test_an_unknown_placeholder_is_refused_and_the_allowed_ones_listed() -> None
 
 @pytest.mark.parametrize("settings", [{"DQ_CRAWL": ""}, {"DQ_CRAWL": "%(empty)s"}])
 def test_an_empty_crawl_name_is_refused(settings: dict[str, str]) -> None:
-    """An empty spider argument leaves no name either."""
+    """The name is also empty if it consists only of an empty spider argument."""
     with pytest.raises(ConfigError, match=r"DQ_CRAWL = .*not empty"):
         Config.read(settings, NAMES | {"empty": ""})

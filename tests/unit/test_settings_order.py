@@ -42,7 +42,7 @@ def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str
 def test_scrapys_setting_decides_the_place_of_start_requests(
     settings: dict[str, Any], found: StartQueue
 ) -> None:
-    """The setting of the disk queue counts where Scrapy would use that queue."""
+    """The setting of the disk queue counts only with a JOBDIR, because Scrapy would use that queue then."""
     assert read(**settings).start_queue is found
     project = Settings(settings)
     assert Config.read(project, NAMES).start_queue is found
@@ -88,5 +88,5 @@ def test_the_queue_class_of_scrapy_redis_chooses_the_order(name: str, order: Ord
 
 @pytest.mark.parametrize("cls", ["project.MyQueue", "", None, 5, object()])
 def test_another_queue_class_does_not_change_the_order(cls: Any) -> None:
-    """The order of an unknown class cannot be known."""
+    """scrapy_dq does not know the order of another class."""
     assert read(SCHEDULER_QUEUE_CLASS=cls).order is Order.PRIORITY_LIFO

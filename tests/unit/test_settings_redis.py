@@ -56,7 +56,7 @@ PLACES: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "value", "expected"), PLACES)
 def test_a_wrong_argument_in_the_params_is_named_and_not_shown(name: str, value: Any, expected: str) -> None:
-    """The argument would be printed as the place of Redis."""
+    """Otherwise messages would show the argument as the address of Redis."""
     with pytest.raises(ConfigError, match=rf"{name} in REDIS_PARAMS \(not shown here\): expected") as refusal:
         read(REDIS_PARAMS={name: value})
     assert expected in str(refusal.value)
@@ -136,7 +136,10 @@ def test_the_embedded_redis_is_used_if_no_redis_is_configured(
     ],
 )
 def test_a_setting_overrides_redis_params(settings: dict[str, Any], target: str) -> None:
-    """The precedence is scrapy-redis's: REDIS_URL; REDIS_HOST, REDIS_PORT and REDIS_DB; then REDIS_PARAMS."""
+    """The precedence is the same as in scrapy-redis.
+
+    REDIS_URL goes first, then REDIS_HOST, REDIS_PORT and REDIS_DB, and then REDIS_PARAMS.
+    """
     assert Connection(read(**settings), Path()).target == target
     if not target.startswith("unix:"):
         client = get_redis_from_settings(settings)

@@ -23,7 +23,7 @@ SUSPECT = Lease(b"%012d" % 7, 1, b"payload", suspect=True)
 
 @pytest.fixture
 def home() -> ShardProtocol:
-    """Return home's protocol of a worker that has joined a crawl of two shards."""
+    """Return the protocol for home of a worker that has joined a crawl of two shards."""
     made = [
         ShardProtocol("crawl", Mock(), Outbox(), HORIZON_S, new_id=lambda: "worker", random_bytes=bytes)
         for _ in range(2)
@@ -93,7 +93,7 @@ def test_a_put_without_a_parent_waits_for_home(home: ShardProtocol) -> None:
 
 
 def test_a_level_counts_as_lowered_once_the_lower_level_is_sent(home: ShardProtocol) -> None:
-    """Home may have got the exchange. From then on, no put may rely on the level (rule 3)."""
+    """Home may already have got the lower level, so no put may rely on the former level (rule 3)."""
     exchange(home, 1000.0)
     applied(home, 1000.0)
     assert home.raised_at == 1000.0
@@ -103,7 +103,7 @@ def test_a_level_counts_as_lowered_once_the_lower_level_is_sent(home: ShardProto
 
 
 def test_a_home_that_is_finished_retires_its_log(home: ShardProtocol) -> None:
-    """Leases that a rolled-back shard has given out again wait until the log is empty (rule 5)."""
+    """A rolled-back shard may lease done pages again. These leases wait until the log is empty (rule 5)."""
     logged(home, 1000.0)
     finished = Receipt(Status.FINISHED, commands=Commands())
     exchange(home, 1000.0 + HORIZON_S / 2)
@@ -120,7 +120,10 @@ def may_bring_suspects(call: Exchange) -> bool:
 
 
 def test_one_shard_at_a_time_may_bring_a_suspect(home: ShardProtocol) -> None:
-    """A death would charge several suspects. A shard that was asked or gave one excludes the others."""
+    """If a worker held several suspects, its death would charge all of them.
+
+    So if one shard was asked for leases or has brought a suspect, the other shards may bring none.
+    """
     (other,) = home.others
     assert may_bring_suspects(exchange(home, 1000.0, want=1))
     assert not may_bring_suspects(exchange(other, 1000.0, want=1))
@@ -135,7 +138,7 @@ def test_one_shard_at_a_time_may_bring_a_suspect(home: ShardProtocol) -> None:
 def test_a_lost_outbox_gives_up_the_leases_of_all_shards(
     home: ShardProtocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lost put may be a link of any page, so no page may be acked, not even with a deferred end."""
+    """The lost put may be a link of any page, so no page may be acked, even if its end was deferred."""
     (other,) = home.others
     exchange(other, 1000.0, want=1)
     applied(other, 1000.0, SUSPECT)
@@ -150,7 +153,7 @@ def test_a_lost_outbox_gives_up_the_leases_of_all_shards(
 
 
 class Collect:
-    """A worker of three empty shards that looks for the end of the run."""
+    """A worker of three empty shards that collects answers to find the end of the run."""
 
     def __init__(self) -> None:
         self.protocols = [
@@ -195,7 +198,7 @@ def test_all_shards_answer_twice_before_home_may_finish() -> None:
 
 
 def test_a_shard_that_changed_between_its_answers_restarts_the_collect() -> None:
-    """A put arrived and is done: its page may have moved to a shard that answered before (rule 4)."""
+    """A put arrived in between, and its work may have moved to a shard that answered before (rule 4)."""
     collect = Collect()
     collect.answers(0)
     collect.answers(1, version=11)

@@ -49,9 +49,9 @@ def test_own_stats_equal_those_of_scrapys_collector(stats: SharedStats) -> None:
 
 
 def test_each_change_is_reported_once(stats: SharedStats) -> None:
-    """A report covers only the time since the last one: its sums, its largest and smallest values.
+    """A report has the sums, maxima and minima since the last report.
 
-    The start value is included when a stat is new.
+    The first sum of a stat includes its start value.
     """
     for _ in range(3):
         stats.inc_value("a")

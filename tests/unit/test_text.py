@@ -58,7 +58,7 @@ def test_a_line_without_a_login_stays_as_it_is(line: str) -> None:
 
 @pytest.mark.parametrize("slashes", ["/", "//", "///", "/////"])
 def test_a_login_is_hidden_after_any_number_of_slashes(slashes: str) -> None:
-    """Scrapy takes http:/user:password@host/ for a request without a host, which fails and is stored."""
+    """Scrapy reads http:/user:password@host/ as a URL without a host. The request fails and is stored."""
     url = f"http:{slashes}us%20er:{SECRET}@a.example/@joe?u=http:/{SECRET}@b.example"
     assert without_logins(url) == f"http:{slashes}...@a.example/@joe?u=http:/...@b.example"
     assert SECRET not in prose_without_logins(f"invalid: 'us er:{SECRET}'", url)
@@ -115,6 +115,6 @@ def test_url_error_hides_the_login_that_pythons_error_quotes(
 
 
 def test_an_error_of_a_url_gives_its_reason_if_that_quotes_nothing() -> None:
-    """An error that is not about a URL has no text here."""
+    """For an error that is not about a URL, url_error() returns an empty text."""
     assert url_error(_error_of(urlsplit, "http://[")) == "its URL cannot be parsed (Invalid IPv6 URL)"
     assert url_error(_error_of(int, "SEKRET")) == ""

@@ -43,7 +43,7 @@ def test_a_url_is_shown_up_to_the_maximum_length() -> None:
 
 
 def test_ids_in_front_of_a_payload_do_not_change_the_request() -> None:
-    """All readers see the same request. Ids do not count towards the size limit; two sets are an error."""
+    """All readers see the same request. The ids do not count towards its size. A second set is an error."""
     request = Request("http://a/b", meta={"n": 1})
     plain = Codec(Spider("s")).encode(request)
     codec = Codec(Spider("s"), max_bytes=len(plain))

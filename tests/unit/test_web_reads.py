@@ -1,4 +1,4 @@
-"""When the page looks at crawls. The test controls the clock."""
+"""How often the web page reads each crawl: a look is one read. The test controls the clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Clock(asyncio.SelectorEventLoop):
 
 
 class TimedLooks(Reads):
-    """Reads that take as long as the crawl's cost says."""
+    """Reads whose looks at a crawl take as many seconds as its cost."""
 
     def __init__(self, costs: dict[str, float], until: float) -> None:
         super().__init__(Config.read({"DQ_CRAWL": "x", "REDIS_URL": "redis://127.0.0.1:1/0"}, {}))
@@ -43,13 +43,13 @@ class TimedLooks(Reads):
         return Result(body="{}"), True
 
     async def browse(self, crawl: str) -> None:
-        """Ask for each look, as an open page does."""
+        """Ask for one result after another, as an open page does."""
         while asyncio.get_running_loop().time() < self.until:
             await self.newest(Subject("crawl", crawl))
 
 
 def looks_in(monkeypatch: pytest.MonkeyPatch, passes_s: float, costs: dict[str, float]) -> Counter[str]:
-    """Let browsers watch crawls for *passes_s*, and return the number of looks at each crawl."""
+    """Let browsers watch crawls for *passes_s* seconds; return the number of looks at each crawl."""
 
     async def browse() -> Counter[str]:
         looks = TimedLooks(costs, asyncio.get_running_loop().time() + passes_s)

@@ -1,4 +1,4 @@
-"""Fixtures of the worker's tests. Test functions may be coroutines, and each of these has a deadline."""
+"""Fixtures of the worker's tests. Test functions may be coroutines, which run within a deadline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
     """Yield a blocking client of the shared server, which bypasses any proxy; the server has all scripts."""
     with redis_server.client() as client:
-        # So that a fault at the next EVALSHA hits the call itself, not an answer NOSCRIPT.
+        # Otherwise a fault at the next EVALSHA would hit the answer NOSCRIPT, not the call itself.
         for transition in lua_files("transitions"):
             client.script_load(script(transition).source)
         with suppress(redis.ResponseError):  # this Redis has no functions, or has this one

@@ -31,12 +31,12 @@ ORDER = Order.FIFO
 
 
 def script(transition: str) -> Script:
-    """Return the script that these frontiers call."""
+    """Return the script of a transition, as the frontiers of these tests call it."""
     return Script(transition)
 
 
 def call_of(transition: str) -> tuple[bytes, ...]:
-    """Return the names of a transition in its call: its digest for EVALSHA, its function for FCALL."""
+    """Return a transition's names in calls to Redis: its digest for EVALSHA, and its function for FCALL."""
     function = Function(transition).name.encode() if transition == "exchange" else b""
     digest = script(transition).sha.encode()
     return (digest, function) if function else (digest,)
@@ -95,18 +95,18 @@ class Crawl:
 
 
 class Engine(Listener):
-    """One worker with its driver; `async with` joins, and leaves unless the test has left.
+    """One worker with its driver. `async with` joins the crawl, and leaves it unless the test has done so.
 
     The driver looks for work only after a callback of the worker, or when its own work has ended. So if the
     worker omits a callback, the test hangs.
 
     Args:
         url: the Redis URL, such as a proxy's; default: the crawl's.
-        concurrency: how many entries are processed at once (`slots`), and how many the worker believes
-            are possible (`capacity`); a test may set these apart.
-        join: whether `async with` joins; else the test calls `join`.
-        limit: how many requests of a partition may download at once; default: all. If it is given, a
-            download ends when the test calls `downloaded`.
+        concurrency: how many entries are processed at once (`slots`), and how many the worker believes are
+            possible (`capacity`). A test may later give the two attributes different values.
+        join: whether `async with` joins. If not, the test calls `join`.
+        limit: how many requests of a partition may download at once; default: all. If it is given, a download
+            ends when the test calls `downloaded`.
         pace: the worker's pace; default: the pace of a crawl.
         make: makes the worker.
         options: for WorkerOptions.
@@ -259,7 +259,7 @@ class Engine(Listener):
         self.worker.downloaded(entry_id)
         self._wake.set()
 
-    # Calls of the worker.
+    # The worker calls these methods.
 
     def leases_arrived(self) -> None:
         self._wake.set()

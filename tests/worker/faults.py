@@ -1,4 +1,4 @@
-"""Faults for the worker's tests: a wrong sequence, and a death that other workers declare."""
+"""Faults for the worker's tests: a wrong exchange number, and a death that other workers declare."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def put_out_of_step(engine: Engine, client: redis.Redis) -> None:
 
 
 async def fence_and_drain(by: Engine, worker_id: str, gone: bool = False) -> None:
-    """Fence and drain a worker, as others do when its heartbeat stands still or its process is gone."""
+    """Fence and drain a worker, as others do if its heartbeat stands still or its process is gone."""
     assert (await by.frontier.fence(worker_id, by.worker.epoch, by.worker.run, gone))[0] == "OK"
     await by.frontier.drain(worker_id, by.worker.epoch, by.worker.run, 100, 3)

@@ -76,7 +76,7 @@ class Spread:
     def forget_id(self, shard: int, worker_id: str, **meta: Any) -> None:
         """Change a shard's `meta` and delete its record of the worker, in one transaction.
 
-        An exchange that saw half of the change would get another answer.
+        An exchange between the two changes would get another answer.
         """
         with self.redis.pipeline(transaction=True) as pipe:
             pipe.hset(self.key(shard), mapping=meta)

@@ -39,7 +39,7 @@ def test_a_report_of_the_new_counts_is_due_every_ten_seconds() -> None:
 
 
 def test_an_outage_that_has_ended_is_reported_at_once() -> None:
-    """The report has the longest outage of several; one lost answer is no outage."""
+    """The report has the longest of several outages. A single lost answer does not count as an outage."""
     counting = Counting()
     first = counting.due(0.0)
     assert first is not None
@@ -61,7 +61,7 @@ def test_an_outage_that_has_ended_is_reported_at_once() -> None:
 
 
 def test_an_outage_is_reported_after_a_second_and_when_its_reason_changes() -> None:
-    """The report repeats every ten seconds until the outage ends."""
+    """The worker repeats the report every ten seconds until the outage ends."""
     counting = Counting()
 
     def reported(now: float, wait: Wait | None) -> Wait | bool | None:

@@ -61,7 +61,7 @@ async def frontier_of(crawl: Crawl, kind: type[Frontier] = Frontier) -> AsyncIte
 
 
 async def add(frontier: Frontier, worker_id: str, identity: dict[str, Any]) -> None:
-    """Register a worker; it puts three entries and leases one."""
+    """Register a worker, which puts three entries and leases one of them."""
     await frontier.join(worker_id, identity, "epoch", IDENTITY)
     await frontier.exchange(
         Exchange(worker_id, "epoch", 0, 1, 1, Seeding.ACTIVE, 0, pack_moves([put(1), put(2), put(3)]))
@@ -91,7 +91,7 @@ async def test_a_flush_does_not_wait_for_a_worker_that_died_on_this_machine(craw
 async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
     crawl: Crawl, dump: Dump, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker elsewhere may only be slow, so the flush logs that it waits, and then counts it as dead."""
+    """A worker on another host may only be slow. The flush logs that it waits, then counts it as dead."""
     caplog.set_level(logging.INFO, "scrapy_dq")
     async with frontier_of(crawl) as frontier:
         await add(frontier, "silent", ELSEWHERE)
@@ -105,7 +105,7 @@ async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
 
 
 async def test_a_worker_that_joins_at_the_last_moment_is_seen(crawl: Crawl, dump: Dump) -> None:
-    """If a worker joins after the last look, the script refuses, and the flush watches the newcomer."""
+    """If a worker joins after the last look, the script refuses the flush, which then watches that worker."""
 
     class Late(Frontier):
         """A frontier that a worker joins just before its first flush."""

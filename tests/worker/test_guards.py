@@ -34,7 +34,7 @@ APPLIED = Receipt(Status.OK, applied=True)
 
 
 class Talk:
-    """A protocol with a frontier; the test sets its answers and their delay."""
+    """A protocol and its frontier. The test sets the frontier's answers and their delay."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -65,7 +65,7 @@ class Talk:
         await self.speak()
         return self.protocol.outbox.prefix()
 
-    # frontier.Frontier
+    # Methods of Frontier
 
     async def exchange(self, call: Exchange) -> Receipt:
         self.numbers.append(call.seq)
@@ -80,7 +80,7 @@ class Talk:
         self.parentless.append(call.parentless)
         return self.rejoined
 
-    # time
+    # A function of the module `time`
 
     def monotonic(self) -> float:
         return self.now
@@ -131,7 +131,7 @@ async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk:
 
 
 async def test_a_put_that_was_already_seen_is_also_stored_again(talk: Talk) -> None:
-    """Redis may forget it after the worker that stored it is gone, and the parent here does not run again."""
+    """A roll-back may lose the put when its first worker is gone, and the parent here does not run again."""
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.OK, applied=True, dropped=(0,)))
     assert await talk.stored_again() == [put(1, PARENT)]
@@ -149,7 +149,7 @@ async def test_a_parentless_put_that_waits_keeps_the_worker_seeding(talk: Talk) 
 
 
 async def test_a_worker_has_not_finished_while_its_outbox_has_moves(talk: Talk) -> None:
-    """An exchange with a part of the outbox has finished the run, and the rest will open it again."""
+    """An exchange with a part of the outbox has finished the run, and the other part will open it again."""
     talk.protocol.seeding = Seeding.DONE
     for number in range(MAX_MOVES + 1):
         talk.protocol.outbox.append(put(number))
@@ -160,7 +160,7 @@ async def test_a_worker_has_not_finished_while_its_outbox_has_moves(talk: Talk) 
 
 
 async def test_a_rejoin_reports_parentless_puts(talk: Talk) -> None:
-    """The rejoin reports waiting and logged puts without a parent; a child comes back with its parent."""
+    """The rejoin reports whether parentless puts wait or are logged. A child comes back with its parent."""
     talk.protocol.seeding = Seeding.DONE
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.stored_again()
@@ -193,7 +193,8 @@ async def test_a_start_that_redis_has_forgotten_is_reported(
     talk: Talk, seeding: Seeding, last_seq: int | None, ending: str
 ) -> None:
     """If Redis knows the last exchange of the worker, an equal start() has made up for this one.
-    None: Redis has no record of the worker. 2**52: the next run has begun, and the records are gone.
+
+    *last_seq* is None if Redis has no record of the worker, and 2**52 if the next run has begun.
     """
     talk.protocol.seeding = seeding
     talk.rejoined = Rejoined(Status.FINISHED, last_seq=last_seq)
@@ -213,7 +214,7 @@ async def test_a_start_that_redis_has_forgotten_is_reported(
 async def test_the_close_reason_reports_work_left_when_the_next_run_began(
     talk: Talk, seeding: Seeding, census: Census, leased: bool, ending: str
 ) -> None:
-    """An empty exchange finds a later run: other workers finished this one, or a user changed its number."""
+    """An empty exchange finds a later run: other workers have begun it, or a user has changed its number."""
     talk.protocol.seeding = seeding
     leases = (Lease(b"%012d" % 1, 0, b""),) if leased else ()
     await talk.speak(Receipt(Status.OK, applied=True, census=census, leases=leases))
@@ -277,7 +278,7 @@ async def test_a_put_during_the_report_of_the_end_gets_a_new_exchange_number(tal
 
 
 async def test_a_finished_run_serves_nothing(talk: Talk) -> None:
-    """The pauses between exchanges grow, as after any exchange without leases."""
+    """The exchange counts as one without leases, so the pauses between exchanges grow."""
     talk._answer, talk._takes_s = Receipt(Status.FINISHED), 0.0
     assert await talk.spoken.exchange(5) == (5, 0)
 
@@ -285,7 +286,7 @@ async def test_a_finished_run_serves_nothing(talk: Talk) -> None:
 async def test_a_listening_worker_takes_no_part_in_a_run_that_others_finished(
     talk: Talk,
 ) -> None:
-    """Had it not been away, the run would be open. No worker claims start payloads in a finished run."""
+    """The worker did not keep the run open while it was away. A finished run has no start payloads for it."""
     talk.protocol.seeding, talk.protocol.listening = 0, True
     await talk.speak(Receipt(Status.FINISHED))
     assert talk.protocol.over
@@ -306,7 +307,7 @@ TOLD = [1, b"a.com", b"%012d" % 1]
 
 
 async def test_a_note_is_reported_once_and_with_its_age(talk: Talk) -> None:
-    """Clocks of two hosts are never compared, so a note has the time since a sending or until an end."""
+    """Clocks of hosts are never compared, so a note has the time since a sending, or until a block ends."""
     talk.protocol.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
     await talk.speak()
     await talk.speak()
@@ -315,7 +316,7 @@ async def test_a_note_is_reported_once_and_with_its_age(talk: Talk) -> None:
 
 @pytest.mark.parametrize("answer", [Receipt(Status.RESYNC), Receipt(Status.FINISHED)])
 async def test_a_note_that_was_not_applied_is_reported_again(talk: Talk, answer: Receipt) -> None:
-    """After the rejoin the worker sends it again, with a greater age."""
+    """After the rejoin, the worker sends the note again, with a greater age."""
     talk.protocol.outbox.append(put(1, PARENT))
     talk.protocol.notes.append(SENT)
     await talk.speak(answer)

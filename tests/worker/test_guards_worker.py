@@ -1,4 +1,4 @@
-"""Guards of a worker and its parts whose absence no other test notices."""
+"""Guards of a worker and its parts that no other test covers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_granted_lease_that_is_already_settled_is_not_started() -> None:
 
 
 class Beating:
-    """A frontier that answers beats: worker "silent" never beats, and the beat number `fails_at` fails."""
+    """A frontier that answers beats. The worker "silent" never beats. Beat number `fails_at` fails."""
 
     def __init__(self) -> None:
         self.client = AsyncMock()
@@ -152,7 +152,7 @@ async def test_a_worker_that_stops_in_the_middle_of_start_leaves_the_run_open(
 async def test_a_worker_that_died_on_this_machine_is_reclaimed_before_the_crawl_continues(
     crawl: Crawl, state: Callable[[], dict[str, Any]]
 ) -> None:
-    """A supervisor starts the next process at once. It finds the leases of the last one in the backlog."""
+    """A supervisor starts the next process at once. Its worker finds the dead one's leases in the backlog."""
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     async with Engine(crawl, join=False) as engine:
         await engine.frontier.join("gone", gone, "epoch", IDENTITY)
@@ -161,7 +161,7 @@ async def test_a_worker_that_died_on_this_machine_is_reclaimed_before_the_crawl_
 
 
 async def test_a_start_in_place_of_a_dead_worker_begins_later(crawl: Crawl) -> None:
-    """With DQ_SEED_ONCE = False, its start() makes up for the interrupted start() of the killed worker."""
+    """With DQ_SEED_ONCE = False, the new start() makes up for the interrupted start() of the dead worker."""
     own = replace(IDENTITY, starts="*args")
     gone = own_identity() | {"pid": 2**22 + 1, "pid_start": "1"}
     async with Engine(crawl, join=False, identity=own) as engine:

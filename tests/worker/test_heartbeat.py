@@ -154,14 +154,14 @@ async def test_a_heartbeat_continues_while_the_loop_is_blocked(
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
             beats.pulse.start("a", joined.epoch)
-            # No await from here on: this very thread is the loop's.
+            # There is no await from here on, so this thread blocks the loop.
             wait_until(lambda: beats_of("a") >= 3, "three beats", 5)
             assert beats.threads
             assert threading.get_ident() not in beats.threads
 
 
 async def test_each_beat_reports_the_number_of_commands(crawl: Crawl, client: redis.Redis) -> None:
-    """One report is not enough, because an exchange under way may end the wait without the command."""
+    """One report is not enough: an exchange under way may end the wait, but not yet bring the command."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
@@ -201,13 +201,13 @@ async def test_a_heartbeat_stops_while_the_loop_is_blocked_for_too_long(
 async def test_a_read_that_ends_in_a_blocked_loop_is_not_blamed_on_redis(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop finds the answer and the timeout at the same moment, before the thread has looked again."""
+    """After the block, the loop finds both the answer and the timeout, before the thread has looked again."""
     monkeypatch.setattr("scrapy_dq.frontier.worker.heartbeat.LONGEST_INTERVAL_S", 60.0)
-    proxy.set_delay(0.3)  # on a busy machine, too long for an answer before the loop is blocked
+    proxy.set_delay(0.3)  # so that no answer comes before the loop is blocked, even on a busy machine
     async with Engine(crawl, url=proxy.url, ttl_s=600.0, timeout_s=2.0) as engine:
         joins = proxy.script_calls
         engine.put(0)
-        # An exchange that the blocked loop has yet to send would rightly find Redis away.
+        # If the loop were blocked before it sends the exchange, the exchange would rightly find Redis away.
         await until(lambda: proxy.script_calls > joins, "an exchange is under way")
         time.sleep(2.5)  # noqa: ASYNC251
         proxy.set_delay(0.02)
@@ -300,7 +300,7 @@ def pulse_of(heartbeat: Heartbeat, shard: int) -> Pulse:
         (None, 0.0, False),
         ((10.0, 40.0), 0.0, False),
         ((10.0, 41.0), 0.0, True),
-        # The event loop has been blocked since and makes no tries.
+        # Since then, the event loop has been blocked and has made no tries.
         ((10.0, 11.0), 0.0, False),
         # The whole Redis was away and has answered heartbeats only for a moment.
         ((10.0, 100.0), 90.0, False),
@@ -333,7 +333,7 @@ def test_a_refusal_counts_as_an_answer() -> None:
 
 
 def test_shards_other_than_home_get_fewer_beats() -> None:
-    """They get six beats per TTL or one per 5 s, at different moments. Home has the commands and gets all."""
+    """Each gets six beats per TTL or one per 5 s, at its own moments. Home has the commands and gets all."""
     heartbeat = Heartbeat(ttl_s=30)
     pulses = [pulse_of(heartbeat, shard) for shard in range(12)]
     heartbeat._pulses = pulses

@@ -86,7 +86,7 @@ def test_a_process_in_another_pid_namespace_is_never_certainly_dead(field: str) 
 
 @pytest.mark.parametrize("field", ["boot", "pid_namespace"])
 def test_without_information_from_the_system_no_process_is_certainly_dead(field: str) -> None:
-    """Two systems without boot ids may be different ones."""
+    """Without the field, two identities that look equal may belong to different systems."""
     own = own_identity() | {field: ""}
     assert not certainly_dead(own | {"pid": 2**22 + 1, "pid_start": "1"}, own)
 

@@ -1,4 +1,4 @@
-"""Items go to Redis in batches and in order, wait through outages, and fail one by one if they have to."""
+"""Items go to Redis in batches and in order, and wait through outages. A bad item fails alone."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_items_are_stored_in_their_order_in_few_trips(
 
 
 async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: Stored) -> None:
-    """A long command blocks Redis, so large items go one by one, and one larger than a batch goes alone."""
+    """A long command blocks Redis, so large items go one by one. An item larger than a batch goes alone."""
     items = ["x" * (MAX_BYTES // 2 + 1)] * 3 + ["y" * (MAX_BYTES + 1)]
     async with writing(proxy.url) as writer:
         await asyncio.gather(*write(writer, key, *items))
@@ -117,7 +117,7 @@ async def test_a_batch_is_bounded_in_bytes(proxy: RedisProxy, key: str, stored: 
 async def test_an_outage_loses_no_item_and_no_order(
     proxy: RedisProxy, key: str, stored: Stored, caplog: pytest.LogCaptureFixture, away: str, kind: str
 ) -> None:
-    """Items from before, during and after the outage keep their order. It logs one warning, and its end."""
+    """Items from before, during and after the outage keep their order. The outage logs two lines."""
     caplog.set_level(logging.INFO)
     async with writing(proxy.url, kind) as writer:
         await asyncio.gather(*write(writer, key, "a", "b"))
@@ -201,7 +201,7 @@ async def test_items_fail_if_the_user_may_not_write_to_their_key(
     crawl_name: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """NOPERM is no outage, because it would not end. With the rights in the docs, items are stored."""
+    """NOPERM is not an outage, because it would not end. With the rights in the docs, items are stored."""
     grants = ("+@connection", "+@read", "+@write", "+@scripting", "+time", "+info")
     client.execute_command("ACL", "SETUSER", crawl_name, "on", ">pw", f"~{key}", *grants)
     try:
@@ -222,7 +222,7 @@ async def test_items_fail_if_the_user_may_not_write_to_their_key(
 async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
     proxy: RedisProxy, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The writer notifies the owner first, who releases the requests before the items fail."""
+    """The writer first notifies its owner, which releases the requests before the items fail."""
     async with writing(proxy.url, grace_s=0.5) as writer:
         await asyncio.gather(*write(writer, key, "a"))
         proxy.black_hole()
@@ -245,7 +245,7 @@ async def test_closing_in_an_outage_waits_for_the_grace_and_fails_loudly(
 async def test_after_the_grace_an_item_gets_the_time_of_one_trip(
     proxy: RedisProxy, key: str, stored: Stored
 ) -> None:
-    """A page that ends late meets a slow Redis, not an outage."""
+    """When a page ends late, Redis may be only slow, not away."""
     proxy.set_delay(POLL_S)
     async with writing(proxy.url, grace_s=0, timeout_s=5) as writer:
         writer.is_closing = True
@@ -356,7 +356,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_the_log_of_items_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number of bytes and DQ_ROLLBACK_HORIZON bound the log; older items are not written again."""
+    """LOG_LIMIT_BYTES and DQ_ROLLBACK_HORIZON bound the log. Older items are not written again."""
     monkeypatch.setattr(replay_log, "LOG_LIMIT_BYTES", 10)
     pipe: Any = SimpleNamespace(eval=lambda *_: None)
     for horizon_s, kept in ((60.0, [("k", b"4444"), ("k", b"5555")]), (0.0, [])):

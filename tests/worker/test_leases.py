@@ -15,7 +15,7 @@ NOW = 1000.0
 
 
 class Held(Leases):
-    """Leases with a limit per partition that the test sets; unlimited at first."""
+    """Leases whose limit per partition the test sets. At first there is no limit."""
 
     def __init__(self) -> None:
         self.slots: dict[bytes, int] = {}
@@ -72,7 +72,7 @@ def test_a_newer_lease_with_a_better_place_overtakes_the_buffer(held: Held) -> N
 
 
 def test_leases_with_sending_times_keep_their_order(held: Held) -> None:
-    """Each time follows the time of the lease before it."""
+    """The time of each lease follows the lease before it, so a better place changes nothing."""
     for place in b"2", b"1":
         held.grant(Lease(place, 0, b"", A, send_at=NOW, place=place))
     [first] = held.ids(1)
@@ -82,7 +82,7 @@ def test_leases_with_sending_times_keep_their_order(held: Held) -> None:
 
 
 def test_a_lease_is_unsent_from_its_hand_out_until_its_request_is_sent(held: Held) -> None:
-    """In that time the lease keeps its room. A lease without a time of sending is never unsent."""
+    """An unsent lease keeps its room. A lease without a time of sending is never unsent."""
     [timed], [other] = held.stint(A, NOW), held.fill(B)
     assert not held.is_unsent(timed)
     assert set(held.ids(2)) == {timed, other}
@@ -92,7 +92,7 @@ def test_a_lease_is_unsent_from_its_hand_out_until_its_request_is_sent(held: Hel
 
 
 def test_the_partition_with_the_fewest_running_leases_comes_first(held: Held) -> None:
-    """The number of another partition's leases in the buffer does not matter."""
+    """The number of buffered leases does not matter."""
     held.fill(A, A, A, A, B, B, C)
     assert Counter(held.partitions(3)) == {A: 1, B: 1, C: 1}
     assert Counter(held.partitions(2)) == {A: 1, B: 1}
@@ -100,7 +100,7 @@ def test_the_partition_with_the_fewest_running_leases_comes_first(held: Held) ->
 
 
 def test_among_equal_partitions_the_last_served_comes_last(held: Held) -> None:
-    """No partition waits for another that is always refilled."""
+    """No partition has to wait for another partition that is refilled again and again."""
     served = []
     held.fill(A, B, C)
     for _ in range(9):
@@ -113,7 +113,7 @@ def test_among_equal_partitions_the_last_served_comes_last(held: Held) -> None:
 
 
 def test_a_partition_without_room_is_skipped(held: Held) -> None:
-    """Its leases wait in the buffer and delay no other partition."""
+    """The leases of such a partition wait in the buffer and delay no other partition."""
     held.fill(A, A, B)
     held.slots = {A: 0}
     assert held.partitions(2) == [B, None]
@@ -141,7 +141,7 @@ def test_a_downloaded_page_makes_room_before_it_is_done(held: Held) -> None:
 
 
 def test_a_lease_is_not_handed_out_before_its_time(held: Held) -> None:
-    """Other leases are handed out in between."""
+    """Until then, other leases are handed out."""
     early, late = held.stint(A, NOW + 1), held.stint(B, NOW + 2)
     plain = held.fill(C)
     assert held.ids(2) == [*plain, None]
@@ -153,7 +153,7 @@ def test_a_lease_is_not_handed_out_before_its_time(held: Held) -> None:
 
 
 def test_the_next_lease_of_a_stint_waits_until_the_previous_one_is_sent(held: Held) -> None:
-    """If a middleware holds the first request back, both requests must not be sent together."""
+    """If a middleware holds back the first request, the two requests must not be sent together."""
     one, two = held.stint(A, NOW, NOW + 1)
     assert held.ids(1) == [one]
     assert held.take(NOW + 5) is None
@@ -163,7 +163,7 @@ def test_the_next_lease_of_a_stint_waits_until_the_previous_one_is_sent(held: He
 
 
 def test_a_late_request_shifts_the_rest_of_its_stint(held: Held) -> None:
-    """All later leases of the partition shift by the delay, so the gaps stay; other partitions do not."""
+    """All later leases of the partition shift by the delay, and keep their gaps. Other partitions do not."""
     one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
     [other] = held.stint(B, NOW + 1)
     assert held.ids(1, NOW + 0.25) == [one]
@@ -177,7 +177,7 @@ def test_a_late_request_shifts_the_rest_of_its_stint(held: Held) -> None:
 
 
 def test_the_next_lease_of_a_stint_takes_the_place_of_one_that_is_never_sent(held: Held) -> None:
-    """The later leases keep their distance from the lease that takes the place."""
+    """The later leases keep their distance from the lease that moves up."""
     one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
     assert held.ids(1) == [one]
     assert held.sent(one, None) == A
@@ -213,7 +213,7 @@ def test_a_partition_is_withdrawn_only_from_the_buffer(held: Held) -> None:
 
 
 def test_here_counts_the_held_leases_and_the_free_slots(held: Held) -> None:
-    """`here` has, by partition, the leases in work and in the buffer, and the free slots for more."""
+    """For each partition, `here` has the number of leases, in work or buffered, and of free slots."""
     held.fill(A, A, A, B, B)
     held.slots = {A: 10, B: 10}
     assert held.here(0) == {A: (3, 7), B: (2, 8)}

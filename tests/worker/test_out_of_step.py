@@ -54,10 +54,10 @@ async def test_a_fenced_worker_keeps_only_its_own_leases(crawl: Crawl, state: St
 async def test_a_worker_that_was_away_until_the_next_run_began_ends(
     crawl: Crawl, proxy: RedisProxy, state: State, caplog: pytest.LogCaptureFixture, start: str, late: str
 ) -> None:
-    """The worker was declared dead and others did its work. It stores nothing more, logs this and ends.
+    """Other workers declared the worker dead and did its work. It stores nothing more, logs this and ends.
 
-    Other workers found the requests of its pages again; its requests without a parent are lost. The close
-    reason is not `finished`: once the next run has begun, nothing shows how the previous one ended.
+    Other workers found the requests of its pages again, but its requests without a parent are lost. The
+    close reason is not `finished`, because a new run keeps no record of how the previous one ended.
     """
     caplog.set_level(logging.INFO)
     crawl.size = 2
@@ -94,7 +94,7 @@ async def test_a_worker_that_was_away_until_the_next_run_began_ends(
 async def test_a_worker_that_is_no_longer_known_does_not_report_finished(
     crawl: Crawl, proxy: RedisProxy, caplog: pytest.LogCaptureFixture, horizon_s: float
 ) -> None:
-    """Others declared it dead and cleared the run, so it cannot know whether all its puts were done."""
+    """Other workers cleared the run, so this worker cannot know whether all its puts were done."""
     crawl.size = 1
     async with Engine(crawl, url=proxy.url, rollback_horizon_s=horizon_s) as away:
         away.may_end.clear()
@@ -119,7 +119,7 @@ async def test_a_worker_that_is_no_longer_known_does_not_report_finished(
 async def test_a_granted_entry_that_is_already_in_progress_is_not_started_again(
     crawl: Crawl, state: State
 ) -> None:
-    """Its lease was reclaimed and comes back to the same worker, which must not start it twice."""
+    """The lease was reclaimed and comes back to the same worker, which must not start the entry twice."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         engine.may_end.clear()
@@ -166,7 +166,7 @@ async def test_leases_released_during_a_rejoin_are_given_back(
 async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
-    """The repeat of the rejoin does not report the put and gets FINISHED; a second rejoin reports it."""
+    """The repeated rejoin does not report the new put and gets FINISHED. A second rejoin reports it."""
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed()
         await engine.run()
@@ -183,7 +183,7 @@ async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
 async def test_a_put_that_redis_forgot_is_stored_again_by_its_process(
     crawl: Crawl, client: redis.Redis, state: State, forgotten: str
 ) -> None:
-    """The put was confirmed and rolled back, and its parent does not run again to yield it."""
+    """A roll-back lost the confirmed put, and its parent does not run again to yield it."""
     crawl.size = 2
     async with Engine(crawl, concurrency=1) as engine:
         engine.may_put.clear()

@@ -44,7 +44,7 @@ def test_an_exchange_takes_a_prefix_in_the_order_of_the_moves() -> None:
 
 
 def test_a_prefix_has_at_most_max_moves() -> None:
-    """Further moves go with the next exchange; they make the outbox full, so it does not linger."""
+    """Further moves go with the next exchange. The outbox counts as full, so that exchange is due at once."""
     moves = [put(number) for number in range(MAX_MOVES + 5)]
     outbox = filled(*moves[: MAX_MOVES - 1])
     assert not outbox.full
@@ -70,7 +70,7 @@ def test_a_prefix_has_about_max_bytes_and_at_least_one_move() -> None:
 
 
 def test_parentless_puts_are_counted_until_they_are_confirmed() -> None:
-    """No other worker knows these puts, so the worker seeds as long as one of them waits."""
+    """No other worker knows these puts, so the worker counts as seeding as long as one of them waits."""
     seed, child = put(1, parent=None), put(2)
     outbox = filled(seed, child, Ack(PARENT), put(3, parent=None))
     assert outbox.parentless == 2
@@ -81,7 +81,7 @@ def test_parentless_puts_are_counted_until_they_are_confirmed() -> None:
 
 
 def test_a_replay_puts_the_log_first_and_drops_moves_of_lost_leases() -> None:
-    """After a rejoin come the log, then puts and the moves that settle owned leases, in their order."""
+    """The log goes first, then the other puts and the moves that settle owned leases, in their order."""
     kept, gone = entry_id(1), entry_id(2)
     outbox = filled(
         put(10), Ack(gone), Ack(kept), put(11, payload=b"xy"), Release(gone), Bury(gone, "why"),
@@ -132,7 +132,7 @@ def drain(outbox: Outbox, at_once: int) -> list[Move]:
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 def test_moves_on_disk_come_back_in_order(tight: Outbox, tmp_path: Path, at_once: int) -> None:
-    """This holds for all kinds of moves, even if made during the reading; nothing stays on disk."""
+    """This holds for all kinds of moves, even if more come during the reading. Nothing stays on disk."""
     moves = every_kind(100)
     for move in moves[:60]:
         tight.append(move)

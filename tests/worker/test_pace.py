@@ -85,7 +85,7 @@ def test_a_starving_engine_does_not_linger_unless_nothing_was_granted(pace: Pace
 
 
 def test_an_idle_worker_backs_off_to_half_a_second_with_jitter(pace: Pace, clock: Clock) -> None:
-    """The pause is 20 ms and doubles with each exchange without leases; a grant resets it."""
+    """The first pause is 20 ms. It doubles with each exchange without leases, and a grant resets it."""
     for turn in range(12):
         longest = min(IDLE_FIRST_S * 2**turn, IDLE_LONGEST_S)
         pauses = {pace.due_at(4, 0, False, 0) - clock.now for _ in range(20)}
@@ -109,7 +109,7 @@ def spread(pace: Pace, clock: Clock) -> Pace:
 
 
 def test_with_several_shards_moves_wait_for_the_moves_of_another_lease(spread: Pace, clock: Clock) -> None:
-    """Each shard leases rarely. A wish for leases does not hasten the exchange that sends the moves."""
+    """A worker rarely leases from each shard. A wish for leases does not hasten the exchange with moves."""
     clock.now += 5.0
     spread.first_move()
     for want in (0, 3):
@@ -120,7 +120,7 @@ def test_with_several_shards_moves_wait_for_the_moves_of_another_lease(spread: P
 def test_moves_wait_only_briefly_and_not_if_another_worker_needs_them(
     pace: Pace, spread: Pace, clock: Clock
 ) -> None:
-    """The exchange is earlier if others wait for a note, an entry falls due, or the engine is hungry."""
+    """The exchange is earlier if a note must be sent, an entry falls due, or the engine is hungry."""
     spread.first_move()
     assert spread.due_at(3, moves=2, full=False, waiting=9, notes=1) - clock.now < 0.3
     spread.expect(0.1, quiet=False)
@@ -185,7 +185,7 @@ def test_the_next_exchange_is_shortly_before_something_falls_due(
 
 
 def test_a_quiet_worker_exchanges_every_ten_seconds(pace: Pace, clock: Clock) -> None:
-    """Although nothing is due earlier, a new worker may come."""
+    """Nothing is due earlier, but a new worker may join."""
     idle(pace)
     pace.expect(1000, True)
     pauses = {pace.due_at(4, 0, False, 0) - clock.now for _ in range(20)}
@@ -237,7 +237,7 @@ def test_later_puts_are_not_sent_before_the_request_of_the_engine_is_answered() 
 
 
 def test_nothing_is_leased_until_the_engine_asks_after_the_moves() -> None:
-    """If moves were added since the engine last asked, the worker leases nothing before it asks again."""
+    """If moves were added since the engine last asked, the worker leases nothing until the engine asks."""
     pace = OneByOne()
     pace.lease_missed(3)
     pace.granted(1, 0, confirmed=3)

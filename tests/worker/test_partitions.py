@@ -20,7 +20,7 @@ from worker.engine import IDENTITY, Crawl, Engine, call_of, until
 
 A, B = b"a.com", b"b.com"
 EARLY_S = 0.005
-"""Times are sent in whole milliseconds, by two clocks."""
+"""Tolerance in seconds: times are sent in whole milliseconds, and come from two clocks."""
 
 
 def limited(delay_s: float = 0, concurrency: int = 0) -> dict[str, object]:
@@ -30,7 +30,7 @@ def limited(delay_s: float = 0, concurrency: int = 0) -> dict[str, object]:
 
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a worker that nothing wakes exchange once in minutes, longer than a test lasts."""
+    """Let a worker that nothing wakes exchange only every ten minutes, so not within a test."""
     for name in ("IDLE_FIRST_S", "IDLE_LONGEST_S", "QUIET_LONGEST_S"):
         monkeypatch.setattr(pace, name, 600.0)
 
@@ -68,7 +68,7 @@ async def test_a_lease_is_not_handed_out_before_its_time_and_its_owner_is_woken_
 
 @pytest.mark.usefixtures("far_ahead", "seldom")
 async def test_leases_that_wait_for_a_late_request_are_sent_after_it(crawl: Crawl) -> None:
-    """The sending wakes their worker, so no lease waits for the end of a download."""
+    """The sending of the late request wakes the worker, so no lease waits for the end of a download."""
     crawl.size = 0
     async with Engine(crawl, **limited(0.2)) as engine:
         engine.may_send.clear()
@@ -141,7 +141,7 @@ async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
 async def test_a_block_gives_the_buffer_back_and_reaches_the_other_worker(
     crawl: Crawl, client: redis.Redis
 ) -> None:
-    """No worker starts an entry of the partition before the end of the block; then all are done."""
+    """No worker starts an entry of the partition before the end of the block. Then all entries are done."""
     crawl.size = 0
     count = in_redis(client, crawl)
     async with Engine(crawl, concurrency=2) as a, Engine(crawl, concurrency=2) as b:
@@ -172,7 +172,7 @@ async def test_a_block_gives_the_buffer_back_and_reaches_the_other_worker(
 
 
 async def test_leases_of_one_time_are_sent_together(crawl: Crawl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a block without a delay, the next lease waits for a sending, not for the end of a download."""
+    """Leases may have the same time, as after a block. Each waits until the previous request is sent."""
     crawl.size = 0
     async with Engine(crawl, concurrency=4) as engine:
         engine.may_end.clear()

@@ -12,7 +12,7 @@ from scrapy_dq.pushing.producer import Producer
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Ctrl-C cancels nothing: it is raised at once")
 async def test_a_ctrl_c_just_after_a_command_was_sent_is_not_lost() -> None:
-    """redis-py sends in asyncio.wait_for, which returns despite the cancellation before Python 3.12."""
+    """redis-py sends in asyncio.wait_for, which can swallow a cancellation before Python 3.12."""
     main = asyncio.current_task()
     assert main is not None
 

@@ -1,4 +1,4 @@
-"""Redis is away: a worker loses moves that wait on its disk, or has to stop at its deadline."""
+"""While Redis is away, a worker loses moves that wait on its disk, or has to stop at its deadline."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def put(number: int, *, payload: bytes = b"") -> Put:
 
 
 def test_a_logged_put_retires_with_an_exchange_sent_after_the_horizon() -> None:
-    """The clock retires no put; an accepted exchange that was sent a horizon after its confirmation does."""
+    """Time alone retires no put. An accepted exchange does if it was sent a horizon after confirmation."""
     log = ReplayLog(10)
     log.add(put(1), confirmed_at=100.0, seq=1)
     log.add(put(2), confirmed_at=105.0, seq=2)

@@ -57,7 +57,7 @@ async def test_a_line_about_a_shard_other_than_home_names_it(
 
 
 def test_a_worker_with_fewer_slots_than_shards_asks_every_shard() -> None:
-    """Even a worker without a free slot asks for one lease, so that no shard is skipped without an end."""
+    """Even a worker without a free slot asks for one lease, so that no shard waits without an end."""
     assert share(0, 0, 0.5) == 1
     assert share(4, 2, 0.5) == 4
     assert share(1, 0, 0.1) == 1

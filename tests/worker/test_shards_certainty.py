@@ -20,7 +20,7 @@ from worker.spread import HORIZON_S, SHARDS, Spread, cut_off, leased, of, place,
 
 
 async def test_a_page_waits_for_an_earlier_put_of_its_link_until_that_is_certain(spread: Spread) -> None:
-    """Most links were put long ago and are certain. If pages waited for them, a kill would repeat many."""
+    """Most links were put long ago and are certain. If their pages waited, a kill would repeat many pages."""
     spread.crawl.size = 0
     links, at_home = ([n for n in range(1000, 2000) if place(n) == shard] for shard in (1, 0))
     async with spread.engine(concurrency=10) as worker:
@@ -46,7 +46,7 @@ async def test_a_page_waits_for_an_earlier_put_of_its_link_until_that_is_certain
 
 
 async def test_the_token_of_a_fed_request_is_deleted_when_its_payload_cannot_return(spread: Spread) -> None:
-    """The next worker must find the token until a horizon after the end of the payload's lease."""
+    """For a horizon after its lease ended, the payload may return. Its next worker must find the token."""
     admitted = spread.key(1, "admitted")
     async with spread.engine() as worker:
         spread.crawl.size = 0
@@ -143,7 +143,7 @@ def test_ends_that_wait_for_a_horizon_are_no_work_for_the_garbage_collector() ->
 async def test_a_request_for_another_shard_waits_while_home_does_not_answer(spread: Spread) -> None:
     """At home, other workers may have declared this worker dead and finished the run."""
     async with spread.engine() as worker:
-        worker.seed([of(1)])  # it waits, so the run stays open and the level raised
+        worker.seed([of(1)])  # it waits, so the run stays open and the level stays raised
         shard = worker.parts[2]
         await worker.until_stored(1)
         async with cut_off(worker.parts[0]):

@@ -20,7 +20,7 @@ from worker.spread import SPREAD, Spread, cut_off, fail_one, leased, of, stored
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_run_ends_as_soon_as_its_puts_and_level_are_certain(spread: Spread, first: int) -> None:
-    """No idle exchange is needed: after the horizon, the worker asks the shard, and home for the level."""
+    """After the horizon, the worker asks the shard and home at once. It waits for no idle exchange."""
     spread.crawl.size = 0
     async with spread.engine() as worker:
         worker.seed([of(first)])
@@ -87,7 +87,7 @@ def test_the_collect_starts_again_after_the_worker_has_registered_again() -> Non
     detector.step(1, quiet=True)
     shards[0].applied += 1
     detector.step(0, quiet=True)
-    assert asked == [0, 0]  # the collect begins again, so shard 1 was not asked
+    assert asked == [0, 0]  # the questions begin again with home, so shard 1 was not asked
 
 
 def test_the_collect_does_not_begin_while_a_shard_needs_an_audit() -> None:
@@ -128,7 +128,7 @@ def test_each_shard_must_report_twice_that_only_entries_over_budget_are_left() -
 async def test_a_worker_whose_run_is_over_waits_for_the_answers_of_all_shards(spread: Spread) -> None:
     """A shard may be rolled back further than the log reaches, and only this worker can report it."""
     async with spread.engine() as worker:
-        # While entries are left at home, a finished run there is over for this worker.
+        # Home still has entries. So if it reports a finished run, the run is over for this worker.
         worker.seed([of(0), of(1)])
         home, leases = (each.protocol for each in worker.parts[:2])
         dialogue = worker.parts[2]
@@ -194,7 +194,7 @@ async def test_requests_of_other_shards_are_missing_when_home_has_forgotten_thei
 async def test_unconfirmed_puts_count_as_missing_when_another_shard_is_in_the_next_run(
     spread: Spread,
 ) -> None:
-    """The owner closes with the current reason, so the worker waits for the answer of home."""
+    """The spider closes with the worker's reason of that moment, so the worker waits for home's answer."""
     async with spread.engine() as worker:
         await fail_one(worker, of(1))
         async with cut_off(worker.parts[0]):
@@ -207,7 +207,7 @@ async def test_unconfirmed_puts_count_as_missing_when_another_shard_is_in_the_ne
 
 
 async def test_a_request_of_a_listening_worker_opens_a_finished_run(spread: Spread) -> None:
-    """The worker was declared dead. Its request for another shard comes after it learns of the end."""
+    """Home does not answer, and the run is finished. Then this worker's request opens the run again."""
     async with spread.engine() as worker:
         worker.worker.listen(True)
         worker.seed([])

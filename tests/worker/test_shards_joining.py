@@ -77,7 +77,7 @@ async def test_a_request_that_comes_while_home_registers_a_worker_opens_the_run(
 async def test_a_worker_that_home_moves_into_the_next_run_joins_the_other_shards_again(
     spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If it did not join again, no answer of these shards would show the end, and it would wait forever."""
+    """Otherwise no answer of these shards would show the end, and the worker would never end."""
     async with spread.engine() as worker:
         await fail_one(worker, of(1))
         worker.put(of(2))
@@ -95,7 +95,7 @@ async def test_a_worker_that_home_moves_into_the_next_run_joins_the_other_shards
 
 @pytest.mark.parametrize("ahead", [0, 1])
 async def test_a_worker_brings_all_shards_into_its_latest_run(spread: Spread, ahead: int) -> None:
-    """All shards were rolled back, and the worker that brought one of them into its run has died.
+    """All shards were rolled back, and the worker that brought one of them into the latest run has died.
 
     A worker that is a member of that shard takes the other shards along.
     """

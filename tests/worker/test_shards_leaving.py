@@ -20,7 +20,7 @@ from worker.spread import HORIZON_S, SPREAD, Spread, cut_off, leased, of
 
 
 async def test_a_worker_that_home_declared_dead_stores_all_puts_before_it_leaves(spread: Spread) -> None:
-    """A put without a parent waits for home; the worker pauses between exchanges with its shard."""
+    """A put without a parent waits for home. In this time, the worker pauses between its exchanges."""
     spread.crawl.size = 1
     async with spread.engine() as worker:
         worker.seed()
@@ -94,7 +94,7 @@ async def test_a_page_is_done_if_its_links_become_certain_while_its_worker_leave
         async def on_disk(member: Membership, verify: Any, deadline: float) -> str:
             if member.dialogue.protocol is other:
                 await handed_in.wait()
-                # On a busy machine the link may be certain already: then this moment does not occur.
+                # On a busy machine the link may already be certain. Then the tested moment does not occur.
                 await asyncio.sleep(min(max(0.0, other.certain_at - time.monotonic()), HORIZON_S))
             await verify()
             if member.dialogue.protocol is home:
@@ -111,7 +111,7 @@ async def test_a_page_is_done_if_its_links_become_certain_while_its_worker_leave
 async def test_a_worker_leaves_although_home_in_the_next_run_confirms_no_level(
     spread: Spread,
 ) -> None:
-    """Its start() has failed, so nothing of the previous run is left, and home never confirms the level."""
+    """The worker's start() failed, so nothing of its run is left, and home never confirms the level."""
     async with Engine(spread.crawl, identity=SPREAD) as worker:
         worker.seed([of(1)])
         shard = worker.parts[1]
@@ -130,7 +130,7 @@ async def test_a_worker_leaves_although_home_in_the_next_run_confirms_no_level(
 async def test_a_worker_that_is_stopped_during_a_rejoin_leaves_all_shards(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another shard may need its puts again, and home confirms the level for them first."""
+    """Another shard may need the worker's puts again, which must wait until home confirms the level."""
     async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()

@@ -20,7 +20,7 @@ TTL_S = 0.6
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["home", "another one"])
 async def test_pages_with_links_into_an_unreachable_shard_are_given_back(spread: Spread, lost: int) -> None:
-    """The page is done but its link cannot be stored. Another worker gets the page, and the first no more."""
+    """The page's link cannot be stored. Another worker gets the page, and this worker leases no more."""
     spread.crawl.size = 0
     async with spread.engine(ttl_s=TTL_S) as worker, spread.engine(ttl_s=TTL_S) as other:
         other.capacity = 0
@@ -62,7 +62,7 @@ async def test_a_worker_that_is_cut_off_from_a_shard_leaves_the_others_at_once(
 
 
 class Looks:
-    """A worker of three shards, the last one without an answer, and the findings of its looks."""
+    """A worker of three shards, of which the last does not answer. A look reads the members of a shard."""
 
     def __init__(self) -> None:
         self.members = AsyncMock()
@@ -96,7 +96,7 @@ def other(beat: int, waits_for: str = "") -> Member:
 
 
 async def test_a_shard_is_given_up_only_if_a_live_worker_does_not_wait_for_it() -> None:
-    """A worker that waits for the shard, or whose heartbeat stands still, is no evidence."""
+    """Another worker proves nothing if it also waits for the shard, or if its heartbeat stands still."""
     looks = Looks()
     for beat in (1, 2, 3):
         await looks.look(other(beat, waits_for="no answer"))
@@ -105,7 +105,7 @@ async def test_a_shard_is_given_up_only_if_a_live_worker_does_not_wait_for_it() 
     await looks.look()
     await looks.look(other(4))
     await looks.look(other(5))
-    assert looks.reach.lost == frozenset()  # this worker has not tried the shard again since
+    assert looks.reach.lost == frozenset()  # this worker has not tried the shard again since the last look
     looks.outages[2].unanswered = (100.0, 133.0)
     await looks.look(other(6, waits_for="no answer"))
     await looks.look(other(7))

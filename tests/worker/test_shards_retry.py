@@ -26,7 +26,7 @@ async def test_a_retry_while_the_last_worker_leaves_loses_nothing(spread: Spread
 async def test_a_retry_opens_the_run_again_for_each_shard(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other workers may do the first part and finish the run before the next part."""
+    """A retry treats one shard after another. Other workers may finish the run between two shards."""
     async with spread.engine() as worker:
         for shard in (1, 2):
             worker.seed([of(shard)])

@@ -20,7 +20,7 @@ SOON_S = 2.0
 
 @asynccontextmanager
 async def busy(crawl: Crawl) -> AsyncIterator[tuple[Engine, asyncio.Future[None]]]:
-    """Yield a worker with two endless entries in work and more in its buffer, and its run."""
+    """Yield a worker with two endless entries in work and more in its buffer, and its running task."""
     crawl.size = 12
     async with Engine(crawl, concurrency=2) as engine:
         engine.may_end.clear()

@@ -94,7 +94,7 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
 
 
 async def test_put_lease_download_and_ack_are_one_trace(trace: Callable[..., Any]) -> None:
-    """Spans have the attributes of the conventions; logins are hidden, children are put within the lease."""
+    """Spans have the attributes of OpenTelemetry's conventions, without logins. The lease spans its puts."""
     async with trace() as made:
         with made.tracing.tracer.start_as_current_span("of the program"):
             put = made.put(LOGIN)
@@ -180,7 +180,7 @@ async def test_requests_yielded_after_a_release_belong_to_the_trace(trace: Calla
 async def test_a_start_payload_begins_a_trace_with_its_lease(trace: Callable[..., Any]) -> None:
     """The program that wrote the payload knows of no trace."""
     async with trace() as made:
-        other = Worker.put  # as a program puts it
+        other = Worker.put  # without tracing, as another program puts it
         put = Put(b"0" * 12, Admission.ID, b"0" * 12, 0, False, b"\2https://books.example/")
         assert other(made.worker, put)
         lease = await made.lease()
@@ -218,7 +218,7 @@ async def test_a_trace_that_another_worker_began_is_continued(trace: Callable[..
 async def test_a_processor_that_raises_loses_no_request(
     trace: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One log line reports it."""
+    """One log line reports the error."""
 
     class Broken(SpanProcessor):
         def on_start(self, span: Any, parent_context: Any = None) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_long_pauses")
 
 
 async def test_two_workers_crawl_a_tree_and_both_see_its_end(crawl: Crawl, state: State) -> None:
-    """Each entry is done once and both see the end; the last to leave clears all except the tombstone."""
+    """Each entry is done once. The last worker to leave clears everything except the tombstone."""
     crawl.size = 200
     async with Engine(crawl, work_s=0.002) as a, Engine(crawl, work_s=0.002) as b:
         a.seed()
@@ -55,7 +55,7 @@ async def test_the_owner_is_notified_again_after_a_duplicate_that_nothing_is_lef
 
 
 async def test_a_worker_that_is_still_seeding_keeps_the_others_from_finishing(crawl: Crawl) -> None:
-    """The idle worker stays until the first one's start() ends and all is done."""
+    """The idle worker stays until the other worker's start() has ended and all entries are done."""
     crawl.size = 2
     async with Engine(crawl) as slow, Engine(crawl) as quick:
         quick.seed([])
