@@ -1,4 +1,4 @@
-# `make demo` and `make test` need only git, make and Python 3.10 or newer: the rest goes into .venv.
+# `make demo` and `make test` need git, make and Python 3.10 or newer. They install everything else in .venv.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -17,74 +17,75 @@ INSTALLED_DOCS := $(DOCS)/.installed
 demo: $(INSTALLED)
 	$(RUN) example_project/demo.py
 
-# Most tests wait for processes and time-outs, so that two processors are enough for four at once. ruff and mypy
-# run as tests: tests/test_house.py. Compiled once: the processes that tests start write no bytecode.
+# Many tests wait for processes and time-outs, so two processors can run four tests at once. The first line compiles
+# all modules, because the processes of tests write no bytecode. tests/test_house.py runs ruff and mypy.
 test: $(INSTALLED)
 	$(RUN) -m compileall -q scrapy_dq tests
 	$(RUN) -m pytest -m "not soak and not plugins" -n 4 --dist loadfile --durations=15
 
-# Before a commit: linters, types, all tests that start nothing, and some examples of the model on one Redis.
+# Before a commit: linters, types, all tests that start no process, and some examples of the model on one Redis.
 check: $(INSTALLED)
 	MODEL_EXAMPLES=8 $(RUN) -m pytest -q -m "(unit or redis) and not soak" -n 4 --dist loadgroup \
 	tests/unit tests/test_house.py tests/test_release.py tests/frontier/test_model.py
 
-# A busy machine, for the tests beside it: `make load & make test`. The processes end by themselves.
+# Keeps the processors busy while other tests run: `make load & make test`. The processes end after SECONDS.
 BUSY ?= 6
 SECONDS ?= 900
 load:
 	for _ in $$(seq $(BUSY)); do $(PYTHON) -c "import itertools, time; end = time.monotonic() + $(SECONDS); \
 	any(time.monotonic() > end for _ in itertools.count())" & done; wait
 
-# The long forms of the fault tests; and all that needs a Redis on the other versions of it that are here.
+# The long forms of the fault tests, and all tests that need a Redis on each other installed version of Redis.
 soak: $(INSTALLED)
 	$(RUN) -m pytest -m soak --durations=50
 
-# Whole workers and the Lua scripts under virtual time, with faults drawn from seeds: docs/reliability.md.
-# ARGS="--help" tells how to run more of them, and how to repeat one.
+# Simulates whole workers with the real Lua scripts in virtual time; a seed chooses the faults: docs/reliability.md.
+# ARGS="--help" shows how to run more seeds, and how to repeat one.
 simulate: $(INSTALLED)
 	PYTHONPATH=tests $(RUN) -m simulation $(ARGS)
 
-# How many seeds it takes to find each rule of the protocol that is taken out; some 15 minutes.
+# Removes each rule of the protocol and counts the seeds until a check fails; takes about 15 minutes.
 simulate-mutations: $(INSTALLED)
 	PYTHONPATH=tests $(RUN) -m simulation.mutations $(ARGS)
 
-# Every state of the protocol, within small bounds; some minutes. It needs a C++ compiler: verification/README.md.
+# Visits every state of a small model of the protocol; takes some minutes, and needs a C++ compiler:
+# verification/README.md.
 verify: $(INSTALLED)
 	$(RUN) verification/verify.py $(ARGS)
 
-# Plugins of others, in a virtual environment of their own: docs/plugins.md.
+# Plugins of other projects, in a separate virtual environment: docs/plugins.md.
 plugins: $(INSTALLED_PLUGINS)
 	$(PLUGINS)/bin/python -m pytest -m plugins tests/plugins $(ARGS)
 
-# The page of `scrapy dq web` in the Chromium of this system, with axe, which needs npm.
+# Tests the page of `scrapy dq web` in the system's Chromium, with axe, which needs npm.
 browser: $(INSTALLED_BROWSER) .axe/node_modules
 	$(RUN) -m pytest tests/commands/test_web_browser.py $(ARGS)
 
-# The pictures of docs/watching.md.
+# Makes the pictures of docs/watching.md.
 screenshots: $(INSTALLED_BROWSER)
 	$(RUN) docs/pictures/page.py
 
-# Pages never parsed, beside scrapy-redis, JOBDIR and Crawlee. ARGS="--help" tells how to run a part of it.
+# Counts the pages that a fault loses here, in scrapy-redis, JOBDIR and Crawlee. ARGS="--help" shows the parts.
 compare-faults: $(INSTALLED_COMPARE)
 	PYTHONPATH=tests $(RUN) -m benchmarks.compare_faults $(ARGS)
 
-# Which lines no test runs, worker processes included; twice as long as `make test`.
+# Shows the lines that no test runs, in any process; takes twice as long as `make test`.
 coverage: $(INSTALLED_COVERAGE)
 	$(RUN) -m coverage erase
 	$(RUN) -m coverage run -m pytest -m "not soak and not plugins" -n 4 --dist loadfile $(ARGS)
 	$(RUN) -m coverage combine --quiet
 	$(RUN) -m coverage report
 
-# docs/performance.md with its plots; its crawls stop after 20 minutes. ARGS="--help" tells how to measure a part of it.
+# Writes docs/performance.md with its plots. Each crawl stops after 20 minutes. ARGS="--help" shows the parts.
 bench: $(INSTALLED_BENCH)
 	PYTHONPATH=tests $(RUN) -m benchmarks $(ARGS)
 
-# The figures of docs/domains.md; about half an hour. Each takes --help, too.
+# Measures the figures of docs/domains.md; takes about half an hour. Each program has --help.
 bench-domains: $(INSTALLED)
 	PYTHONPATH=tests $(RUN) -m benchmarks.domains
 	PYTHONPATH=tests $(RUN) -m benchmarks.partitions
 
-# The documentation site, build/docs/index.html: the generated parts anew, then Sphinx; a warning is an error.
+# Writes the generated parts of the documents, then the site build/docs/index.html. A warning of Sphinx is an error.
 docs: $(INSTALLED_DOCS)
 	$(DOCS)/bin/python docs/generate.py
 	$(DOCS)/bin/python -m sphinx -W --keep-going -q -E -d build/doctrees docs build/docs
@@ -94,7 +95,7 @@ lint: $(INSTALLED)
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy --strict
 
-# setuptools would pack what an older build left behind.
+# setuptools would also pack the files of an older build.
 wheel: $(INSTALLED)
 	rm -rf build
 	$(RUN) -m pip wheel . --quiet --no-deps --no-build-isolation --wheel-dir dist
@@ -103,8 +104,8 @@ clean:
 	rm -rf $(VENV) $(PLUGINS) $(DOCS) .axe build dist *.egg-info .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Anew whenever the dependencies may have changed. Editable installs from a
-# pyproject.toml came with pip 21.3; Python 3.10.0 brought 21.2.
+# Each environment is made again when the dependencies may have changed. Only pip 21.3 and newer can make editable
+# installs from a pyproject.toml; Python 3.10.0 has 21.2.
 $(INSTALLED): setup.cfg pyproject.toml
 	$(PYTHON) -m venv --clear $(VENV)
 	$(RUN) -m pip install --quiet "pip>=21.3"

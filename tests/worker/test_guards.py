@@ -39,7 +39,6 @@ class Talk:
     def __init__(self) -> None:
         self.now = 1000.0
         self.crawl = "crawl"
-        self.crawl = "crawl"
         self.start_keys = None
         self.numbers: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
