@@ -53,10 +53,10 @@ class Demo:
         self.killed = 0
         """The pid of the killed worker."""
         self.held = 0
-        """The number of requests that it held at its death."""
+        """The number of leases that the killed worker held at its death."""
 
     def run(self) -> bool:
-        """Crawl the whole shop; return whether everything is as promised."""
+        """Crawl the whole shop; return whether the result is as promised (see `_close`)."""
         keep_out = shutil.ignore_patterns(".*", "items", "__pycache__")
         shutil.copytree(HERE, self.project, ignore=keep_out, dirs_exist_ok=True)
         unset = ("SCRAPY_SETTINGS_MODULE", "SCRAPY_PROJECT")
@@ -82,7 +82,7 @@ class Demo:
         return self._close(status)
 
     def _kill_one_halfway(self, crew: subprocess.Popen[bytes], deadline: float) -> None:
-        """Wait until half of the shop is done, and kill the worker that holds most."""
+        """Wait until half of the shop is done, and kill the worker with the most leases."""
         half = len(self.catalogue.paths) / 2
         while peek(self.client, CRAWL).census.done < half:
             if crew.poll() is not None or time.monotonic() > deadline:
@@ -90,7 +90,7 @@ class Demo:
             time.sleep(LOOK_EVERY_S)
         held = self._leases()
         self.killed = max(held, key=held.__getitem__)
-        # Frozen first, so that it settles nothing between the look and the kill.
+        # The worker is suspended first, so that it settles nothing between the count and the kill.
         os.kill(self.killed, signal.SIGSTOP)
         self.held = self._leases()[self.killed]
         os.kill(self.killed, signal.SIGKILL)
@@ -100,7 +100,10 @@ class Demo:
         return {member.identity["pid"]: member.in_flight for member in peek(self.client, CRAWL).members}
 
     def _close(self, status: int) -> bool:
-        """Count the items of the feed and the visits of the shop, print the table, and judge the result."""
+        """Print the counts of items and visits, and return whether the result is as promised.
+
+        No product or page may be missing. At most as many items may be repeated as leases were lost.
+        """
         found, torn = self._books()
         served = Counter(json.loads(line)["path"] for line in self.visits.read_text().splitlines())
         missing = [product for product in self.catalogue.products if not found[product.upc]]
@@ -119,7 +122,7 @@ class Demo:
         return bool(kept and self.killed and status == 0)
 
     def _books(self) -> tuple[Counter[str], int]:
-        """Return how often each product is in the feed, and how many of its lines are no JSON."""
+        """Return how often each product is in the feed, and how many lines of the feed are not JSON."""
         found: Counter[str] = Counter()
         torn = 0
         for line in (self.project / FEED).read_text(encoding="utf-8").splitlines():
@@ -131,12 +134,12 @@ class Demo:
 
 
 def main() -> int:
-    """Run the demonstration; its exit status says whether all went as promised."""
+    """Run the demonstration, and return 0 if the result is as promised, 130 after Ctrl-C, or else 1."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="bookshop-"))
-    # `scrapy dq crawl` would also start and stop the embedded Redis. Because the demonstration is another
-    # user, it can read Redis from beginning to end, and Redis stops even if the other users are killed.
+    # `scrapy dq crawl` would also start and stop the embedded Redis. The demonstration starts Redis first, so
+    # that it can read Redis from beginning to end, and stops Redis even if all other users are killed.
     redis = EmbeddedRedis(folder / PROJECT / ".scrapy" / "dq")
     try:
         as_promised = Demo(folder, redis.acquire(), Catalogue()).run()

@@ -16,7 +16,7 @@ from typing import BinaryIO
 def running(
     *command: str, cwd: Path, env: dict[str, str], output: BinaryIO | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run *command* in its own session, so that Ctrl-C reaches this process alone; stop it at the end."""
+    """Run *command* in its own session, which Ctrl-C in the terminal does not reach; stop it at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", *command],
         cwd=cwd,
@@ -37,7 +37,11 @@ def running(
 
 
 def wait_for_url(log: Path, timeout_s: float = 30.0) -> str:
-    """Return the URL of a site, when a line of *log* ends with it."""
+    """Wait until a line of *log* ends with a URL, and return the URL.
+
+    Raises:
+        SystemExit: no line did so within *timeout_s*.
+    """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = re.search(r"(?:^|: )(http://\S+)$", log.read_text(), re.MULTILINE)

@@ -21,8 +21,8 @@ _FEED_STORAGE = "scrapy_dq.crew.feeds.storage.UnbufferedFileFeedStorage"
 
 
 class Addon:
-    """Sets SCHEDULER and DUPEFILTER_CLASS at add-on priority, and the unbuffered storage for local feeds
-    unless FEED_STORAGES names another.
+    """Sets SCHEDULER and DUPEFILTER_CLASS at add-on priority. Local feeds get an unbuffered storage, unless
+    FEED_STORAGES names another storage.
 
     With `DQ_ITEMS = "redis"`, it also adds an extension that sends items to Redis.
 
@@ -45,7 +45,7 @@ class Addon:
                 "DQ_ENABLED = False: scrapy_dq.Addon changes no settings, and scrapy_dq does not schedule "
                 "requests"
             )
-            # FEEDS may name %(dq_worker)s, with or without scrapy_dq.
+            # A URI in FEEDS may contain %(dq_worker)s, which needs a value also without scrapy_dq.
             self._crawler.signals.connect(self._name_worker, signals.spider_opened)
             return
         if peers.is_peer_class(settings.get("SCHEDULER")):
@@ -59,7 +59,7 @@ class Addon:
         settings.set("SCHEDULER", "scrapy_dq.Scheduler", "addon")
         settings.set("DUPEFILTER_CLASS", "scrapy_dq.DupeFilter", "addon")
         if settings.get("DQ_ITEMS") == "redis":
-            # Not EXTENSIONS: a spider's own EXTENSIONS replace the project's.
+            # EXTENSIONS_BASE is used, because a spider's own EXTENSIONS replace the project's EXTENSIONS.
             settings["EXTENSIONS_BASE"].set(_ITEM_STREAM, 0, "default")
         storages = settings["FEED_STORAGES"]
         for scheme in ("", "file"):
@@ -67,7 +67,8 @@ class Addon:
                 storages[scheme] = _FEED_STORAGE
 
     def _check_scheduler(self) -> None:
-        # Not earlier: a module that the settings name may need the reactor, which Scrapy installs later.
+        # The classes are loaded only here, because their modules may need the reactor, which Scrapy installs
+        # after it has called the add-ons.
         from scrapy_dq.environment import is_one_off
         from scrapy_dq.scheduling.scheduler import Scheduler
 

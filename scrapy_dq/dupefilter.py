@@ -1,4 +1,4 @@
-"""The dupefilter under its names in scrapy-redis. The scheduler uses `scrapy_dq.DupeFilter` for both."""
+"""The dupefilter under both names of scrapy-redis. With either name, the scheduler uses our DupeFilter."""
 
 from scrapy.dupefilters import RFPDupeFilter
 

@@ -1,4 +1,4 @@
-"""A crawl's environment: the reactor, the data directory, the names and arguments of its spider."""
+"""A crawl's environment: the reactor, the data directory, and the spider's names and arguments."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ def require_asyncio() -> None:
 
 
 def data_dir(named: str | None) -> Path:
-    """Return the folder for all files; it need not exist.
+    """Return the folder for the files of scrapy_dq. The folder need not exist.
 
-    Without DQ_DATA_DIR, a long outbox goes to the system's folder of temporary files.
+    One kind of file is an exception: without DQ_DATA_DIR, a long outbox goes to the system's folder of
+    temporary files.
+
     Args:
         named: DQ_DATA_DIR; if it is empty, the folder is `dq` in Scrapy's data directory.
     """
@@ -51,22 +53,22 @@ def data_dir(named: str | None) -> Path:
     config = get_config()
     if inside_project() and config.has_option(DATADIR_CFG_SECTION, "default"):
         return Path(config.get(DATADIR_CFG_SECTION, "default"), "dq")
-    # Without a scrapy.cfg, SCRAPY_SETTINGS_MODULE may name the settings.
+    # There is no scrapy.cfg if SCRAPY_SETTINGS_MODULE names the settings.
     project_file = closest_scrapy_cfg()
     return Path(project_file).parent.resolve() / ".scrapy" / "dq" if project_file else Path(".scrapy", "dq")
 
 
 def names_of(crawler: Crawler, spider: Spider) -> dict[str, str]:
-    """Return the placeholders of DQ_CRAWL: spider, project, Scrapyd's job, and the spider's arguments."""
+    """Return the values for placeholders in DQ_CRAWL: spider, project, Scrapyd's job, spider arguments."""
     names = {key: str(value) for key, value in vars(spider).items() if isinstance(value, (str, int))}
     names |= {"spider": spider.name, "project": crawler.settings["BOT_NAME"]}
-    # The variable depends on Scrapyd's version. Every version passes the job as an argument.
+    # The name of the variable depends on Scrapyd's version. Every version passes the job as an argument.
     job = os.environ.get("SCRAPY_JOB") or os.environ.get("SCRAPYD_JOB") or names.get(SCRAPYD_ARGUMENT)
     return names | {"job": job} if job else names
 
 
 def spider_args(crawler: Crawler) -> dict[str, str]:
-    """Return the spider's arguments. Each value is a digest, because it may be secret.
+    """Return the spider's arguments by name. A digest stands for each value, because a value may be secret.
 
     Scrapyd's job argument is left out, because another job does not mean another crawl. If a command makes a
     spider and crawls nothing, the spider's arguments come from the command line (`-a NAME=VALUE`).
@@ -113,8 +115,8 @@ def _plain(value: object) -> object:
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, map(_plain, value)))
     text = repr(value)
-    # An address differs in each process, and does not tell the purpose of an iterator or a client. The part
-    # that repr() leaves out of a large table may be the difference.
+    # The text of an iterator or a client has only a memory address, which differs in each process. In a text
+    # with "...", repr() may have left out the part that differs.
     if " at 0x" in text or "..." in text:
         raise TypeError
     return text
@@ -135,10 +137,10 @@ def differing(stored: str, ours: str) -> list[str]:
 
 
 def compared(starts: str, ours: str) -> str:
-    """Describe for a log the arguments of a start(), and whether they equal *ours*.
+    """Describe the arguments of a start() for a log, and whether they equal *ours*.
 
     Args:
-        starts: the result of `Frontier.interrupted_starts`.
+        starts: one name from `Frontier.interrupted_starts`.
     """
     try:
         theirs, own = json.loads(starts.removeprefix("*")), json.loads(ours)
@@ -157,12 +159,12 @@ def _beside(own: str | None, theirs: str) -> str:
 def _digest(text: str) -> str:
     if text.startswith(UNNAMED):
         return text
-    # The command line may hold bytes that are not UTF-8; Python has surrogates for them.
+    # The command line may contain bytes that are not UTF-8. Python turns them into surrogates.
     return blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
 def is_one_off(crawler: Crawler) -> bool:
-    """Return whether this is `scrapy shell`, `fetch`, `view`, `parse` or `check`, not a crawl."""
+    """Return whether this process runs `scrapy shell`, `fetch`, `view`, `parse` or `check`, not a crawl."""
     if not crawler.crawling:  # the shell opens its engine without Crawler.crawl()
         return True
     start = getattr(type(crawler.spider), "start", None)

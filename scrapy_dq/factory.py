@@ -24,8 +24,8 @@ from scrapy_dq.start_urls.keys import start_keys_of
 
 logger = logging.getLogger(__name__)
 RESTART_WINDOW_S = 60.0
-"""Seconds in which supervisors restart a container (Kubernetes: after 10, 20 and 40 s). The next run can
-begin after this time, or at once with another DQ_RUN_NAME."""
+"""Seconds after the end of a run in which a new worker counts as one that a supervisor has restarted
+(Kubernetes: after 10, 20 and 40 s), and begins no new run. Another DQ_RUN_NAME begins a run at once."""
 
 
 def config_of(crawler: Crawler) -> Config:
@@ -123,15 +123,16 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
         shards=config.shards,
         seen_ttl_s=config.seen_ttl_s,
         limits=config.limits,
-        # If the digests do not identify the arguments, a start() with equal digests may yield other requests.
+        # The star means that start() methods of this name may yield different requests: DQ_SEED_ONCE is
+        # False, or the digests do not identify the arguments.
         starts=("" if config.seed_once and not own else "*") + args,
-        # A spider that reads start keys is started again to read more of them.
+        # The user may start a spider that reads start keys again soon, so that it reads more of them.
         restart_window_s=0.0 if listens or own else RESTART_WINDOW_S,
     )
 
 
 def identity_without_spider(config: Config, *, order_given: bool) -> Identity:
-    """Return the identity of a program without a spider, which accepts the stored values."""
+    """Return the identity of a program that has no spider. The program accepts the stored values."""
     return Identity(
         "", "", "", keep_seen=None, partition_by="", limits=None, shards=config.shards,
         order_given=order_given, seen_given=False,

@@ -11,9 +11,10 @@ _frozen = False
 def freeze() -> None:
     """Exempt all existing objects from garbage collection, until the last crawl of the process ends.
 
-    Most of them are modules, classes and settings, four of five objects of a crawl. Every full collection
-    would look at all of them, which takes up to a fifth of a worker's time. Python still frees an exempt
-    object with its last reference, unless the object is part of a cycle. Call `release` once for each call.
+    Most of these objects are modules, classes and settings. They are four fifths of all objects of a crawl.
+    Every full collection would look at all of them, which takes up to a fifth of a worker's time. Python
+    still frees an exempt object when its last reference is gone, unless the object is part of a cycle. Call
+    `release` once for each call of this function.
     """
     global _crawls, _frozen
     _crawls += 1
@@ -24,7 +25,7 @@ def freeze() -> None:
 
 
 def release() -> None:
-    """Record that a crawl has ended. After the last crawl, no object is exempt."""
+    """Record that a crawl has ended. After the end of the last crawl, no object is exempt."""
     global _crawls
     _crawls -= 1
     if not _crawls:
@@ -34,7 +35,7 @@ def release() -> None:
 def thaw() -> bool:
     """End all exemptions until the next `freeze`; return whether there were any.
 
-    The functions of `gc` that look for objects do not find exempt ones.
+    The functions of `gc` that search for objects, such as `get_referrers`, do not find exempt objects.
     """
     global _frozen
     was, _frozen = _frozen, False

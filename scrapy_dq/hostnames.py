@@ -1,4 +1,4 @@
-"""Spellings of hosts. A page can link to one address under many names, and to names of any length."""
+"""Spellings of hosts. A page can spell the same host in many ways, and link to hosts of any length."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def bound_punycode() -> None:
 
     Python's time grows with the square of the length: a minute for a link to a host of 20,000 Chinese
     letters, and hours for a page whose charset is "punycode". Scrapy converts both before this package sees
-    them, so only Python itself can refuse them. It raises UnicodeError: w3lib leaves such a host unchanged,
-    `check_host` (codec/attributes.py) then refuses the URL, and Scrapy reports that it cannot decode the
-    page.
+    them, so the refusal has to be in Python's own functions. They then raise UnicodeError. w3lib leaves such
+    a host unchanged, and `check_host` (codec/attributes.py) refuses the URL. For such a page, Scrapy reports
+    that it cannot decode the page.
     """
     for name in ("punycode_encode", "punycode_decode"):
         convert = getattr(punycode, name)
@@ -64,7 +64,7 @@ def is_loopback(name: str) -> bool:
 def canonical_host(host: str) -> str:
     """Return the usual spelling of a host.
 
-    127.0.0.2 is also 127.2, 0x7f000002 and 2130706434; a name may end with a dot.
+    For example, 127.2, 0x7f000002 and 2130706434 are other spellings of 127.0.0.2. A name may end with a dot.
     """
     if host.endswith("."):
         host = host[:-1] or host
@@ -72,7 +72,7 @@ def canonical_host(host: str) -> str:
         if host.rpartition(".")[2][:1].isdigit() and _is_numeric(host):
             return socket.inet_ntoa(socket.inet_aton(host))
         if ":" in host:
-            # A zone counts only in a link-local address.
+            # The zone after a % has a meaning only in a link-local address.
             address = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
             if address[:1] == b"\xfe" and "%" in host:
                 return host
@@ -93,8 +93,9 @@ def host_named(name: str) -> str:
 
 
 def with_canonical_hosts(named: Mapping[str, _T]) -> dict[str, _T]:
-    """Return *named*, and each of its names also in the usual spelling, unless *named* has that name.
+    """Return *named*, with each value also under the usual spelling of its host.
 
-    A name stays also in its own spelling, because it may be a download slot.
+    A name in *named* takes precedence over an equal spelling of another name. Each name stays also in its own
+    spelling, because it may be the name of a download slot.
     """
     return {host_named(name): value for name, value in named.items()} | dict(named)

@@ -1,4 +1,4 @@
-"""The pipeline under its name in scrapy-redis; the same as `scrapy_dq.RedisPipeline`."""
+"""`scrapy_dq.RedisPipeline`, in a module with the name that scrapy-redis uses."""
 
 from scrapy_dq.items.pipeline import RedisPipeline
 

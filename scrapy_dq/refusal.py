@@ -1,4 +1,4 @@
-"""Refuses a crawl as it opens: one log line gives the reason, without the tracebacks that Scrapy adds."""
+"""Refuses a crawl while it opens: one log line gives the reason, without the tracebacks that Scrapy adds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from scrapy.crawler import Crawler
 
 AFTERMATH_S = 10.0
-"""Seconds. If Twisted announces an unhandled error later than this, it is another crawl's in this process."""
+"""Seconds after a refusal. A later unhandled error that Twisted announces belongs to another crawl."""
 
 
 def refuse(logger: logging.Logger, crawler: Crawler, message: str, error: Exception) -> None:
     """Log *message* and *error*. The caller then raises *error*, which ends the crawl.
 
-    Scrapy then closes parts that it has not opened, and logs an error for each step: *error* again, twice,
-    and errors of extensions that expect to be open. A filter keeps all of these out of the log.
+    Scrapy then closes parts that it has not opened, and logs an error for each step. It logs *error* twice
+    more, and errors of extensions that expect to be open. A filter keeps all these records out of the log.
     """
     logger.error("%s: %s", message, error)
     aftermath = _Aftermath(crawler, error)
@@ -31,7 +31,7 @@ class _Aftermath(logging.Filter):
         self._until = time.monotonic() + AFTERMATH_S
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Pass the records that are not a consequence of the refusal."""
+        """Return whether *record* is no consequence of the refusal, and so belongs in the log."""
         raised = record.exc_info[1] if record.exc_info else None
         if raised is not None and getattr(record, "spider", None) is self._spider:
             return False
@@ -39,6 +39,7 @@ class _Aftermath(logging.Filter):
             if raised is self._error:
                 return False
             raised = raised.__cause__ or raised.__context__
-        # Twisted first announces an unhandled error, then writes it. The message is an object, not a text.
+        # Twisted logs an announcement of an unhandled error, and then the error. The announcement's message
+        # is an object, not a text.
         announced = record.name == "twisted" and record.exc_info is None
         return not (announced and time.monotonic() < self._until and "Unhandled error" in str(record.msg))

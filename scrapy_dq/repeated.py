@@ -1,4 +1,4 @@
-"""Work beside a crawl, repeated at intervals. It never disturbs the crawl."""
+"""Work that repeats at intervals beside a crawl, and never disturbs the crawl."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Repeated:
     ) -> None:
         """
         Args:
-            problem: the meaning of an error, for the log.
-            first_s: the pause before the first call; None: *every_s*.
+            problem: the consequence of a failed call, for the log.
+            first_s: the pause before the first call; None: the pause is *every_s*.
         """
         self._problem = problem
         self._call = call
@@ -36,7 +36,9 @@ class Repeated:
 
     async def _repeat(self) -> None:
         pause_s, last_error = self._first_s, ""
-        while not self._stopped:  # before Python 3.12, wait_for loses a cancel that comes with an answer
+        # The flag is needed, because before Python 3.12 wait_for() loses a cancellation that comes with an
+        # answer.
+        while not self._stopped:
             await asyncio.sleep(pause_s)
             pause_s = self._every_s
             try:

@@ -1,4 +1,4 @@
-"""The scheduler under its name in scrapy-redis; the same as `scrapy_dq.Scheduler`."""
+"""`scrapy_dq.Scheduler`, in a module with the name that scrapy-redis uses."""
 
 from scrapy_dq.scheduling.scheduler import Scheduler
 

@@ -1,4 +1,4 @@
-"""Spiders that Redis feeds, under their names in scrapy-redis; the same as in `scrapy_dq`."""
+"""The spiders of `scrapy_dq` that Redis feeds, in a module with the name that scrapy-redis uses."""
 
 from scrapy_dq.start_urls.spiders import RedisCrawlSpider, RedisMixin, RedisSpider
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from scrapy import Request
 
 CREW_SHOWS = "dq_crew_shows"
-"""The attribute of a log record; if it is true, `scrapy dq crawl` shows the record, although it is only a
-warning."""
+"""An attribute of log records. If it is true for a warning, `scrapy dq crawl` also shows the warning."""
 CREW_NAME = "crew-"
 """The beginning of the run names that `scrapy dq crawl` makes."""
 SECRET_WORD = (
@@ -22,7 +21,7 @@ SECRET_WORD = (
     r"|COOKIE(?!S_)|SESSION|BEARER|JWT|PW(?![A-Z])|(?<![A-Z])PIN(?![A-Z]))"
 )
 """A pattern for any case. If the name of a setting, header or query field matches, its value is a secret."""
-# An unescaped / ? or # in a password ends the host there. The host then has a colon without a port.
+# An unescaped / ? or # in a password ends the host too early. The host then has a colon without a port.
 _LOGIN = re.compile(
     r"""(?: (?<=//) (?: [^/?#]*  |  (?: [^/?#]+:(?!\d*[/?#]) | : ) .* )  # user:password@ of a URL
           | ^[^/]*:(?!//) .* )@                                         # user:password@ without a scheme
@@ -30,7 +29,8 @@ _LOGIN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _USERINFO = re.compile(r"(?:(?<=[:/]/)|^)[^/?#\s]+(?=@)")
-# The same in prose, where a URL ends with its word. Scrapy turns http:/a into http:///a.
+# The same pattern for prose, where a URL ends at the next space. It allows any number of slashes, because
+# Scrapy turns http:/a into http:///a.
 _LOGIN_IN_PROSE = re.compile(
     r"""(?: (:/+) (?: [^/?#\s]*  |  (?: [^/?#\s]+:(?!\d*(?:[/?#\s>)'",]|$)) | : ) \S* )
           | (?<![\w.%+~-]) (?: [\w.%+~-]+ | (?<!\S) ) :(?!//|:|\d*[/?#>)'",]) \S* )@
@@ -53,7 +53,7 @@ def printable(text: str, limit: int = 500) -> str:
 
 
 def named_run(run: str, name: str) -> str:
-    """Return *run*, with the name that the user gave it, if any."""
+    """Return *run*, followed by the run's name if the user has chosen one."""
     return run if not name or name.startswith(CREW_NAME) else f"{run} {printable(name, 100)!r}"
 
 
@@ -93,7 +93,8 @@ def shown(request: Request, limit: int = 500) -> str:
 def url_error(error: BaseException) -> str:
     """Return why a URL cannot be parsed, if *error* is about that; else "".
 
-    The error may quote a part of a password, because Python takes text before an unescaped `/` for a port.
+    The text of *error* may quote a part of a password, because Python takes the text before an unescaped `/`
+    for a port. So only two harmless texts are quoted.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or frames[-1].f_globals.get("__name__") not in _URL_PARSERS:
@@ -128,7 +129,7 @@ def suggestion(name: str, existing: Sequence[str], kind: str, option: str = "") 
 
     Args:
         kind: the kind of the names, in the plural.
-        option: stands before the name on a command line.
+        option: the option that precedes the name on a command line.
     """
     if near := difflib.get_close_matches(name, existing, 1):
         return f"did you mean {option}{near[0]!r}?"

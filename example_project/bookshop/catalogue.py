@@ -110,11 +110,11 @@ class Category:
 
 
 class Catalogue:
-    """All products and categories that a seed gives."""
+    """All products and categories, made from a seed."""
 
     def __init__(self, seed: int = 1) -> None:
         chance = random.Random(seed)
-        # Some shelves are long and some are short, so that some listings have several pages.
+        # Shelves have different lengths, so that some listings have several pages.
         weights = [1 + number % 5 for number in range(CATEGORIES)]
         self.products = tuple(
             Product(

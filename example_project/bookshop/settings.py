@@ -1,4 +1,4 @@
-"""Settings of the bookshop crawl: Scrapy's, and one line for scrapy_dq."""
+"""Settings of the bookshop crawl: Scrapy's settings, the line that adds scrapy_dq, and DQ_WORKER_TTL."""
 
 import os
 
@@ -15,8 +15,8 @@ ADDONS = {"scrapy_dq.Addon": 500}
 # The Redis that the workers share. By default it is an embedded Redis, under `.scrapy/dq` of this project.
 # REDIS_URL = "redis://localhost:6379/0"
 
-# A worker without a heartbeat for this many seconds is dead, and the others take over its requests. The value
-# is short, so that the demonstration is short. The default suits real crawls better.
+# A worker without a heartbeat for this many seconds is dead, and other workers take over its requests. The
+# value is small, so that the demonstration is short. The default suits real crawls better.
 DQ_WORKER_TTL = 5
 
 # One file per worker. The add-on writes each item at once, so that a SIGKILL loses no finished item.

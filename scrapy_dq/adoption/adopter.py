@@ -44,11 +44,11 @@ class AdoptionCounts:
     fingerprints: int = 0
     new_fingerprints: int = 0
     invalid_fingerprints: int = 0
-    """Members of the dupefilter that scrapy-redis 0.9 does not write."""
+    """Members of the dupefilter that are not fingerprints of scrapy-redis 0.9 or Scrapy."""
 
     @property
     def has_dead(self) -> bool:
-        """Whether there are unreadable requests. The user needs the source to repair them."""
+        """Whether some requests are dead letters. To repair these, the user needs the source."""
         return bool(self.dead or self.dead_before)
 
     @property
@@ -83,7 +83,7 @@ class Adopter:
     _dead: dict[str, int | None] = field(default_factory=dict)
 
     async def adopt(self, newest_first: bool) -> None:
-        """Adopt everything as a member of the crawl, so that the run cannot finish; the run stays open.
+        """Adopt everything as a member of the crawl, so that the run cannot finish before the end.
 
         Args:
             newest_first: whether this crawl serves the newest of equal requests first.
@@ -115,7 +115,7 @@ class Adopter:
                 await self._refuse_live_workers()
 
     async def _adopt_requests(self, newest_first: bool) -> None:
-        """Put every request of the queue, in an order that keeps the old scheduler's order of service."""
+        """Put every request of the queue. The new crawl serves them in the old scheduler's order."""
         self.progress.begin("requests", self.source.queue.size)
         async for members in self.source.members(backwards=newest_first):
             for member in members:

@@ -1,7 +1,7 @@
 """Read requests and fingerprints from a JOBDIR of Scrapy, without changing it.
 
-queuelib wrote the queues, but does not open them here, because it needs the class of each queue and removes
-the records that it reads. After a kill, its counts are out of date.
+This module reads the files of the queues without queuelib, which wrote them. queuelib needs the class of each
+queue, and removes the records that it reads. After a kill, its counts are out of date.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class JobDir:
             served: order of SQLite queues, fifo or lifo; empty: as SCHEDULER_DISK_QUEUE says.
         Raises:
             BadSource: the folder is not a JOBDIR, is in use, or is damaged.
-            OSError, sqlite3.Error: it cannot be read. `members` and `fingerprints` also raise them.
+            OSError, sqlite3.Error: the folder cannot be read. `members` and `fingerprints` also raise these.
         """
         self.folder = Path(folder)
         queues, self._seen = self.folder / QUEUES, self.folder / SEEN
@@ -126,7 +126,7 @@ class JobDir:
     def _all_fingerprints(self) -> Iterator[bytes]:
         """Yield each fingerprint; b"" for a line that is not one.
 
-        Since Scrapy 2.19, its size in 2 bytes precedes each fingerprint. Older versions wrote hex lines.
+        Since Scrapy 2.19, each fingerprint follows its size, in 2 bytes. Older versions wrote hex lines.
         """
         if not self._seen.is_file():
             return

@@ -1,6 +1,7 @@
 """Reads pickles of plain data, without looking up a class or function that a pickle names.
 
-Scrapy writes protocol 4, and scrapy-redis the highest one. Older protocols need names for bytes and sets.
+Scrapy writes protocol 4, and scrapy-redis the highest one. Pickles of older protocols may be refused, because
+these protocols need names even for bytes and sets.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def loads(pickled: bytes, max_bytes: int) -> Any:
 
 
 class _Plain(pickle.Unpickler):
-    """A pickle can import and call nothing except `str`, which `find_class` returns for one name."""
+    """An unpickler that imports nothing, and can call only `str`, which `find_class` returns for one name."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class for the only name that is accepted; raise NotPlain for any other."""

@@ -1,4 +1,4 @@
-"""Turn members of another scheduler's queue into puts, checked and encoded as our own; run no code."""
+"""Turn members of another scheduler's queue into puts, checked and encoded as ours, without running code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Reader:
             fingerprint = self.fingerprint(request) if filtered else b""
         except Exception as error:  # a serializer or a fingerprinter may raise anything
             return self._dead(member, reason_of(error, *CLEAR))
-        # Never as a start request, because start requests are served after others, which would change the
+        # No put is a start request, because start requests are served after others, which would change the
         # order.
         entry_id = self._id(member, 0 if filtered else self._ordinal(member))
         admission, token = (Admission.SEEN, fingerprint) if filtered else (Admission.ID, entry_id)
@@ -75,7 +75,7 @@ class Reader:
         return Put(entry_id, Admission.ID, entry_id, 0, False, kept, reason=reason)
 
     def _ordinal(self, member: bytes) -> int:
-        # A digest saves memory, because it takes about 100 bytes, and there may be a million members.
+        # Digests instead of members save memory: each takes about 100 bytes, and there may be a million.
         name = blake2b(member, digest_size=8).digest()
         self._equal[name] += 1
         return self._equal[name] - 1

@@ -18,7 +18,7 @@ from scrapy_dq.frontier.reader import ReadPace
 from scrapy_dq.scrapy_redis import FINGERPRINT_BYTES
 
 PATIENCE_S = 30.0
-"""Seconds for which an unanswered read is repeated."""
+"""Seconds for which an unanswered command is repeated."""
 BATCH = 500
 FINGERPRINTS = 1_000
 _SIZES = {"list": "llen", "set": "scard", "zset": "zcard"}
@@ -39,7 +39,7 @@ class Found:
 
 
 class Source:
-    """The keys of one crawl. Only `delete` writes; every read may be repeated."""
+    """The keys of one crawl. Only `delete` writes. A read that got no answer may be repeated."""
 
     closed = True
     queue: Found
@@ -84,7 +84,7 @@ class Source:
             backwards: begin with the member that is served last.
         """
         start, pace = 0, ReadPace(BATCH)
-        # scrapy-redis serves a FifoQueue from the tail of its LIST.
+        # scrapy-redis takes the next request of a FifoQueue from the tail of the LIST.
         from_end = (self.served == "fifo") ^ backwards
         while start < self.queue.size:
             stop = min(start + pace.count, self.queue.size)
@@ -106,7 +106,8 @@ class Source:
                 plain = [each for each in map(_unhex, chunk) if each]
                 yield plain, len(chunk) - len(plain)
             if not cursor:
-                # A cursor has no meaning for another process of Redis, which may have skipped members.
+                # A cursor has no meaning for another Redis process. If Redis was restarted, members may be
+                # missing, so the scan begins again.
                 last, process = process, await self._process()
                 if last == process:
                     return

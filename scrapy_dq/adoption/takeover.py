@@ -77,8 +77,8 @@ async def take_over(
         crawler: with its spider and its fingerprinter; without an engine.
         say: called before the source is deleted, with a message that names the keys.
     Raises:
-        BadSource, ConfigError, FrontierError: the source was not deleted, except perhaps if the deletion
-            itself got no answer. Requests that were already adopted stay.
+        BadSource, ConfigError, FrontierError: the source was not deleted, unless only the answer to the
+            deletion was lost. Requests that were already adopted stay.
     """
     spider = crawler.spider
     assert spider is not None

@@ -37,7 +37,7 @@ def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     if not url.startswith("unix:"):
         options.setdefault("socket_keepalive", True)
     if url:
-        # Only connections take this argument. A pool from a URL has the URL's scheme instead.
+        # A pool that is made from a URL does not take this argument. The scheme of the URL stands for it.
         return with_tls(url) if options.pop("ssl", False) else url, options
     if config.redis_host and not options.get("unix_socket_path"):
         options |= {"host": config.redis_host, "port": config.redis_port}
@@ -64,7 +64,7 @@ def speaks_tls(pool: Any) -> bool:
 
 
 async def _log_in(connection: Any) -> None:
-    """Do the same as redis-py with a new connection, but raise errors that do not repeat the password."""
+    """Prepare a new connection as redis-py does, but raise errors that do not repeat the password."""
     try:
         await reply_of(connection.on_connect())
     except RedisError as error:
@@ -122,7 +122,7 @@ def connect_url(url: str, timeout_s: float = 2.0) -> redis.Redis:
 def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) -> redis.Redis:
     """Return a blocking Redis client for *url*, or without a URL for the host in *options*.
 
-    It never repeats a command, unless *options* ask for that, because a repeated RPOP would lose an item, and
+    The client never repeats a command, unless *options* ask for this. A repeated RPOP would lose an item, and
     a repeated RPUSH would duplicate an item.
 
     Args:
@@ -136,7 +136,7 @@ def get_redis(*, url: str | None = None, redis_cls: Any = None, **options: Any) 
     cls: Any = redis_cls or redis.Redis
     if not options.keys() & {"retry", "retry_on_timeout", "retry_on_error"}:
         options["retry"] = Retry(NoBackoff(), 0)
-    # redis-py 8 has a default time-out of 5 s, with which BLPOP could not wait longer.
+    # redis-py 8 has a default time-out of 5 s. With this time-out, BLPOP could not wait longer than 5 s.
     options.setdefault("socket_timeout", None)
     client: redis.Redis = new_client(cls, url, options)
     return client

@@ -1,9 +1,9 @@
 """Clients of a Redis Cluster. All keys of a shard are on one node, and the shard's connections lead there.
 
-A node without the shard's slot answers MOVED, and names the right node. Such a script was not applied, and is
-sent again (`frontier/scripts.py`). While the cluster moves the slot, key by key, the crawl pauses, because
-every script fails before it writes anything: it declares the key `never`, which never exists
-(`frontier/keys.py`), and a node that moves a slot refuses scripts with an absent key.
+A node without the shard's slot answers MOVED, and names the right node. The node has not applied the script,
+so the script is sent again (`frontier/scripts.py`). While the cluster moves the slot, key by key, the crawl
+pauses, because every script fails before it writes anything. Each script declares the key `never`, which
+never exists (`frontier/keys.py`), and a node that is moving a slot refuses scripts with an absent key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Route:
             return self._named or self.nodes[self._next % len(self.nodes)]
 
     def another(self) -> Route:
-        """Return a route for another slot. It begins at the same node, because that node answers."""
+        """Return a route for another slot. It begins at the same node, because this node has answered."""
         route = Route(self.nodes)
         with self._lock:
             route._next, route._named = self._next, self._named

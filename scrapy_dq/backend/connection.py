@@ -70,7 +70,7 @@ class Connection:
         return client
 
     async def connect(self) -> redis.asyncio.Redis:
-        """Do the same as `open`, but check nothing, not even whether Redis answers.
+        """Make the client as `open` does, but check nothing, not even whether Redis answers.
 
         Raises:
             FrontierRefused: the embedded Redis cannot be started or joined.
@@ -124,7 +124,7 @@ class Connection:
             try:
                 await asyncio.to_thread(self._embedded.release)
             except RuntimeError:
-                self._embedded.release()  # the interpreter exits and starts no more threads: block
+                self._embedded.release()  # blocks here, because an exiting interpreter starts no threads
 
     def require_one_slot(self, crawl: str, key_names: Sequence[str]) -> None:
         """Refuse keys in another slot of a Redis Cluster than the crawl, because no script can use both.
@@ -211,9 +211,9 @@ class Connection:
             for name in ("retry_on_timeout", "retry_on_error"):
                 pool.connection_kwargs.pop(name, None)
             # Redis applies a script twice if the client sends it twice, so only the worker may repeat it.
-            # Set here and not in *options*, because the query of a URL would override *options*.
+            # These arguments are not in *options*, because the query of a URL would override them.
             pool.connection_kwargs |= {"decode_responses": False, "retry": sentinel.no_retry(cls)}
-            pool.connection_class(**pool.connection_kwargs)  # raises now if an option is unknown
+            pool.connection_class(**pool.connection_kwargs)  # an unknown option raises now, not later
         except ConfigError:
             raise
         except (TypeError, ValueError, RedisError) as error:
@@ -291,10 +291,10 @@ def refusal(error: Exception, target: str) -> FrontierRefused:
 
 
 CommandClients = tuple[redis.Redis, str, Callable[[int], redis.Redis], Callable[[], list[redis.Redis]]]
-"""The unchecked clients of a command: a client for the keys of home; the address of Redis, without a
-password; a function that returns the client for the keys of another shard, each time the same one; and a
-function that returns a client for each master of a cluster (without a cluster, or if denied, the first
-client).
+"""The clients of a command: a client for the keys of home; the address of Redis, without a password; a
+function that returns the client for the keys of another shard, each time the same one; and a function that
+returns a client for each master of a cluster. Without a cluster, or if the user may not ask for the masters,
+the last function returns only the first client.
 """
 
 
@@ -341,7 +341,7 @@ def client_for_commands(
 
             try:
                 if any_node:
-                    with suppress(NoPermissionError):  # a node has answered
+                    with suppress(NoPermissionError):  # this error also shows that a node has answered
                         cluster.masters(client)
                 else:
                     at_once(cluster.find_node(client, keys.meta(config.crawl), patient=True))
@@ -350,7 +350,7 @@ def client_for_commands(
                 except ResponseError as error:
                     if "MISCONF" not in str(error):
                         raise
-                    # With a full disk Redis refuses PING like a write, but users may look at the crawl.
+                    # With a full disk, Redis refuses PING like a write, but can still read the crawl.
             except (RedisError, OSError, TimeoutError) as error:
                 raise refusal(error, connection.target) from error
             try:

@@ -74,7 +74,7 @@ def _eviction(policy: str, target: str) -> Finding:
 
 
 def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator[Finding]:
-    """Yield findings about Redis at this moment, from its INFO, for a crawl with this DQ_WAIT_REPLICAS."""
+    """Yield findings about the present state of Redis, from its INFO; *wait_replicas*: DQ_WAIT_REPLICAS."""
     replicas = _replicas(info)
     online = sum(each.get("state") == "online" for each in replicas)
     if info.get("role") == "slave":
@@ -102,16 +102,17 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
 
 
 def _evicts(info: Mapping[str, Any]) -> bool:
-    """Tell whether a full Redis has keys to evict; with `volatile-…`, only keys with a TTL count."""
+    """Tell whether a full Redis can evict keys. With `volatile-…`, it can evict only keys with a TTL."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
     have_ttl = any(isinstance(each, Mapping) and each.get("expires") for each in info.values())
     return policy.startswith("allkeys") or (policy.startswith("volatile") and have_ttl)
 
 
 def refusals(info: Mapping[str, Any]) -> list[str]:
-    """Return why this Redis refuses writes now, as far as INFO shows; empty if it does not.
+    """Return the reasons why this Redis refuses writes now, as far as INFO shows them.
 
-    After a failed snapshot, `save` and stop-writes-on-bgsave-error decide about writes, and INFO lacks both.
+    A failed snapshot is left out: `save` and stop-writes-on-bgsave-error decide whether Redis then refuses
+    writes, and INFO lacks both.
     """
     found = check_operation(info)
     return [finding.text for finding in found if finding.level == BAD and finding.what != SNAPSHOT]
@@ -124,7 +125,7 @@ def _replicas(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]]) -> Finding:
-    """Judge the loss that a failover would cause now."""
+    """Judge how much a failover would lose now."""
     behind = max(int(info.get("master_repl_offset", 0)) - int(each.get("offset", 0)) for each in replicas)
     lag_s = max(int(each.get("lag", 0)) for each in replicas)
     out_of_step = [each for each in replicas if each.get("state") != "online"]
@@ -140,10 +141,10 @@ def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]])
 
 
 def failover(after_s: float, option: str, horizon_s: float, *, guarded: bool) -> Finding:
-    """Judge how long a master that is cut off from the others confirms writes, which are then lost.
+    """Judge how long a master that is cut off from other nodes confirms writes that a failover then loses.
 
     Args:
-        after_s: seconds after which another master takes over; *option*: where that is configured.
+        after_s: seconds after which another master takes over; *option*: the option that sets this time.
         horizon_s: DQ_ROLLBACK_HORIZON.
         guarded: a write is confirmed only if a replica has it, or was connected a moment ago.
     """

@@ -1,4 +1,4 @@
-"""Clients for the master that Redis Sentinel names. Each connection asks for it, and follows a failover."""
+"""Clients for the master that Redis Sentinel names. Each connection asks Sentinel, and follows a failover."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from scrapy_dq.frontier.blocking import blocking_class, reply_of
 from scrapy_dq.settings.redis_address import split_sentinel_url
 
 ASK_EVERY_S = 5.0
-"""Seconds between two questions for the master, because a master that is cut off still answers."""
+"""Seconds between two questions to Sentinel, because a former master that is cut off still answers."""
 ASK_AGAIN_S = 60.0
-"""Seconds without a question after no Sentinel has answered, because each may take up to its time-out."""
+"""Seconds without a question after no Sentinel has answered. Each question may last until its time-out."""
 _OF_SENTINEL = "sentinel_"
 """The prefix of options for the connections to Sentinel itself, such as sentinel_password."""
 _SHARED = ("socket_", "ssl_")
@@ -33,7 +33,7 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
     """Return a client of *cls* for the master of a service.
 
     Args:
-        url: see `split_sentinel_url`; its options take precedence, as in redis-py.
+        url: see `split_sentinel_url`. Options in the URL take precedence over *options*, as in redis-py.
         options: options of redis-py; with `sentinel_` in front, they are for Sentinel itself.
     Raises:
         ValueError: the URL cannot be used.
@@ -48,7 +48,7 @@ def sentinel_client(cls: Any, url: str, **options: Any) -> Any:
     own = {name.removeprefix(_OF_SENTINEL): value for name, value in own.items()}
     shared = {name: value for name, value in named.items() if name.startswith(_SHARED)}
     client_class: Any = redis.asyncio.Redis if is_async else redis.Redis
-    # Without retries, because the next attempt to open a connection asks Sentinel again.
+    # These clients need no retries, because the next attempt to open a connection asks Sentinel again.
     of_sentinel = shared | {"protocol": 2, "retry": no_retry(client_class), "ssl": tls} | own
     clients = [client_class(host=host, port=port, **of_sentinel) for host, port in hosts]
     manager = (_Sentinels if is_async else blocking_class(_Sentinels))(clients)
@@ -81,7 +81,7 @@ def pools_of(client: Any) -> list[Any]:
 def down_after_s(client: Any) -> float | None:
     """Return the longest time, in seconds, after which a Sentinel considers the master of *client* dead.
 
-    It is None if *client* asks no Sentinel, or none answers. Blocking.
+    Return None if *client* asks no Sentinel, or no Sentinel answers. Blocking.
     """
     pool = client.connection_pool
     found: list[float] = []
@@ -107,8 +107,8 @@ def mixed(mixin: type, connection: type) -> Any:
 def own_connections(connection: Any) -> Any:
     """Return a class of connections that close when Redis has become a replica, and that pack scripts in C.
 
-    Such a connection still raises the error. The next command connects again, to the address that the host's
-    name or Sentinel then gives.
+    Such a connection still raises the error. The next command connects again, to the address that DNS or
+    Sentinel then returns.
     """
     return mixed(_Own, connection)
 
@@ -176,7 +176,7 @@ class _Sentinels:
                 errors += f"; {_address(client)}: {error}"
                 continue
             if found:
-                self.sentinels.sort(key=lambda each: each is not client)  # next time, it is asked first
+                self.sentinels.sort(key=lambda each: each is not client)  # next time, ask this one first
                 host, port = found
                 return str(host.decode() if isinstance(host, bytes) else host), int(port)
         raise redis.sentinel.MasterNotFoundError(f"no Sentinel names a master of {service!r}{errors}")

@@ -1,4 +1,4 @@
-"""Convert requests and items of a Queue to bytes and back, with a format number and without running code."""
+"""Convert requests, and items of a Queue, to bytes and back. Decoding runs no code from the bytes."""
 
 from scrapy_dq.codec.building import copied
 from scrapy_dq.codec.classes import BadType

@@ -1,7 +1,7 @@
-"""Store and rebuild scalars of numpy and pandas, without importing either.
+"""Store and rebuild scalars of numpy and pandas, without importing either package.
 
-A worker with a scalar to store has already imported its module. A worker that has not imported numpy reads
-a plain number or text instead.
+A worker that stores a scalar has already imported its package. A worker that has not imported numpy reads a
+plain number or text instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scrapy_dq.codec.unfit import Unfit, Unknown, exactly
 MODULES = ("numpy", "pandas")
 _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "bool_": (bool, bool),
-    # Not item(), which drops trailing zero bytes.
+    # The method item() would drop trailing zero bytes.
     "str_": (str, str.__str__),
     "bytes_": (bytes, lambda value: b"".join((value,))),
     **dict.fromkeys(("float16", "float32", "float64"), (float, float)),
@@ -28,12 +28,12 @@ _PLAIN: dict[str, tuple[type, Callable[[Any], Any]]] = {
         for size in ("int8", "int16", "int32", "int64", "intc", "longlong")
     },
 }
-"""Scalars of numpy, with the plain type and the function that makes it. A longdouble has no plain type."""
+"""Scalars of numpy, each with its plain type and a function that converts to it. A longdouble has none."""
 _MOMENTS = ("datetime64", "timedelta64")
 _STAMPS = ("Timestamp", "Timedelta")
 _MISSING = ("NaT", "NA")
 _NAMES = {"bool": "bool_", "NaTType": "NaT", "NAType": "NA"}
-"""Names of values, by the name of their class, where the two differ."""
+"""Names in `numpy` and `pandas`, by the name of the class, where the two differ."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -89,7 +89,7 @@ def _read_stamp(value: Any) -> list[Any]:
     zone = getattr(value, "tzinfo", None)
     offset = None if zone is None else value.utcoffset() // _MICROSECOND
     state = [int(value.asm8.view("int64")), getattr(value, "unit", "ns"), offset]
-    # Some versions of pandas choose another unit when they rebuild it.
+    # Some versions of pandas choose another unit when they rebuild the value.
     again = _stamp(type(value), state)
     if again != value or getattr(again, "unit", "ns") != state[1]:
         raise Unfit("it would come back changed")

@@ -43,15 +43,15 @@ CLASS = 0
 """The number that stands for the class of a request."""
 NAMES = {number: name for name, number in KEYS.items()}
 DEFAULTS = {name: default for name, (_, default) in _NUMBERS_AND_DEFAULTS.items() if name != "url"}
-"""Values with which an attribute is not stored."""
+"""The default values of attributes. An attribute with its default value is not stored."""
 
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]").search
-"""Characters that end a line of a log, command a terminal, or reverse the text around them."""
+"""Characters that end a line of a log, control a terminal, or reverse the text around them."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search  # HTTP allows a tab
 _CONTROL_BYTES = bytes({*range(32), 127} - {ord("\t")})
 _ONLY_BYTES = frozenset({bytes})
 _USUAL_ENCODINGS = frozenset({"utf-8", "latin-1", "iso-8859-1", "cp1252", "ascii"})
-# The first two encode host names, not pages, in quadratic time. `charmap` encodes nothing without a map.
+# The first two are for host names, and take quadratic time. Without a map, `charmap` encodes nothing.
 _OTHER_ENCODINGS = ("idna", "punycode", "charmap")
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
@@ -64,9 +64,9 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 def check_host(url: str) -> None:
     """Raise Unfit if the host of *url* is too long to be real.
 
-    A web page may link to such a host. Call this before Python splits the URL, which takes quadratic time for
-    a host beyond ASCII. Scrapy looks up cookies for each parent domain of a host, and uses 1.3 GB for a host
-    of 50 kB.
+    A web page may link to such a host. Call this function before Python splits the URL, which takes quadratic
+    time for a host with characters outside ASCII. Scrapy looks up cookies for each parent domain of a host,
+    and uses 1.3 GB for a host of 50 kB.
     """
     found = _netloc_of(url) if len(url) > LONGEST_HOST else None
     # A password may be long, because it is often a token.
@@ -77,11 +77,11 @@ def check_host(url: str) -> None:
 def check_parses(url: str) -> None:
     """Raise Unfit if the host part of *url* is too long (`check_host`), or if Python cannot find it.
 
-    Scrapy cannot find it either, and would raise in its engine. Scrapy itself makes such URLs: a link of `//`
-    and a wide bracket becomes `http://[`.
+    Scrapy cannot find the host either, and would raise in its engine. Scrapy itself makes such URLs: it turns
+    a link of `//` and a wide bracket into `http://[`.
     """
-    if url.isascii() and "[" not in url and "]" not in url:  # Python accepts all of these
-        if len(url) > LONGEST_HOST:  # saves a call for nearly every request
+    if url.isascii() and "[" not in url and "]" not in url:  # Python accepts all such URLs
+        if len(url) > LONGEST_HOST:  # this check saves a call for nearly every request
             check_host(url)
         return
     check_host(url)
@@ -165,8 +165,9 @@ def encoding(value: Any) -> str:
 def stored_encoding(value: Any) -> Any:
     """Return the encoding under which a request is stored: *value*, or the default if it is unknown.
 
-    `response.follow` copies the encoding of the page, and the site may name any encoding. The URL and the
-    body are already encoded. A request that cannot be stored would stay in this worker.
+    `response.follow` copies the encoding of the page, and the site may name any encoding. With an unknown
+    encoding, the request could not be stored, and would stay in this worker. The default does no harm,
+    because the URL and the body are already encoded.
     """
     try:
         return encoding(value)
@@ -209,8 +210,8 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
     def check(value: Any) -> Any:
         if type(value) is not dict:
             exactly(value, dict)
-        # Scrapy adds 1 and compares the result with the largest depth so far. After a Decimal("NaN"), this
-        # comparison raises for each response.
+        # Scrapy adds 1 to the depth, and compares the result with the largest depth so far. After a
+        # Decimal("NaN"), this comparison raises for each response.
         if type(value.get("depth", 0)) not in (int, bool):
             raise Unfit("depth is an int")
         if watched.isdisjoint(value):
@@ -233,7 +234,7 @@ def meta_check(listed: Collection[str], own_method: Callable[[str], Any]) -> Che
 
 
 def json_data(value: Any) -> Any:
-    """Check values that JsonRequest copies in depth, because the copy would call methods of an instance."""
+    """Check a value that JsonRequest deep-copies, because the copy would call methods of an instance."""
     if type(value) not in _JSON_TYPES:
         raise Unfit("expected values of the types that JSON has")
     if type(value) in (dict, list, tuple):

@@ -12,21 +12,21 @@ from scrapy_dq.codec.refusing import reason_of
 from scrapy_dq.codec.unfit import NotHere, Unfit
 
 _TAKES_VERBATIM_URL = Request("http://a/ b", meta={"verbatim_url": True}).url == "http://a/ b"
-"""Whether this version of Scrapy can leave a URL unchanged; that halves the time of decoding."""
+"""Whether this version of Scrapy can leave a URL unchanged, which halves the time of decoding."""
 _CONTAINERS = {"headers": dict, "cookies": dict, "meta": dict, "cb_kwargs": dict, "flags": list}
-"""A constructor gets an empty container instead of None, as from `Request.copy()`."""
+"""Instead of None, a constructor gets an empty container of this type, as `Request.copy()` passes it."""
 
 
 def copied(request: Request) -> Request:
     """Return a copy of *request* whose headers and `meta` the caller may modify.
 
-    A subclass is not copied with `request.copy()`, because its constructor may change its arguments, and
-    loses everything that its `attributes` do not list.
+    A request of a subclass is not copied with `request.copy()`. This would call the constructor, which may
+    change its arguments, and would lose everything that the `attributes` of the class do not list.
     """
     if type(request) is Request:
         return request.copy()
     made = copy.copy(request)
-    made._meta = dict(request.meta)  # Scrapy has no public way
+    made._meta = dict(request.meta)  # Scrapy has no public way to set it
     made.headers = Headers(request.headers, encoding=request.headers.encoding)
     return made
 
@@ -77,20 +77,20 @@ def of_class(cls: type[Request], kwargs: dict[str, Any]) -> Request:
 
 
 def _copied(value: Any) -> Any:
-    # Not copy.deepcopy: it would run methods of the instances in an entry.
+    # copy.deepcopy() would run methods of the instances in an entry.
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if type(value) is list else value
 
 
 def _exact(request: Request, kwargs: dict[str, Any]) -> Request:
-    """Undo what a constructor changed: safe_url_string() alters even some safe URLs."""
+    """Undo the changes of a constructor: safe_url_string() alters even some safe URLs."""
     url = kwargs["url"]
     if request.url != url:
         if "://" not in url and "://" in request.url:
             # w3lib before 2.5 turns http:x, which Request would refuse, into http:///x.
             raise Unfit(f"url: Missing scheme in request url: {url!a:.50}")
-        request._url = url  # without verbatim_url, Scrapy has no public way
+        request._url = url  # without verbatim_url, Scrapy has no public way to set it
     if "method" in kwargs and request.method != kwargs["method"]:
         request.method = kwargs["method"]
     return request

@@ -1,4 +1,4 @@
-"""Converts callbacks to names of spider methods and back; decides what methods a stored request may call."""
+"""Converts callbacks to names of spider methods and back; decides which methods stored requests may call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_CALLBACK_NAME = ""
 
 
 class Callbacks:
-    """The callbacks of one spider, as its class is now. Both directions use the same table.
+    """The callbacks of one spider, as its class is now. One table converts in both directions.
 
     There are three kinds of callbacks. First, SCRAPY_CALLBACKS. Second, methods of classes outside BASES and
     Python's library, unless a class of BASES defines the same name, because such a method takes other
@@ -122,7 +122,7 @@ def _callbacks(
 
 
 def _is_method(raw: Any) -> bool:
-    # Cython and similar compilers turn a function into the second kind.
+    # Cython and similar compilers turn a function into such a method descriptor.
     return inspect.isfunction(raw) or (
         inspect.ismethoddescriptor(raw) and callable(raw) and not isinstance(raw, (staticmethod, classmethod))
     )

@@ -27,7 +27,10 @@ def refusing(
     not_here: type[Exception] = CannotDecode, other: type[Exception] = CannotDecode,
     lacking: type[NotHere] = NotHere,
 ) -> Iterator[None]:  # fmt: skip
-    """Replace *lacking* with *not_here*, because other processes may lack nothing; the rest with *other*."""
+    """Raise *not_here* for an error of class *lacking*, and *other* for any other error.
+
+    After an error of class *lacking*, another process may still be able to use the entry.
+    """
     try:
         yield
     except lacking as error:

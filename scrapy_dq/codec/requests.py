@@ -1,9 +1,9 @@
 """Converts requests to bytes and back, with a format number and without running code.
 
-An entry is one byte, the format, and a msgpack map of the attributes that differ from their defaults; or the
-output of the project's own serializer (serializer.py).
-Bytes from Redis run no code and choose no path. A name in them can only refer to a callback of this spider,
-to an imported Request class, or to a class that `classes.py` allows.
+An entry is one byte, the format, and then either a msgpack map of the attributes that differ from their
+defaults, or the output of the project's own serializer (serializer.py).
+Bytes from Redis run no code and choose no path of a file. A name in them can only refer to a callback of this
+spider, to an imported Request class, or to a class that `classes.py` allows.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _Plan:
     name: str
     """The class as entries name it: "module.QualName"; empty for Request itself."""
     writers: list[tuple[str, int, Any, Callable[[Any], Any]]]
-    """Attribute, key, default, and the function that writes a value. Falsy values are not written either."""
+    """Name, key, default, and writing function of each attribute. Falsy values are not written either."""
     read: Callable[[Request], tuple[Any, ...]]
-    """Returns a tuple of the values of these attributes, and one more value, which is ignored."""
+    """Returns a tuple of the values of the attributes in `writers`, and one more value, which is ignored."""
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
     added: list[str]
     """Attributes that a subclass adds. They are always written, because their defaults are unknown."""
@@ -72,7 +72,7 @@ class Codec:
             spider_modules: SPIDER_MODULES; their top-level packages and the spider's own are the project.
             schemes: schemes of URLs that may be stored and crawled (DQ_URL_SCHEMES).
             max_bytes: maximum size of an entry that is written or read (DQ_MAX_ENTRY_BYTES).
-            serializer: writes entries instead of msgpack, and reads what it wrote (SCHEDULER_SERIALIZER).
+            serializer: writes entries instead of msgpack, and reads its own entries (SCHEDULER_SERIALIZER).
         """
         packages = {name.partition(".")[0] for name in (*spider_modules, type(spider).__module__)}
         self._max_bytes = max_bytes
@@ -197,8 +197,8 @@ class Codec:
     def check_made(self, request: Request) -> None:
         """Check the attributes that a start payload may have set in *request*.
 
-        The spider's own code made the request from the payload. Its callbacks and values may be of kinds that
-        cannot be stored.
+        The spider's own code made the request from the payload. The request's callbacks and values may be of
+        kinds that cannot be stored.
 
         Raises:
             CannotDecode: its URL, method or `meta` may not be in a stored request.
@@ -297,7 +297,7 @@ class Codec:
             meta["dq_seeded"] = True
         if cls is Request:
             return building.plain(kwargs)
-        # A subclass gets all attributes, as from request_from_dict(): its own defaults may differ.
+        # A subclass gets all attributes, as from request_from_dict(), because its own defaults may differ.
         defaults = {name: DEFAULTS[name] for name in cls.attributes if name in DEFAULTS}
         return building.of_class(cls, {**defaults, **kwargs})
 
@@ -335,7 +335,7 @@ _OWN = {*dict(slots_of(Request)), *attributes_of(Request("data:,"))}
 
 
 def _is_made(request: Request, name: str) -> bool:
-    """Return whether each request has the attribute, or a cached property computes it."""
+    """Return whether every request has the attribute, or a cached property computes it."""
     return name in _OWN or isinstance(getattr_static(type(request), name, None), cached_property)
 
 

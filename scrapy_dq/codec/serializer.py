@@ -43,7 +43,7 @@ class Serializer:
             self._try(sample)
         except Exception as error:
             try:
-                # JSON has no bytes.
+                # JSON has no bytes, so the second test writes bytes as text.
                 self._as_text = True
                 self._try(sample)
             except Exception:
@@ -74,7 +74,8 @@ class Serializer:
     def safe(self) -> bool:
         """Whether `loads` is known to build only data from any bytes.
 
-        No test can show this for other functions. They may also read pickles, and the test has no pickle.
+        No test can show this for another function, because this function may read pickles in addition to the
+        format of the test.
         """
         return any(self._loads is getattr(sys.modules.get(name), "loads", None) for name in SAFE_MODULES)
 

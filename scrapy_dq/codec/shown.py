@@ -31,7 +31,7 @@ _PROXY_LOGIN = re.compile(r"^([a-z][a-z0-9+.-]*://)?.*@", re.DOTALL | re.IGNOREC
 _LOGIN = re.compile(r"(:/+)[^/?#\s]*@")
 _HIDDEN = "..."
 _MAX_BITS = 10_000
-"""Size of the widest integer that is shown. Python does not convert much wider integers to text."""
+"""Bits of the widest integer that is shown. Python does not convert much wider integers to text."""
 
 
 class _Instance:
@@ -57,8 +57,8 @@ class _AnyClass(Classes):
 def shown(payload: bytes, max_bytes: int) -> dict[str, Any]:
     """Return the content of a payload in values that JSON has, without logins; never raise.
 
-    `kind` is request, fed, item, serialized or unreadable; a request's attributes are in the same dict. An
-    item of a Queue is shown whole, because it is the user's own data.
+    `kind` is request, fed (a start payload), item, serialized or unreadable. A request's attributes are in
+    the same dict. An item of a Queue is shown whole, because it is the user's own data.
     """
     payload = formats.untraced(apart(payload)[1])
     try:

@@ -28,7 +28,7 @@ class Unknown(NotHere):
 def exactly(value: Any, *kinds: type) -> Any:
     """Return *value* if it is of one of these types; raise Unfit for any other, subclasses included.
 
-    Otherwise code could call methods of an instance of a project's class.
+    With an instance of a project's subclass, the caller would run methods of the project.
     """
     if type(value) not in kinds:
         names = " or ".join(kind.__name__ for kind in kinds)

@@ -38,7 +38,7 @@ from scrapy_dq.text import count_of, printable
 COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
 SETTLED = ("done", "failed", "dead", "seen")
 SWEEP_S = 60.0
-"""Seconds for which `clear` deletes the rest that an earlier `clear` left."""
+"""Maximum number of seconds, per shard, in which `clear` deletes keys that an earlier `clear` left."""
 
 
 class Clear(Subcommand):
@@ -109,7 +109,7 @@ def _drop(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _forget(settings: Settings, options: argparse.Namespace) -> int:
-    """Forget that requests were seen. URL, method and body of a JSON line identify a request."""
+    """Forget that requests were seen. The URL, method and body in a JSON line identify the request."""
     crawler, config = common.spider_named(settings, options)
     lines = common.Input("clear", options.seen, options, config)
     with closing(lines) as source, opened(config) as place:
@@ -125,7 +125,7 @@ def _forget(settings: Settings, options: argparse.Namespace) -> int:
 async def _forget_lines(
     place: Place, crawler: Crawler, source: common.Input, *, strict: bool
 ) -> dict[str, int]:
-    """Forget the requests of all lines, and count them; blocks while Redis works.
+    """Forget the requests of all lines, and count them. This blocks the event loop while Redis works.
 
     Args:
         strict: stop at the first line that is not a request.
@@ -257,7 +257,7 @@ def _age(text: str) -> float:
 
 
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
-    """Return the crawl's state; None: the crawl was gone, and its remaining keys were deleted now."""
+    """Return the crawl's state; None: only remaining keys of the crawl were found, and are now deleted."""
     try:
         return place.overview()
     except NoSuchCrawl:

@@ -101,7 +101,7 @@ def seconds(least: float, most: int) -> Callable[[str], float]:
 
 
 def place_of(settings: Settings, options: argparse.Namespace) -> AbstractContextManager[Place]:
-    """Open the crawl that the command line names, whether it exists or not.
+    """Open the crawl that the command line names. The crawl need not exist.
 
     Raises:
         CommandError, ConfigError, FrontierError: no crawl is named, a setting is wrong, or Redis is unusable.
@@ -127,15 +127,16 @@ def found_in(place: Place, **found: Any) -> dict[str, Any]:
 
 
 def warn_unanswered(place: Place) -> None:
-    """Name the shards whose data the output lacks, because they have not answered, on standard error."""
+    """Print to standard error which shards have not answered. The output lacks the data of these shards."""
     for line in unanswered(place.shards.unreachable):
         print(f"scrapy dq: {line}", file=sys.stderr)
 
 
 def partition_named(place: Place, name: str) -> tuple[str, str]:
-    """Return the partition that *name* means, and a hint if it is empty, else "".
+    """Return the partition that *name* means, and a hint if this partition is empty, else "".
 
-    Links to a host are in the partition of the host's usual spelling. A slot's name may have capitals.
+    Requests to a host are in the partition of the host's usual spelling, in lower case. But the name of a
+    download slot may contain capitals, so *name* is tried first as it is.
     """
     hint, canonical = hint_of_partition(place, name), host_named(name)
     if hint and canonical != name:
@@ -155,7 +156,7 @@ def hint_of_partition(place: Place, partition: str) -> str:
 
 
 def config_named(settings: Settings, options: argparse.Namespace) -> Config:
-    """Return the Config of the named spider or, without a spider, of the project, for the crawl `--crawl`."""
+    """Return the Config of the named spider. Without a spider, return the project's Config for `--crawl`."""
     return crawler_named(settings, options)[0]
 
 
@@ -164,7 +165,7 @@ def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Conf
     if not options.spider:
         return project_config(settings, of_crawl=bool(options.crawl)), None
     settings = settings.copy()
-    # Only workers need the name, which may depend on environment variables that only workers have.
+    # Only workers need the run's name, which may depend on environment variables that only workers have.
     settings.set("DQ_RUN_NAME", "", "cmdline")
     crawler, config = spider_named(settings, options)
     return config, crawler
@@ -247,7 +248,7 @@ class Input:
             raise CommandError(f"{options.file!r} cannot be read: {error.strerror}") from error
 
     def batches(self) -> AsyncIterator[Sequence[Line]]:
-        """Yield the lines in batches, each with all lines that are available."""
+        """Yield the lines in batches. Each batch has all lines that are available at that time."""
         if self._file is None:
             return lines_from(self._urls)
         number = self._file.fileno()

@@ -18,9 +18,9 @@ RESTARTS = 10
 class Crawl(Subcommand):
     """Crawl with several workers.
 
-    Starts N worker processes, restarts workers that die, and exports all items at the end. Ctrl-C stops
-    gracefully, a second Ctrl-C at once; the same command continues. Exit status 0: the run is finished; 1: it
-    is not, or a feed lacks items; 3: the run of DQ_RUN_NAME has not begun.
+    Starts N worker processes, restarts workers that die, and exports all items at the end. Ctrl-C stops the
+    workers gracefully, and a second Ctrl-C at once; the same command continues the crawl. Exit status 0: the
+    run is finished; 1: it is not, or a feed lacks items; 3: the run of DQ_RUN_NAME has not begun.
     """
 
     name = "crawl"

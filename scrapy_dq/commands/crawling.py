@@ -40,7 +40,7 @@ RUN_NOT_STARTED = 3
 LOSSES = (
     "frontier_damaged", "frontier_lost", "frontier_rolled_back", "outbox_lost", "cannot_serve", "unserved",
 )  # fmt: skip
-"""Close reasons of workers that know of missing pages. The stored run may no longer show this loss."""
+"""Close reasons of workers that know of lost pages. The stored run may no longer show the loss."""
 
 
 def crawl(settings: Settings, options: argparse.Namespace) -> int:
@@ -125,7 +125,8 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
             stored, failures = export_feeds(
                 exports, crew.run, stops, crew_stops, finished=crew.finished, began=crew.began_run
             )
-        stops.most = stops.count + 1  # printing may block if nothing reads the output any more
+        # Printing may block if nothing reads the output. From now on, a second Ctrl-C ends the process.
+        stops.most = stops.count + 1
         summary = Summary(crew, config.crawl, place.target, stored, failures, options, config.run_name)
     print_json(summary.found) if options.json else summary.print()
     damaged = monitor.overview is not None and monitor.overview.census.gone > 0
@@ -136,7 +137,7 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _unexported_run(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | None:
-    """Return the last run if it is finished and its feeds may lack items, so that they are written first.
+    """Return the last run if it is finished and its feeds may lack items, so that the crew writes them first.
 
     Raises:
         CrewError: the items of this crew's run cannot be appended to one of the feeds.
@@ -157,7 +158,10 @@ def _unexported_run(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) ->
 
 
 def _fill_standard_streams() -> None:
-    """Open closed standard streams: workers would not inherit a lock or pipe that gets such a number."""
+    """Open the standard streams that are closed.
+
+    Otherwise a lock or a pipe could get the number of a standard stream, and workers would not inherit it.
+    """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)

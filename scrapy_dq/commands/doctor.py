@@ -125,7 +125,7 @@ def print_acl(settings: Settings, options: argparse.Namespace) -> int:
 def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
     """Compare the keys of a crawl with its counts; return an empty list if there is no such crawl.
 
-    With `--repair`, keys that can be derived are rebuilt, and the loss of other keys is recorded.
+    With `--repair`, rebuild the keys that can be derived from other keys, and record the loss of the rest.
     """
     overview = peek(place.shards, place.crawl)
     if overview.phase == "absent":
@@ -203,7 +203,7 @@ def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
 
 
 def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | None) -> list[Finding]:
-    """Return the findings of a node; the rules of `scrapy_dq.backend.health` come first."""
+    """Return the findings of a node. The module `scrapy_dq.backend.health` judges most of them."""
     client, first = shards[0]
     info = backlog.info_of(client)
     if info is None:
@@ -219,7 +219,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
     trips = []
     for _ in range(PINGS):
         began = time.perf_counter()
-        client.time()  # not PING: with a full disk, Redis refuses it
+        client.time()  # with a full disk, Redis would refuse PING
         trips.append(time.perf_counter() - began)
     findings.append(health.latency(statistics.median(trips)))
     before = time.time()
@@ -235,7 +235,7 @@ def _examine_node(place: Place, shards: Sequence[_At], start_keys: StartKeys | N
 
 
 def _failover(client: Any, config: Config, info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding about the failover of Sentinel or the cluster; nothing if its duration is unknown."""
+    """Yield a finding about the failover of Sentinel or the cluster, unless its duration is unknown."""
     option, after_s = "down-after-milliseconds of Sentinel", down_after_s(client)
     if address_of(client) and (node_timeout_ms := backlog.configured(client, "cluster-node-timeout")):
         option, after_s = "cluster-node-timeout", node_timeout_ms / 1000
@@ -245,7 +245,7 @@ def _failover(client: Any, config: Config, info: Mapping[str, Any]) -> Iterator[
 
 
 def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Finding:
-    """Check that scripts run for all of these shards: a user may have access to the keys of some only."""
+    """Check that scripts run for all of these shards. A user may have access to only some of their keys."""
     for client, shard in shards:
         finding = health.scripts(backlog.refused_scripts(client, shard, start_keys))
         if finding.level != OK:

@@ -67,7 +67,7 @@ def continued(how: str) -> Iterator[None]:
 
 
 async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
-    """Name the registered workers that may be alive: the command watches them."""
+    """Print the ids of registered workers that may be alive, because the command now watches them."""
     own = own_identity()
     maybe_alive = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
     if maybe_alive:

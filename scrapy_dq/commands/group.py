@@ -66,7 +66,7 @@ class Command(ScrapyCommand):
         commands = parser.add_subparsers(
             title="Commands", metavar="<command>", dest="subcommand", prog=parser.prog
         )
-        # Scrapy itself reads the command line only later.
+        # This reads the subcommand from sys.argv, because Scrapy parses the command line only later.
         wanted = [name for name in sys.argv[2:3] if sys.argv[1] == "dq" and name in COMMANDS]
         self._subcommands = {each.name: each for each in subcommands(wanted or COMMANDS)}
         for subcommand in self._subcommands.values():
@@ -94,7 +94,7 @@ class Command(ScrapyCommand):
         """Put the options into the settings."""
         super().process_options(args, opts)
         if hasattr(opts, "words") and not any(word.startswith("-") for word in args):
-            # argparse accepts these words in one place only.
+            # argparse accepts these words in one place only, and returns words in other places as *args*.
             opts.words += args
             args = []
         if args:
@@ -152,7 +152,7 @@ class Command(ScrapyCommand):
 def _begin_to_log(settings: Settings) -> None:
     """Log as the settings say, but to a file only if the command line names one.
 
-    A LOG_FILE of the project belongs to its crawls: with LOG_FILE_APPEND = False, a command would empty it.
+    A LOG_FILE of the project belongs to its crawls. With LOG_FILE_APPEND = False, a command would empty it.
     Each Crawler replaces Scrapy's handler with one for its spider's settings, so commands add their own.
 
     Raises:
@@ -163,7 +163,7 @@ def _begin_to_log(settings: Settings) -> None:
         configure_logging(settings)
     else:
         configure_logging(settings, install_root_handler=False)
-    if (installed := get_scrapy_root_handler()) is not None:  # before `run`, by Scrapy 2.13
+    if (installed := get_scrapy_root_handler()) is not None:  # Scrapy 2.13 installs one before `run`
         logging.root.removeHandler(installed)
         scrapy.utils.log._scrapy_root_handler = None
     logging.root.setLevel(logging.NOTSET)
@@ -193,6 +193,6 @@ def _error(error: Callable[[str], NoReturn], names: list[str], message: str) -> 
 
 
 def _say(subcommand: Subcommand, text: str) -> None:
-    # The text may quote a URL of a page.
+    # The text may quote a URL of a page, so unprintable characters are replaced.
     with suppress(OSError):
         print(f"scrapy dq {subcommand.name}: {printable(text, LONGEST_LINE)}", file=sys.stderr)

@@ -93,7 +93,7 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
 
 @dataclass
 class _Counts:
-    """The content of one worker's journals, in numbers."""
+    """Numbers about the journals of one worker."""
 
     items: int = 0
     size: int = 0
@@ -142,7 +142,7 @@ def _show(folder: ItemsFolder, run: Run, options: argparse.Namespace) -> None:
 
 
 def _counted(journals: Sequence[Path], bar: ProgressBar) -> Counter[Path]:
-    """Return the number of items in each journal that would be exported."""
+    """Return the number of items in each journal that an export would write."""
     read_bytes = 0
 
     def passed(size: int) -> None:
@@ -198,7 +198,7 @@ def _new_items(folder: ItemsFolder, places: dict[str, int]) -> Iterator[Record]:
     """Yield the items that were not read yet.
 
     Args:
-        places: number of bytes that were read of each journal; updated here.
+        places: by journal, the position up to which it was read; this function updates it.
     """
     for path in folder.all_journals():
         name = path.stem  # the journal is renamed when all feeds have its items
@@ -211,7 +211,7 @@ def _new_items(folder: ItemsFolder, places: dict[str, int]) -> Iterator[Record]:
 
 
 def _add_format(options: argparse.Namespace) -> None:
-    """Append -t to the feeds of -o and -O, because Scrapy expects the format there."""
+    """Append the format of -t to each feed of -o and -O, because Scrapy expects the format there."""
     if options.format:
         for name in ("output", "overwrite_output"):
             feeds = getattr(options, name)

@@ -44,10 +44,11 @@ class Page:
 
     entries: Sequence[Entry]
     before: Sequence[str] = ()
-    """Lines for people."""
+    """Lines for people, above the requests."""
     groups: Sequence[dict[str, Any]] = ()
     """Causes of failures; see `entries.groups_of`."""
     after: Sequence[str] = ()
+    """Lines for people, below the requests."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Other values that --json prints besides `entries`."""
 
@@ -232,7 +233,7 @@ def _found(
     place: Place, options: argparse.Namespace, wanted: Callable[[Entry], bool],
     partitions: Collection[bytes] | None, census: Census, before: Sequence[str] = (), none_found: str = "",
 ) -> Page:  # fmt: skip
-    """Return a page of the *wanted* requests. If all were searched in vain, its last line is *none_found*."""
+    """Return a page of the *wanted* requests. If a complete search found none, it ends with *none_found*."""
     where = tuple(each.replace("-", " ") for each in options.where or PLACES)
     last = options.skip + options.count
     found, scan = _scan(place, wanted, census, last, most=options.most, where=where, partitions=partitions)
@@ -250,7 +251,7 @@ def _found(
 def _known(
     place: Place, crawler: Crawler | None, options: argparse.Namespace, url: str, census: Census
 ) -> Page:
-    """Return all known facts about a URL, whose fingerprint the spider's own fingerprinter computes."""
+    """Return all known facts about a URL. The spider's own fingerprinter computes the fingerprint."""
     if crawler is None:
         raise WrongUsage(
             "only a spider knows the fingerprint of a URL: name it before the URL. With a * at its end, "

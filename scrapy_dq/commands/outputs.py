@@ -46,7 +46,7 @@ def export_feeds(
     """Export all feeds, with a progress bar; return the stored feeds, and the errors of the others.
 
     Args:
-        crew_stops: how many of the signals asked the crew to stop, not the export.
+        crew_stops: how many of the signals in *stops* asked the crew to stop, not the export.
         finished, began: see `Exports.run`.
     """
 

@@ -88,7 +88,7 @@ class Push(Subcommand):
 
 
 def _wake(place: Place) -> None:
-    """Wake idle workers; if that fails, as in an outage, they find the pushed requests somewhat later."""
+    """Wake idle workers. If this fails, for example in an outage, they find the requests somewhat later."""
     with suppress(FrontierError), as_unavailable():
         wake(place.client, place.crawl)
 

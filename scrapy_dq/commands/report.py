@@ -88,7 +88,7 @@ class Events(Subcommand):
             for event in events:
                 if event not in shown and not history.is_known(event, shown):
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
-            # Keep all events: a shard that does not answer now will return its events again.
+            # All events stay known, because a shard that does not answer now returns its events again later.
             shown.update(events)
             time.sleep(POLL_S)
             try:
@@ -189,7 +189,7 @@ WIDTH, HEIGHT = 860, 120
 """Size of a curve, in units of its picture."""
 MAX_ROWS = 50
 LONGEST = 200
-"""Characters of a name."""
+"""Maximum number of characters of a text."""
 MARKED = {
     "died": "bad", "outage": "bad", "waits": "bad", "damaged": "bad", "began": "good", "finished": "good",
 }  # fmt: skip

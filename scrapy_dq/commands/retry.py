@@ -24,7 +24,7 @@ from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
 
 LONGEST_LABEL = 2000
-"""Length at which the scheduler cuts URLs."""
+"""Length at which the scheduler cuts the URLs that it stores as labels."""
 
 
 class Retry(Subcommand):

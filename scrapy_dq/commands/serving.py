@@ -35,7 +35,7 @@ PORT = 6870
 POLL_S = 0.1
 MAX_REQUESTS = 400
 GRACE_S = 3
-"""Seconds that requests in progress may take when the server ends."""
+"""Seconds that requests in progress may still take when the server ends."""
 LONGEST_S = 60.0
 """Maximum number of seconds to print the metrics once. With many crawls, one read covers only some."""
 SEARCH_S = 0.5
@@ -91,14 +91,14 @@ async def _serve_page(
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not (server.should_exit or serving.done()):  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(POLL_S)
-        await reads.close()  # otherwise the server would wait for requests that wait for a look
+        await reads.close()  # otherwise the server would wait for requests that wait for Redis
         await serving
     finally:
         await reads.close()
 
 
 def _fragment(crawl: str, token: str) -> str:
-    """Return the part of the address from the #. Browsers do not send it, so no log contains the token."""
+    """Return the address from the # on. Browsers do not send this part, so no log contains the token."""
     parts = [f"token={token}"] if token else []
     parts += [f"/crawl/{quote(crawl, safe='')}"] if crawl else []
     return "#" + "&".join(parts) if parts else ""
@@ -180,7 +180,7 @@ def _token_of(options: argparse.Namespace, data: str) -> str:
     """Return the user's token; empty: there is no token, and none is needed.
 
     Args:
-        data: the data that the command lets others read.
+        data: the name of the data that the command serves, for an error.
     Raises:
         WrongUsage: other machines could read the data without a token.
         ConfigError: the token file cannot be read, or is empty.
@@ -196,10 +196,12 @@ def _token_of(options: argparse.Namespace, data: str) -> str:
 
 @contextmanager
 def _needing(extra: str, feature: str) -> Iterator[None]:
-    """Name the packages to install if an import in the block fails.
+    """Report the packages to install if an import in the block fails.
 
     Args:
         feature: beginning of the message: the feature and the packages that it needs.
+    Raises:
+        CommandError: one of the packages is not installed.
     """
     try:
         yield

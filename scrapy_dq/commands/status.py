@@ -98,7 +98,7 @@ def _crawls(settings: Settings, show_all: bool) -> list[dict[str, Any]]:
 
 
 def _count(found: dict[str, Any], place: Place) -> None:
-    """Add the phase and the counts of a crawl, or why they are unknown."""
+    """Add the phase and the counts of the crawl to *found*, or the reason why they are unknown."""
     found["redis"] = place.target
     try:
         snapshot = Watcher(place.of(found["crawl"]), most_members=MAX_MEMBERS_READ).snapshot()
@@ -110,7 +110,7 @@ def _count(found: dict[str, Any], place: Place) -> None:
 
 
 def _others(place: Place, known: Collection[str], show_all: bool) -> Iterator[dict[str, Any]]:
-    """Yield readable crawls whose names are not in *known*."""
+    """Yield the crawls that can be read and whose names are not in *known*."""
     search = CrawlSearch()
     try:
         names = search.all_names(place.nodes) if show_all else search.scan_more(place.nodes)
@@ -153,7 +153,7 @@ def _print_crawls(crawls: list[dict[str, Any]], show_all: bool) -> None:
 
 GONE = "The crawl no longer exists: its keys were deleted, or Redis was emptied"
 Show = Callable[[dict[str, Any], "dict[str, Any] | None"], None]
-"""Shows a status; the second argument is set if a later read failed, and has its `error`."""
+"""Shows a status. If a later read failed, the second argument describes it, with its `error`; else None."""
 
 
 @contextmanager

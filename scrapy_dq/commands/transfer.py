@@ -50,7 +50,7 @@ _PLACE_SETTINGS = ("REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS")
 
 
 class _Written(NamedTuple):
-    """The numbers of written entries and fingerprints, and of counted requests that are *missing*."""
+    """How many entries and fingerprints were written, and how many of the counted requests were missing."""
 
     entries: int
     tokens: int
@@ -144,7 +144,7 @@ async def _urls(frontiers: list[Frontier], place: Place, name: str, bar: Progres
     with created(name) as file:
         async for part in dump(frontiers, header, parts.ENTRIES):
             urls = [title_of(shown(each.payload, place.config.max_entry_bytes)) for each in part.items]
-            # Unprintable characters are replaced, because anyone who feeds start payloads chooses these URLs.
+            # Unprintable characters are replaced, because other programs choose the URLs of start payloads.
             lines = (f"{printable(url, LONGEST_URL)}\n" for url in urls)
             file.write("".join(lines).encode("ascii", "backslashreplace"))
             count += len(urls)
@@ -192,7 +192,7 @@ class ImportCrawl(Subcommand):
 
 
 def _refuse_other(header: parts.Header, config: Config, crawler: Crawler | None) -> None:
-    """Refuse a crawl that workers could not join, or whose fingerprints they would not find.
+    """Refuse an exported crawl that workers could not join, or whose fingerprints they would not find.
 
     *crawler* is None if the command line names only the crawl.
     """
@@ -323,7 +323,11 @@ def _advice_after_move(done: Moved, wanted: parts.Shape, config: Config, target:
 
 
 def _file_named(options: argparse.Namespace) -> str:
-    """Set `spider`, and return the file name after it."""
+    """Set `options.spider`, and return the file name that follows the spider.
+
+    Raises:
+        WrongUsage: the command line names no file.
+    """
     if not (names := common.words_after_spider(options, "a file")):
         raise WrongUsage("name a file after the spider")
     return names[0]

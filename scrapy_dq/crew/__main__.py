@@ -8,7 +8,8 @@ The folder becomes the first entry of `sys.path`, as in the process that starts 
 import sys
 
 if __name__ == "__main__":
-    sys.path[0] = sys.argv.pop(1)  # before the imports below: Python has put this file's folder there
+    # Python has put this file's folder there. The imports below must not search that folder.
+    sys.path[0] = sys.argv.pop(1)
 
 from scrapy.cmdline import execute
 from scrapy.utils.project import get_project_settings
@@ -16,9 +17,9 @@ from scrapy.utils.reactor import install_reactor
 
 if __name__ == "__main__":
     if sys.argv[1] == "dq":
-        # Before the import of a spider, which may install another reactor.
+        # This comes first, because a spider's module may install another reactor when it is imported.
         install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
     settings = get_project_settings()
-    # Not EXTENSIONS: a spider's own EXTENSIONS replace the project's.
+    # EXTENSIONS_BASE is used, because a spider's own EXTENSIONS replace the project's EXTENSIONS.
     settings["EXTENSIONS_BASE"].set("scrapy_dq.crew.worker_agent.WorkerAgent", 0, "default")
     execute(settings=settings)

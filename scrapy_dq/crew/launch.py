@@ -29,7 +29,7 @@ def command_of(
         settings: more settings, passed as `-s`; they override *options*.
         words: Scrapy's command: `crawl` for a worker, `dq crawl` for a process that exports a feed.
     """
-    # Not -m: Python would then search the current folder first, where another user may have put modules.
+    # With -m, Python would search the current folder first, where another user may have put modules.
     program = str(Path(__file__).with_name("__main__.py"))
     return [sys.executable, program, sys.path[0], *words, spider, *_passed_on(options), *_set(settings)]
 

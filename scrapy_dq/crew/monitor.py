@@ -43,7 +43,7 @@ def opened(config: Config, data_dir: Path) -> Iterator[Place]:
 async def _prepare(connection: Connection, config: Config) -> None:
     """Check Redis, and delete the crawl if SCHEDULER_FLUSH_ON_START is set.
 
-    The workers do not do this: otherwise a restarted worker could delete the crawl.
+    The parent does this, because a restarted worker would delete the crawl again.
     """
     try:
         await connection.open()

@@ -50,7 +50,7 @@ def send(descriptor: int, report: dict[str, Any]) -> bool:
 
     A report is dropped if it is longer than MAX_BYTES, or if a worker's pipe, which does not block, is full.
     """
-    # Not as ASCII, in which an emoji takes twelve bytes.
+    # In ASCII, an emoji would take twelve bytes.
     line = json.dumps(report, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
     with suppress(OSError):
         return len(line) <= MAX_BYTES and os.write(descriptor, line) == len(line)
@@ -89,7 +89,7 @@ class Child(subprocess.Popen[bytes]):
     ) -> None:
         """
         Args:
-            environ: takes the descriptor for reports, and returns additions to the environment.
+            environ: gets the descriptor for reports, and returns additions to the environment.
             passed: a descriptor that the child also gets.
             options: more arguments of Popen.
         Raises:

@@ -75,7 +75,7 @@ class Packer:
         self._codec = codec
         self._private = private
         self._modules: set[str] = set()
-        """Modules whose records are stored."""
+        """Modules that stored records name."""
         self._open: set[bytes] = set()
         """Entries that have items and have not ended."""
 

@@ -37,7 +37,7 @@ class StopSignals:
         atexit.register(_ignore)
 
     def _count(self, number: int, frame: object) -> None:
-        # A closing terminal or session may send SIGHUP twice, or after SIGTERM. Neither asks a second time.
+        # A closing terminal or session may send SIGHUP twice, or after SIGTERM. The user has asked only once.
         if number != signal.SIGHUP or not self.count:
             self.count += 1
         if self.count > self.most:
@@ -230,16 +230,16 @@ class Supervisor:
 
     def _start_again(self, slot: WorkerSlot) -> None:
         if self.monitor.at < slot.due - TICK_S and not self.monitor.problem:
-            return  # wait for a newer snapshot, in case the run has ended since
+            return  # wait for a newer snapshot, because the run may have ended since the last one
         if self.finished:
             slot.due, slot.state = 0.0, "died; the run is finished"
         else:
             self._start(slot)
 
     def _check_stop(self) -> None:
-        """After `scrapy dq stop`, start no more workers, and stop workers that may have joined after it.
+        """After `scrapy dq stop`, start no more workers, and stop workers that may have joined later.
 
-        The command reaches only registered workers: a worker that joins later would continue the crawl.
+        The command reaches only registered workers. A worker that joins later would continue the crawl.
         """
         at, overview = self.monitor.at, self.monitor.overview
         if overview is None or self._called_off:

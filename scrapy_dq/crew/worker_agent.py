@@ -76,7 +76,7 @@ class WorkerAgent:
         self._relay = Relay(self._handshake.reports)
         logging.getLogger().addHandler(self._relay)
         self._crawler.signals.connect(self._closed, signals.spider_closed)
-        # After the spider is closed, Scrapy stores feeds, which may take long.
+        # Scrapy stores feeds after it has closed the spider, so the last report waits for the engine's end.
         self._crawler.signals.connect(self._send, signals.engine_stopped)
         threading.Thread(target=self._watch_parent, name="crew lifeline", daemon=True).start()
         self._report()

@@ -116,7 +116,7 @@ class WorkerSlot:
         self.log = log
         self.process: WorkerProcess | None = None
         self.due = 0.0
-        """When the worker is restarted (monotonic); 0 if it is not."""
+        """When the worker will be restarted (monotonic); 0: it will not be restarted."""
         self.state = ""
         """How the last process ended."""
         self.restarts = 0
@@ -131,7 +131,7 @@ class WorkerSlot:
 
     @property
     def rate(self) -> float:
-        """Pages per second, in the last seconds."""
+        """Pages per second, in about the last RATE_OVER_S seconds."""
         (since, before), (now, pages) = self._samples[0], self._samples[-1]
         return (pages - before) / (now - since) if now > since else 0.0
 

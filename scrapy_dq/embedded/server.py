@@ -1,8 +1,8 @@
 """The embedded Redis: one redis-server in one directory, shared by all workers of a project on this machine.
 
 The server is a daemon in its own session. It works in that directory and names files relative to it, so no
-path is too long for it, and no character in a path needs quoting. Only locks show who uses it and whether it
-is alive (`directory.py`). `binary.py` decides which binary may be started.
+path is too long, and no character in a path needs quoting. Only locks show which processes use the server and
+whether it is alive (`directory.py`). `binary.py` decides which binary may be started.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EmbeddedRedis:
 
     Args:
         directory: where the server's files are; made with mode 0700 if it does not exist.
-        start_timeout_s: seconds to wait for a response; the time in which the server loads its AOF does not
+        start_timeout_s: seconds to wait for an answer. The time in which the server loads its AOF does not
             count.
 
     Attributes:
@@ -104,7 +104,8 @@ class EmbeddedRedis:
                         started = lock is not None
                         if lock is not None:
                             self._launch(lock)
-                # Without start.lock: our use keeps the server running, and others need not wait for the AOF.
+                # This needs no start.lock, because our use keeps the server running. Other processes can join
+                # while the server loads its AOF.
                 if self._await_ready():
                     break
                 if started:
@@ -129,7 +130,7 @@ class EmbeddedRedis:
                     if self._directory.is_last_user():
                         self._stop()
                 finally:
-                    # Still under start.lock, because is_last_user() may have made the use exclusive.
+                    # This happens under start.lock, because is_last_user() may have made the lock exclusive.
                     self._directory.drop()
         except (EmbeddedError, OSError) as error:
             logger.warning("Embedded Redis in %s was not stopped: %s", self._directory.path, error)
@@ -152,7 +153,7 @@ class EmbeddedRedis:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(server_lock,),  # only this one: start.lock and users.lock stay with us
+                pass_fds=(server_lock,),  # the server does not inherit start.lock and users.lock
                 start_new_session=True,
                 umask=0o077,
             )
@@ -165,7 +166,7 @@ class EmbeddedRedis:
             raise self._failure(f"did not become a daemon ({binary})") from None
         finally:
             if launcher.poll() is None:
-                os.killpg(launcher.pid, signal.SIGKILL)  # its own session: a wrapper script and its children
+                os.killpg(launcher.pid, signal.SIGKILL)  # also kills the children of a wrapper script
                 launcher.wait()
         if status != 0:
             raise self._failure(f"did not start ({binary}, exit status {status})")
@@ -194,7 +195,7 @@ class EmbeddedRedis:
                         f"{self._directory.path / PID} names its pid"
                     ) from error
             except ResponseError:
-                return True  # MISCONF, BUSY: it answers; the frontier handles such errors
+                return True  # the server answers, with MISCONF or BUSY; the frontier handles such errors
             time.sleep(POLL_S)
 
     def _note(self, started: bool) -> None:
@@ -203,7 +204,7 @@ class EmbeddedRedis:
             with self._client() as client:
                 info = client.info("server")
         except ResponseError:
-            return  # BUSY: a script runs. The server works, and the next user records it.
+            return  # BUSY: a script runs, so the server works. The next user records its version.
         name = "valkey" if "valkey_version" in info else "redis"
         version = Version.parse(f"{name} {info[name + '_version']}")
         if version is not None:
@@ -225,7 +226,7 @@ class EmbeddedRedis:
                 return
             try:
                 with self._client() as client:
-                    # NOSAVE skips only the RDB: the AOF is written and fsynced. It also ends a stuck script.
+                    # NOSAVE skips only the RDB: Redis writes and fsyncs the AOF. It also ends a stuck script.
                     client.shutdown(nosave=True)
             except RedisError as error:
                 problem = str(error)

@@ -1,6 +1,6 @@
 """Writes and reads files of exports. The last line shows that a file is whole; an import needs a whole file.
 
-The last line has the number of lines before it and their SHA-256. A file whose name ends in `.zst` is
+The last line has the number and the SHA-256 of the lines before it. A file whose name ends in `.zst` is
 compressed.
 """
 
@@ -27,7 +27,7 @@ STANDARD_OUTPUT = "-"
 _END = b'{"end"'
 """The beginning of the last line."""
 _MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Lines must be shorter, in bytes. A part has a few MB of entries, and a single entry may have as many."""
+"""A line must have fewer bytes. A part has a few MB of entries, or one entry of a few MB."""
 
 
 class BadExport(FrontierError):
@@ -50,7 +50,7 @@ def created(name: str) -> Iterator[IO[bytes]]:
     if path.exists():
         raise BadExport(f"{name!r} exists: choose another name, or delete it first")
     try:
-        # No other user may read it: requests may hold cookies and logins.
+        # No other user may read the file, because requests may hold cookies and logins.
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as raw:
             with _compressed(raw, name, "wb") as file:
@@ -82,7 +82,7 @@ class ExportWriter:
             self.tokens += len(part.items)
 
     def end(self) -> None:
-        """Write the last line. A file without this line counts as cut."""
+        """Write the last line. An import refuses a file without this line."""
         trailer = {"lines": self.lines, "sha256": self._digest.hexdigest()}
         self._file.write(json.dumps({"end": trailer}).encode() + b"\n")
 
@@ -100,7 +100,7 @@ class ExportFile:
         """Read the file once, to check it.
 
         Raises:
-            BadExport: the file is not an export, is cut or was edited, or has a later version.
+            BadExport: the file is not an export, was cut or edited, or a later version wrote it.
         """
         self.name = name
         if os.path.exists(name) and not os.path.isfile(name):

@@ -85,7 +85,7 @@ def part_line(part: Part, seen: Seen) -> str:
         seen: how the crawl stores its fingerprints.
     """
     rows = map(attrgetter(*_FIELDS[part.kind]), part.items) if part.kind in _FIELDS else part.items
-    # Converting by columns is faster than by rows.
+    # Converting columns is faster than converting rows.
     columns = zip(_columns(part.kind, seen), zip(*rows, strict=True), strict=True)
     written = [map(write, values) for (write, _), values in columns]
     line: dict[str, Any] = {part.kind: list(zip(*written, strict=True) if len(written) > 1 else written[0])}

@@ -1,4 +1,4 @@
-"""Find and read all crawls of a Redis. Each look does a bounded part, however many keys Redis has."""
+"""Find and read all crawls of a Redis. Each look reads a limited part, however many keys Redis has."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_CRAWLS = 500
 PART = 15
 """Maximum number of crawls that one look reads. A crawl costs Redis 0.16 ms, and 0.008 ms for each worker."""
 LONGEST_S = 3.0
-"""After this time, a look reads no further crawl, because some nodes of a cluster may not answer."""
+"""Seconds after which a look reads no further crawl, because some nodes of a cluster may not answer."""
 FINISHED_LATER_S = 60.0
-"""If there are more crawls than one look reads, a finished crawl is read later than others by this time."""
+"""Seconds by which a finished crawl is read later than others, if one look cannot read all crawls."""
 SEARCH_S = 0.01
 """Seconds for which a look searches for further crawls."""
 
@@ -68,7 +68,7 @@ class Crawls:
 class CrawlList:
     """Watches the crawls of a Redis, for the page and the metrics, in any thread; one look at a time.
 
-    A look costs Redis a bounded time, because it reads only PART crawls: those whose last read is the oldest.
+    A look takes a limited time of Redis, because it reads only PART crawls, beginning with the longest due.
     """
 
     def __init__(self, only: str = "") -> None:
@@ -81,12 +81,12 @@ class CrawlList:
         self._lock = threading.Lock()
 
     def refresh(self, place: Place) -> Crawls:
-        """Return the crawls; a call within EVERY_S of a look gets the same result.
+        """Return the crawls; a call within EVERY_S after a look returns the result of that look.
 
         Args:
             place: any crawl in this Redis.
         Raises:
-            FrontierUnavailable: no usable answer.
+            FrontierUnavailable: Redis gave no usable answer.
         """
         with self._lock:
             began = time.monotonic()
@@ -142,7 +142,7 @@ class _Listed:
         """Read the crawl, and return whether it exists.
 
         Args:
-            only: no other crawl is listed: raise the error if Redis does not answer.
+            only: no other crawl is listed, so raise the error if Redis does not answer.
         """
         self.due = at = time.monotonic()
         self._first_at = self._first_at or at
@@ -166,9 +166,9 @@ class _Listed:
 
 
 def finished_before(place: Place, age_s: float) -> Iterator[tuple[Place, Overview]]:
-    """Yield readable crawls that finished at least *age_s* seconds ago.
+    """Yield the crawls that can be read and that finished at least *age_s* seconds ago.
 
-    All keys of the Redis are examined. After a `retry`, a crawl is open, not finished.
+    This examines all keys of the Redis. After a `retry`, a crawl is open, not finished.
     """
     latest = place.now() - age_s
     for name in CrawlSearch().all_names(place.nodes):

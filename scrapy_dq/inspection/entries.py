@@ -21,13 +21,13 @@ from scrapy_dq.inspection.words import span, unanswered, when
 from scrapy_dq.text import printable, prose_without_logins
 
 LONGEST_REASON = 2_000
-"""Characters. Reasons that this package writes have at most about 500."""
+"""Maximum number of characters. Reasons that this package writes have at most about 500."""
 LONGEST_CAUSE = 200
 LONGEST_HOST = 255
 LONGEST_SHOWN = 500
-"""Characters of a URL or a reason in a list."""
+"""Maximum number of characters of a URL or a reason in a list."""
 MAX_BYTES = 16_777_216
-"""About how many bytes a list reads: a single record may be megabytes long."""
+"""A list reads about this many bytes at most, because a single record may be megabytes long."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,20}://\S{1,2000}", re.IGNORECASE)
 # The status of a response stays, because it is a cause: HTTP 404, status 404.
 _NUMBER = re.compile(
@@ -43,7 +43,7 @@ _PLACE = re.compile(r"\([^()]{1,100}:[0-9]{1,7} in [^()]{1,40}\)\Z")
 def record_of(entry: Entry, place: Place) -> dict[str, Any]:
     """Return all known facts about an entry, with its full `request`.
 
-    None or empty: the fact is unknown, or the entry has no such fact.
+    A value is None or empty if it is unknown, or if the entry has no such value.
     """
     return summary_of(entry, place, LONGEST_REASON) | {
         "where": entry.where,
@@ -89,10 +89,10 @@ def title(entry: Entry, place: Place) -> str:
 
 
 def summary_of(found: Entry, place: Place, longest: int = LONGEST_SHOWN) -> dict[str, Any]:
-    """Return an entry's line in a list, mainly for failed requests and dead letters.
+    """Return the data of an entry for a list, mainly of failed requests and dead letters.
 
-    Only the first *longest* characters of the reason are used: the time to remove logins grows with the
-    square of a word's length.
+    Only the first *longest* characters of the reason are used, because the time to remove logins grows with
+    the square of a word's length.
     """
     most = place.config.max_entry_bytes
     url = without_logins(found.label) or title(found, place)
@@ -123,7 +123,7 @@ def title_of(request: dict[str, Any]) -> str:
 
 
 def worker_of(record: dict[str, Any]) -> str:
-    """Return text that names the entry's last worker, and says how many workers crashed with the entry."""
+    """Return the name of the entry's last worker, and how many workers have crashed with the entry."""
     times = f", after {record['attempts']} crashes" if record["attempts"] else ""
     return f"{record['worker'] or 'before any worker leased it'}{times}"
 

@@ -194,17 +194,17 @@ def events_in_shard(client: Any, shard: Shard) -> list[Event]:
 
 
 _OF_HOME = ("began", "finished", "joined", "left", "limits", "waits")
-"""Events of a worker that occur in each shard, and events of the run. Home has recorded all of them."""
+"""Kinds of events that happen in each shard alike, and events of the run. Home has recorded all of them."""
 _OF_SHARDS = ("died", "returned", "outage", "damaged")
-"""Events that may happen in some shards only."""
+"""Kinds of events that may happen in only some of the shards."""
 _MEMBER = re.compile(r"(.*)-[0-9a-f]{12}")
 """A worker's id. The ids of one process end differently in each shard. Source: frontier/worker/identity.py"""
 _SAME_FACT_S = 60.0
-"""All shards record a common fact, such as the death of a worker, within this time."""
+"""Seconds within which all shards record a common fact, such as the death of a worker."""
 
 
 def _each_fact_once(events: Iterable[Event]) -> list[Event]:
-    """Merge the events with which several shards have recorded one fact; *events* begin with the oldest."""
+    """Merge events if several shards have recorded the same fact. *events* begin with the oldest one."""
     groups: list[list[Event]] = []
     newest: dict[tuple[Any, ...], list[Event]] = {}
     for event in events:
@@ -224,7 +224,7 @@ def _merged(first: Event, *others: Event) -> Event:
 
 
 def is_known(event: Event, known: Iterable[Event]) -> bool:
-    """Return whether *event* is among *known*, even if more or fewer shards had recorded it then."""
+    """Return whether an event in *known* is about the same fact, but was merged from other shards."""
     return any(
         _is_near(before, event)
         and {*before.shards} != {*event.shards}
@@ -234,7 +234,7 @@ def is_known(event: Event, known: Iterable[Event]) -> bool:
 
 
 def _fact_of(event: Event) -> tuple[Any, ...]:
-    # Each shard records the worker that was back first after an outage, which may differ between shards.
+    # For an outage, each shard records the worker that was back first. This worker may differ between shards.
     process = "" if event.kind == "outage" else _MEMBER.sub(r"\1", event.who)
     return event.run, event.kind, process, "" if event.kind == "returned" else event.about
 

@@ -55,7 +55,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     "dq_outage_seconds": ("Their time without Redis, in outages that are over", lambda each: each.outage_s),
 }
 _WORKER_STATES = ("alive", "running", "unknown", "silent", "stalled", "dead", "fenced")
-"""All states in inspection/snapshot.py."""
+"""All states of workers in inspection/snapshot.py."""
 _BY_STATE: dict[str, tuple[str, Callable[[Snapshot, Totals], Mapping[str, float]]]] = {
     "dq_requests": (
         "Requests that are not settled",

@@ -57,14 +57,14 @@ class Place:
         )
 
     def ask_all(self) -> None:
-        """Let the next look ask all shards again. `scrapy dq move` may have changed their number."""
+        """Let the next read ask all shards. Their number is read again, because `move` may change it."""
         known = self.__dict__.get("shards")
         if known is not None and count_of(self.client, self.crawl) not in (0, len(known)):
             del self.__dict__["shards"]
         self.shards.ask_all()
 
     def of(self, crawl: str) -> Place:
-        """Return another crawl in the same Redis. Its shards share *client*: there may be many crawls."""
+        """Return another crawl in the same Redis, with the same client, because there may be many crawls."""
         client = self.client
         return replace(
             self, config=replace(self.config, crawl=crawl, shards=1), connect=lambda number: client
@@ -135,7 +135,7 @@ def opened(config: Config, *, any_node: bool = False) -> Iterator[Place]:
     """Yield the crawl of *config*, whether it exists or not.
 
     Args:
-        any_node: the answer of any node of a cluster is enough, because the caller wants all crawls.
+        any_node: an answer from any node of a cluster is enough, because the caller wants all crawls.
     Raises:
         FrontierRefused: Redis is not usable.
         FrontierUnavailable: Redis has stopped answering.

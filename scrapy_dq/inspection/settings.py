@@ -1,4 +1,4 @@
-"""The settings in force, as shown to people: without passwords, secret keys and other credentials."""
+"""The settings in a Config, for people: without passwords, secret keys and other credentials."""
 
 from __future__ import annotations
 

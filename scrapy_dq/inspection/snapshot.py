@@ -22,15 +22,15 @@ from scrapy_dq.text import printable
 EVERY_S = 1.0
 """Seconds between two snapshots of a crawl that a user watches, in all interfaces."""
 RATE_OVER_S = 5.0
-"""Seconds that a rate covers, or the time between two snapshots if that is longer."""
+"""Seconds that a rate covers. If two snapshots are further apart, the rate covers the time between them."""
 WAIT_S = 2.5
-"""Seconds after which an unchanged heartbeat counts. A live worker has a heartbeat at least once a second."""
+"""Seconds after which an unchanged heartbeat counts as missing. A live heartbeat changes each second."""
 TOP = 10
 COUNTS = ("workers", "waiting", "delayed", "in_flight", "done", "failed", "dead", "seen")
 MAX_MEMBERS_READ = 1_000
 """Maximum number of worker records that a page or a scrape reads. Another program could write many more."""
 LONGEST_WAIT = 250
-"""Characters of the reason for which a worker waits."""
+"""Maximum number of characters of the reason for which a worker waits."""
 SIZES_PART = 50
 """The search for large partitions takes at most 1/50 of the time."""
 
@@ -103,7 +103,7 @@ class Snapshot:
         overview, census, sizes, rate = self.overview, self.overview.census, self.sizes, self.pages_per_s
         assert sizes is not None
         turn = self.turn
-        # A high rate does not help a partition that has to wait.
+        # The slowest partition takes at least this time, because of its limits.
         least_s = max((each.takes_s for each in sizes.slowest), default=0.0)
         return self.summary() | {
             "at": self.at,
@@ -183,7 +183,7 @@ class Watcher:
         overviews = self._overviews
         while len(overviews) > 1 and at - overviews[1][0] >= RATE_OVER_S:
             overviews.popleft()
-        # A new run starts at 0, and all counts of a shard appear or disappear together.
+        # Counts can be compared only within a run, and only if they are of the same shards.
         same = next((each for each in overviews if _counted_in(each[1]) == _counted_in(overview)), None)
         overviews.append((at, overview))
         rows = _rows(at, overview, same, now)
@@ -227,12 +227,12 @@ def maybe_alive(overview: Overview) -> list[Member]:
 
 
 def _counted_in(overview: Overview) -> tuple[Any, ...]:
-    """Return the run and the missing shards of a look. A rate compares only looks in which both are equal."""
+    """Return the run and the missing shards of a look. A rate needs two looks with equal results."""
     return overview.epoch, overview.run, overview.unreachable, overview.apart
 
 
 def _turn(first: Entry) -> dict[str, Any]:
-    """Return the JSON of the awaited turn; `wait_s` is None if only a settled lease or more budget helps."""
+    """Return the JSON of the awaited turn; `wait_s` is None if it needs a settled lease or more budget."""
     return {"partition": first.partition.decode("utf-8", "replace"), "wait_s": first.wait_s}
 
 
@@ -298,6 +298,6 @@ def _state(member: Member, before: Member | None, watched: bool, own: dict[str, 
 
 
 def unhealthy_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of workers; workers that do nothing come first, in the order of UNHEALTHY."""
+    """Return the rows of workers, sorted: workers that do nothing come first, in the order of UNHEALTHY."""
     ranks = {state: rank for rank, state in enumerate(UNHEALTHY)}
     return sorted(rows, key=lambda row: ranks.get(row["state"], len(ranks)))

@@ -34,9 +34,10 @@ class Totals:
     """Number of partitions with waiting requests, by state."""
     died: int
     reclaimed: int
-    """Leases of the workers that died. `died` and `reclaimed` begin at the oldest event of the first read."""
+    """Leases of the workers that died. `died` and `reclaimed` lack deaths that the journal has dropped before
+    the first read."""
     stopped: bool
-    """Whether the last worker left for a reason in ON_PURPOSE, or a user has sent `stop` since then."""
+    """Whether the last worker left for a reason in ON_PURPOSE, or a user has sent `stop` after that."""
     end: str
     """Why the last worker left; empty: the last worker died, or there are workers."""
     spider: str

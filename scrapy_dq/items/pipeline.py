@@ -51,8 +51,8 @@ class RedisPipeline:
         """Check the settings. Source: scrapy/utils/misc.py::build_from_crawler
 
         Raises:
-            ConfigError: one ERROR line was logged. The crawl is not opened, so no new run deletes its failed
-                requests.
+            ConfigError: one ERROR line was logged. The crawl is not opened, so no new run begins, which would
+                delete the failed requests of the last run.
         """
         self = cls(crawler)
         self._checked()
@@ -77,7 +77,8 @@ class RedisPipeline:
             given_up=self._given_up,
             counted=self._counted,
         )
-        # Not close_spider(): Scrapy before 2.14 allows no coroutine there, and newer Scrapy no Deferred.
+        # A signal calls close(), because in close_spider() Scrapy before 2.14 allows no coroutine, and newer
+        # versions allow no Deferred.
         self.crawler.signals.connect(self._writer.close, signals.spider_closed)
 
     def _checked(self, more: Callable[[], None] = lambda: None) -> Config:

@@ -13,9 +13,9 @@ MARK_PREFIX = f"{PREFIX}items-mark:"
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 MARK_TTL_S = 3600
 """Seconds until a mark expires, because a killed process does not delete its mark. If the mark of a live
-process has expired, Redis counts as rolled back: the items in the log (usually none) are written again."""
-# The script does not replace a mark from before a rollback. If it did, and its reply were lost, the process
-# would not notice the rollback.
+process has expired, Redis counts as rolled back, so the items in the log (usually none) are written again."""
+# After a rollback, the script leaves the old mark unchanged. If it replaced the mark, and the reply got lost,
+# the process would not notice the rollback.
 _MARK = """
 local was = tonumber(redis.call('GET', KEYS[1]) or 0)
 if was >= tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
@@ -26,9 +26,9 @@ return was
 class ItemLog:
     """Items that Redis has confirmed, and a mark in Redis: the number of the newest trip.
 
-    Each trip reads the mark. If the mark is older than the last confirmed trip, Redis was rolled back, and
-    the items of all trips after the mark are written again. The log drops an item once a trip that began
-    *horizon_s* after the item's confirmation has found the mark.
+    A trip sends a batch of items, and reads the mark. If the mark is older than the last confirmed trip,
+    Redis was rolled back, and the items of all trips after the mark are written again. The log drops an item
+    once a trip that began *horizon_s* after the item's confirmation has found the mark.
     """
 
     def __init__(self, horizon_s: float) -> None:

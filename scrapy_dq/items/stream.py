@@ -223,7 +223,7 @@ class _Collected:
 
     def __init__(self, path: Path) -> None:
         self._next = 1
-        """The number after the highest one in the journal. It has all lower numbers, except `_missing`."""
+        """The number after the highest one in the journal, which has all lower numbers except `_missing`."""
         self._missing: set[int] = set()
         self._file: IO[bytes] = open(path, "ab", opener=open_own)  # noqa: SIM115  # `close` does
         whole = end = len(MAGIC) if self._file.tell() else 0
@@ -232,13 +232,13 @@ class _Collected:
             if record.kind == Kind.MESSAGE:
                 self._is_new(int(record.data))
                 whole = end
-        self._file.truncate(whole)  # a torn message, after a kill, is still in Redis
+        self._file.truncate(whole)  # a message that a kill has torn is still in Redis
         if not whole:
             self._file.write(MAGIC)
             sync_folder(path.parent)
 
     def add(self, number: int, records: bytes) -> bool:
-        """Write a message, unless the journal has it; return whether its number is plausible."""
+        """Write a message, unless the journal has it; return False if its number is far too high."""
         if number > self._next + MAX_MISSING:
             return False
         if self._is_new(number):

@@ -48,7 +48,7 @@ class _Waiting:
 
 @dataclass(eq=False)
 class ItemWriter:
-    """Stores waiting items in batches, with one trip for each batch, in one coroutine.
+    """Stores waiting items in batches in one coroutine. One trip to Redis stores a batch.
 
     An item is stored at least once. If a reply is lost, its batch is written again, and may be stored twice.
     Numbered batches would prevent only this case, because an item is also stored twice if its page is crawled
@@ -76,7 +76,7 @@ class ItemWriter:
         """Failed attempts to send a large item while Redis answered other commands."""
         self._waiting: deque[_Waiting] = deque()
         self._batch: list[_Waiting] = []
-        """The items of the current batch. No page waits for an item that Redis had before a rollback."""
+        """The items of the current batch. No page waits for the items that a rollback of Redis has lost."""
         self._log = ItemLog(self.horizon_s)
         self._tag = ""
         self._ending = False
@@ -181,7 +181,7 @@ class ItemWriter:
         """Send the batch until Redis has answered for each item."""
         self._tries = kept = 0
         while (error := await self._send()) is not None:
-            if self._batch or self._waiting:  # else the trip was only a check for a rollback
+            if self._batch or self._waiting:  # otherwise the trip was only a check for a rollback
                 self._outage.began(ItemNotStored(explain(error)))
             if self._client is not None:
                 self.connection.note_no_answer()
@@ -190,7 +190,11 @@ class ItemWriter:
         self._outage.ended(kept)
 
     async def _send(self) -> Exception | None:
-        """Try once to send the batch, which then holds only the items to send again; return why, or None."""
+        """Try once to send the batch.
+
+        Returns:
+            None, or the error if something has to be sent again. `_batch` now has the items to send again.
+        """
         by_key: dict[str | bytes, list[_Waiting]] = {}
         for waiting in self._batch:
             by_key.setdefault(waiting.key, []).append(waiting)

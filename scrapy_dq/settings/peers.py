@@ -78,14 +78,17 @@ def advice(settings: Mapping[str, Any], order: Order) -> Iterator[tuple[int, str
 
 
 def breadth_first_queues(settings: Mapping[str, Any]) -> list[str]:
-    """Return the settings that request breadth-first order by Scrapy's recipe, if they decide it here."""
+    """Return the queue settings that request breadth-first order by the recipe in Scrapy's documentation.
+
+    Return an empty list if DQ_ORDER or SCHEDULER_QUEUE_CLASS decides about the order.
+    """
     if settings.get("DQ_ORDER") is not None or order_of_queue(settings):
         return []
     return [name for name in _QUEUES if "Fifo" in _name(settings.get(name))]
 
 
 def start_queue_setting(settings: Mapping[str, Any]) -> str:
-    """Return the setting of start queues that Scrapy would use; Scrapy has two."""
+    """Return the name of the setting for the queue of start requests; Scrapy has one for each storage."""
     return f"SCHEDULER_START_{'DISK' if settings.get('JOBDIR') else 'MEMORY'}_QUEUE"
 
 
@@ -110,5 +113,5 @@ def ignored_queue_settings(settings: Mapping[str, Any], order: Order) -> list[st
 
 
 def _name(queue: Any) -> str:
-    # Scrapy's own queue classes all have the same name, and derive from classes with distinct names.
+    # All of Scrapy's own queue classes have the same name, but derive from classes with different names.
     return " ".join(cls.__name__ for cls in queue.__mro__) if isinstance(queue, type) else str(queue)

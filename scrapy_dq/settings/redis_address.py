@@ -47,7 +47,7 @@ def split_sentinel_url(url: str) -> tuple[Hosts, str, str]:
         ValueError: the URL has another form.
     """
     scheme, _, rest = url.partition("://")
-    # Not urlsplit, which takes several hosts for one host with a wrong port.
+    # urlsplit() would take several hosts for one host with a wrong port.
     address, _, path = rest.partition("/")
     path, mark, query = path.partition("?")
     service, _, database = path.rstrip("/").partition("/")
@@ -119,7 +119,8 @@ def check_url(name: str, url: str) -> None:
 def _check_plain(url: str) -> None:
     parts = urlsplit(url)
     parts.port  # noqa: B018  # raises if it is not a number
-    # urlsplit strips blanks and lowers the scheme. redis-py does not do all of that, and a thread would end.
+    # urlsplit() strips blanks and lowers the scheme. redis-py does not do all of this, so it would raise
+    # later, and end a thread.
     known = parts.scheme in PLAIN and url.startswith(parts.scheme)
     # The path of a socket may have an @, unless the path may contain the end of a login.
     cut = "@" in parts.path + parts.query + parts.fragment and (parts.netloc or parts.scheme != "unix")
@@ -139,7 +140,7 @@ def wrong_url(name: str) -> ConfigError:
 
 
 def host(setting: Setting, value: Any) -> str:
-    """Check a host, or the path of a socket. Logs show it, with any password in it."""
+    """Check a host, or the path of a socket. Logs show the value, so it must not contain a login."""
     if "://" in text(setting, value) or has_login(value):
         raise setting.wrong(value, "the name of a host, or the path of a socket; a URL belongs in REDIS_URL")
     return str(value)
@@ -186,7 +187,7 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any]) -> None:
     db_given = bool(given.get("REDIS_DB"))  # as in scrapy-redis: 0 counts as not set
     address = values["redis_url"] or params.get("url")
     if address:
-        # The URL itself overrides both.
+        # A port and a database in the URL override these arguments.
         if port_given and not address.startswith("unix:"):
             params["port"] = values["redis_port"]
         if db_given:

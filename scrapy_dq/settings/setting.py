@@ -37,13 +37,14 @@ class Setting:
     high: float | None = None
     choices: tuple[str, ...] = ()
     doc: str = ""
-    """Its purpose, in one line of Markdown."""
+    """The purpose of the setting, in one line of Markdown."""
     secret: bool = False
-    """Its value may hold a password or a key, so it is not shown."""
+    """Whether the value may hold a password or a key, so that it must not be shown."""
 
     def wrong(self, value: Any, expected: str = "") -> ConfigError:
         """Return the error for a value; *expected*: the allowed values, if `allowed` does not say enough."""
-        # For every setting, because the URL of Redis, or a part of it, may be in a wrong setting.
+        # Any setting's value may contain a login, because the user may have put the URL of Redis, or a part
+        # of it, into the wrong setting.
         has_one = has_login(value if isinstance(value, str) else repr(value))
         hidden = has_one or self.secret or self.name in ("REDIS_HOST", "REDIS_PORT")
         shown = " (not shown here)" if hidden else f" = {value!r}"
@@ -177,7 +178,7 @@ def texts(setting: Setting, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         # `-s` on the command line gives a string: a JSON list, or texts separated by commas.
         parts = value.split(",")
-        if value.lstrip().startswith("["):  # an IPv6 address may also begin with it
+        if value.lstrip().startswith("["):  # an IPv6 address also begins with a bracket
             with suppress(ValueError):
                 parts = json.loads(value)
         stripped = (part.strip() if isinstance(part, str) else part for part in parts)

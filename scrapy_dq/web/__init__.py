@@ -1,4 +1,4 @@
-"""A web page of the crawls of a Redis: an ASGI app, for `scrapy dq web` or to mount in another one."""
+"""A web page of all crawls in a Redis: an ASGI app, for `scrapy dq web` or to mount in another ASGI app."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Access:
     """The rights of a user who reaches the page."""
 
     token: str = field(default="", repr=False)
-    """Empty: anyone who reaches the page may read."""
+    """Empty: no token is needed, so anyone who reaches the page may read."""
     steering: bool = False
     hosts: frozenset[str] = frozenset()
     """Names under which browsers may reach this server, in lower case."""
@@ -60,7 +60,8 @@ class Access:
         """Return whether a Host header names this page.
 
         Another site can resolve its own name to this server's address. Browsers then let that site's page
-        read from here as from its own site (DNS rebinding). The attack needs a name: IP addresses are safe.
+        read from here as from its own site (DNS rebinding). This attack needs a host name, so a Host header
+        with an IP address is safe.
         """
         name = host.lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")

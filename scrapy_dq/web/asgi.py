@@ -34,15 +34,15 @@ FILES = {
     "/app.css": ("app.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-"""Files without data of a crawl. Anyone who reaches the page may load them."""
+"""The files of the page. They hold no data of a crawl, so anyone who reaches the page may load them."""
 KINDS = ("crawls", "crawl", "failed", "dead", "failed_one", "dead_one", "history", "days")
 LONGEST_CRAWL = 1_000
 STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (FrontierError, 409))
-"""The HTTP status for an order that failed: the first class that matches its error."""
+"""The HTTP status for an order that failed. The first class that matches the error decides."""
 
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Reads]:
-    """Return the app and its reader of Redis. Closing the reader ends all requests that wait for a look."""
+    """Return the app and its reader of Redis. `Reads.close` ends all requests that wait for a look."""
     reads = Reads(config)
 
     @asynccontextmanager
@@ -82,7 +82,7 @@ class _Site:
         self._metrics = Metrics(reads.crawls)
 
     async def data(self, request: Request) -> Response:
-        """Return a fresh look at a subject, or wait for the next look. An open page asks every second."""
+        """Return the result of a fresh look, or wait for the next look. An open page asks every second."""
         subject = _subject(request)
         if subject is None:
             return _refusal(400, "there is no such data")
@@ -117,7 +117,7 @@ class _Site:
 
 
 def envelope(result: Result) -> str:
-    """Return a look as JSON, with its age."""
+    """Return the result of a look as JSON, with its age."""
     age_s = f"{time.monotonic() - result.at:.3f}" if result.body else "null"
     error, found = json.dumps(result.error), json.dumps(result.found)
     return f'{{"age_s": {age_s}, "error": {error}, "found": {found}, "look": {result.body or "null"}}}'

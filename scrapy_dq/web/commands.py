@@ -1,4 +1,4 @@
-"""Change a crawl from the page, as the commands do: pause, drain, resume, stop, limit, retry, forget."""
+"""Change a crawl from the page, as `scrapy dq` does: pause, drain, resume, stop, limit, retry, forget."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LONGEST = 4_096
 
 
 class BadOrder(ValueError):
-    """The order makes no sense, or not at this time; the message has the reason."""
+    """The order cannot be executed, or not at this time; the message has the reason."""
 
 
 def execute(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
-    """Change a crawl as *order* says, and return the result in one sentence; blocking.
+    """Change a crawl as *order* says, and return the result as text; blocking.
 
     Raises:
-        BadOrder: the order makes no sense; nothing was changed.
+        BadOrder: the order cannot be executed; nothing was changed.
         NoSuchCrawl, FrontierError, redis.exceptions.RedisError: the change failed.
     """
     action = order.get("action")
@@ -142,7 +142,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
             f"the crawl has REQUEST_FINGERPRINTER_CLASS {printable(stored)!r}, and this page {ours!r}: use "
             f"`scrapy dq clear --seen` in its project"
         )
-    # A crawler that does not run has no fingerprinter, so this builds one.
+    # A crawler has no fingerprinter before it runs, so this line builds one.
     fingerprint = build_from_crawler(fingerprinter, Crawler(Spider, settings)).fingerprint
     pairs = []
     for url in urls:
@@ -158,7 +158,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
 
 
 def _user_name() -> str:
-    """Return the name that events show for an order: the user who runs this page, as a token has no name."""
+    """Return the name that events show for an order: the user who runs this server. A token has no name."""
     return f"{own_name()} (page)"
 
 

@@ -17,7 +17,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_BODY_BYTES = 262_144
 HEADERS = {
-    # No inline script or style. No script can turn text into HTML.
+    # The page may contain no inline script or style, and no script can turn text into HTML.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -34,8 +34,9 @@ HEADERS = {
 class Guard:
     """Refuses requests that lack a needed token, and requests that no page of this app sends.
 
-    Such requests have another host, site or content type, or a large body. There is no CORS and no cookie, so
-    a page of another site can neither read from here nor send the token.
+    Requests of the second kind name another host, come from another site, have another content type, or have
+    a large body. The app uses neither CORS nor cookies, so a page of another site can neither read from here
+    nor send the token.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Guard:
 
         Args:
             public: returns whether the resource at a path holds no data of a crawl.
-            any_host: accept any name of this server, if a token is needed.
+            any_host: accept any Host header, if a token is needed.
         """
         self._app = app
         self._access = access

@@ -1,4 +1,4 @@
-"""Read Redis for all browsers, one look at a time."""
+"""Read Redis for all browsers. One read of a subject is called a look; there is one look at a time."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 25.0
 """Seconds for which a browser's request waits for a look."""
 PAUSE = 49
-"""After a look, its crawl is not read for this many times as long, so looks take 2 % of Redis's time."""
+"""After a look, its crawl is not read for 49 times the look's duration. So looks take 2 % of the time."""
 MAX_PAUSE_S = 2.0
-"""Maximum pause of other crawls after a look, in seconds, so that a costly crawl does not block them."""
+"""Maximum seconds of pause of other crawls after a look, so that looks at a large crawl do not block them."""
 AFTER_NO_ANSWER_S = 2.0
 """Seconds of pause after a look that Redis did not answer."""
 HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
-"""Kinds of subjects, and seconds for which a look at them is fresh. A new sample appears every 10 s."""
+"""Kinds of subjects, and the seconds for which a look at them is fresh. Workers add a sample every 10 s."""
 WANTED_S = 15.0
 """Seconds for which the newest look is kept after the last request for it."""
 MAX_SUBJECTS = 200
@@ -41,7 +41,7 @@ MAX_ROWS = 1000
 
 
 class Subject(NamedTuple):
-    """The thing that a browser looks at."""
+    """The data that a browser asks for."""
 
     kind: str
     """crawls, crawl, failed, dead, failed_one, dead_one, history (three hours) or days."""
@@ -80,7 +80,7 @@ class _Kept:
 
 
 class Reads:
-    """Reads Redis in a thread when a browser asks, at a bounded pace."""
+    """Reads Redis in a thread when a browser asks, at a limited pace."""
 
     def __init__(self, config: Config) -> None:
         self.crawls = CrawlList()
@@ -207,7 +207,7 @@ class Reads:
         except NoSuchCrawl as absent:
             error = str(absent)
         except FrontierUnavailable as outage:
-            # A key of another type, or a key that this user may not read, is not an outage.
+            # If a key has another type, or this user may not read it, Redis has answered: it is no outage.
             return replace(before, error=printable(str(outage)), found=True), is_answer(outage.__cause__)
         except (FrontierError, ConfigError) as refused:
             return replace(before, error=printable(str(refused)), found=True), self._place is not None

@@ -1,4 +1,4 @@
-"""Make the JSON that the page shows: all crawls, one crawl, one failed request; all texts are printable."""
+"""Make the JSON that the page shows: all crawls, one crawl, or one record. All its texts are printable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scrapy_dq.text import printable
 MAX_WORKERS = 100
 MAX_ATTRIBUTES = 50
 LONGEST = 20_000
-"""Characters of one attribute."""
+"""Maximum number of characters of one attribute."""
 
 
 def crawls(found: Crawls, redis: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ class BooksSpider(Spider):
 
     name = "books"
 
-    # `start` is named here so that Scrapy does not set it as an attribute, over the method.
+    # `start` is a parameter, because Scrapy would otherwise set an attribute that hides the method `start`.
     def __init__(self, *args: Any, start: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.elsewhere = start
@@ -55,7 +55,7 @@ class BooksSpider(Spider):
         yield from response.follow_all(css="ul.related a", callback=self.parse_product)
 
     def parse_page(self, response: Response) -> Iterator[Page | Request]:
-        """Yield any page and follow its links within the host."""
+        """Yield a page of any site, and follow its links within the host."""
         if isinstance(response, HtmlResponse):
             yield Page(url=response.url, title=response.css("title::text").get())
             for link in self.links.extract_links(response):

@@ -1,4 +1,4 @@
-"""A crawl that never ends: the more often the stock of a book changes, the more often it is visited."""
+"""A crawl that never ends. If the stock of a book changes often, the crawl visits the book often."""
 
 from __future__ import annotations
 

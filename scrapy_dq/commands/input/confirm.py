@@ -1,4 +1,4 @@
-"""Shared by commands that change something: ask first, and name the command to run next."""
+"""Shared by commands that change something: ask the user first, and print the command to run next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _HARMLESS = (
 )  # fmt: skip
 # In REDIS_URL, only the login is secret.
 _SECRET_SETTINGS = {each.name for each in SETTINGS if each.secret} - {"REDIS_URL"}
-# Settings with the address of a server. Unlike a page's URL, such an address has an @ only after a login.
+# Settings whose value is the address of a server. Unlike the URL of a page, such an address has an @ only
+# after a login.
 _SERVER = re.compile(r"[A-Z0-9_]*(?:URL|URI|DSN)")
 
 

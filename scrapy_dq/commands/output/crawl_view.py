@@ -62,7 +62,7 @@ class CrawlView:
             print(line, file=sys.stderr, flush=True)
 
     def show(self, crew: Supervisor) -> None:
-        """Show the progress, if the last update is old enough."""
+        """Show the progress, unless the last update was too recent."""
         now = time.monotonic()
         if now < self._shown_at + (DRAW_EVERY_S if self._live else LINE_EVERY_S):
             return
@@ -92,7 +92,7 @@ class CrawlView:
 
 
 def of_run(crew: Supervisor) -> Overview | None:
-    """Return the newest counts of the crew's run; None: unknown, or the counts belong to another run."""
+    """Return the newest counts of the crew's run; None: they are unknown, or belong to another run."""
     overview, run = crew.monitor.overview, crew.run
     return overview if overview and run and (overview.epoch, overview.run) == tuple(run) else None
 
@@ -113,7 +113,7 @@ def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
 
 
 def _progress(crew: Supervisor) -> tuple[int, int]:
-    """Return the numbers of settled requests and of all requests; 0 of 0: not known yet."""
+    """Return the numbers of settled requests and of all requests; (0, 0): not known yet."""
     overview = of_run(crew)
     if overview is None:
         return 0, 0
@@ -238,7 +238,7 @@ class Summary:
             yield run_not_started(crew.run.number, found["run_name"], self.run_not_started)
 
     def _differences(self) -> Iterator[str]:
-        """Explain a difference between pages and requests done, or a crew that had nothing to do."""
+        """Explain why pages and done requests differ in number, or why the crew had nothing to do."""
         pages, reported, census = self.found["pages"], self.found["done"], self._census
         if pages != reported:
             yield (

@@ -84,12 +84,12 @@ def table_of(
     numbers: Sequence[str] = (),
     wraps: Sequence[str] = (),
 ) -> Table:
-    """Return a table that is also readable without colours; columns that are too wide are wrapped.
+    """Return a table that is also readable without colours.
 
     Args:
         rows: cells; a cell is one line, or a tuple of lines.
         numbers: columns that are aligned right.
-        wraps: columns that are wrapped; by default the last one.
+        wraps: columns whose long texts are wrapped, by default the last one. In other columns, they are cut.
     """
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
@@ -115,8 +115,8 @@ def print_table(
     """Print a table (see `table_of`), as wide as the terminal.
 
     Args:
-        most: maximum number of rows: each takes half a millisecond. A last line counts the other rows, which
-            --json lists.
+        most: maximum number of printed rows, because each takes half a millisecond. A last line counts the
+            other rows, and refers to --json.
     """
     console = Console(highlight=False, markup=False)
     with console.capture() as shown:
@@ -150,7 +150,7 @@ def cell(value: object) -> str:
 
 
 def print_rows(rows: Iterable[tuple[str, int] | tuple[str, int, str]]) -> None:
-    """Print labels with their counts, one per line, aligned; a note follows its count."""
+    """Print labels with their counts in aligned columns, one per line; a note follows its count."""
     found = [(label, f"{count:,}", f" {' '.join(note)}".rstrip()) for label, count, *note in rows]
     left = max((len(label) for label, *_ in found), default=0)
     right = max((len(count) for _, count, _ in found), default=0)

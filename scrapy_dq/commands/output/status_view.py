@@ -1,4 +1,4 @@
-"""Show a crawl's status: the lines of `scrapy dq status`, and a live view, cut to the terminal."""
+"""Show a crawl's status: the lines of `scrapy dq status`, and a live view as high as the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Partitions = tuple[str, Sequence[str], list[tuple[object, ...]]]
 
 
 def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[Partitions]:
-    """Yield tables of the largest and the slowest partitions, *most* of each; one table if both are equal."""
+    """Yield tables of the largest and the slowest partitions, *most* of each; if equal, only one table."""
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
     part = words.examined(status)
     same = slowest and {each["partition"] for each in slowest} == {each["partition"] for each in largest}
@@ -90,7 +90,7 @@ PHASES = {"open": "green", "finished": "cyan"}
 
 
 def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None) -> RenderableType:
-    """Return the *status*, cut to the height of the terminal; *missed* has the error of a later read."""
+    """Return a view of *status*, cut to the height of the terminal; *missed*: a later read that failed."""
     width, height = console.size
     parts: list[RenderableType] = [_head(missed or status, words.run_of(status))]
     if missed:
@@ -103,7 +103,7 @@ def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None
         parts += ["", *map(Text, pace)]
     for most in range(TOP, 0, -1):
         whole = Group(*parts, *_partitions(status, most, width))
-        # The cursor needs the last line.
+        # The cursor needs the last line of the terminal.
         if len(console.render_lines(whole, pad=False)) < height:
             return whole
     return Group(*parts)

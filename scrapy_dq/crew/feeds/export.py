@@ -68,7 +68,7 @@ def export(crawler: Crawler, reports: int, work: Work) -> None:
             logger.exception("The export of a feed has failed")
         finally:
             if ReplacingFileStorage.building is not None:
-                ReplacingFileStorage.building.unlink(missing_ok=True)  # else a full disk would stay full
+                ReplacingFileStorage.building.unlink(missing_ok=True)  # otherwise a full disk would stay full
 
     react(lambda _: deferred_from_coro(run()))
 
@@ -84,7 +84,7 @@ class _Export:
         self._dropped = not_exported(self._journals, self._passed)
 
     def _passed(self, size: int) -> None:
-        """Report the MiB read. An item counts twice: when items are chosen, and when they are exported."""
+        """Report the MiB read. Items count twice: when attempts are compared, and during the export."""
         before, self._read = self._read, self._read + size
         if self._read // MIB > before // MIB:
             pipes.send(self._reports, {"done": self._read // MIB})
@@ -110,7 +110,7 @@ class _Export:
     def _exporter(self) -> FeedExporter:
         """Return the project's exporter, with one feed.
 
-        All extensions are loaded, because some may need the signals of the exporter.
+        All extensions are loaded, because some of them may handle the exporter's signals.
         """
         crawler, uri = self._crawler, self._work.uri
         freeze(datetime.fromisoformat(self._work.began), 1)  # batches need different times in their names
@@ -136,7 +136,8 @@ class _Export:
                 if exporter.filters[uri].accepts(each)
             )
             ReplacingFileStorage.columns = list(dict.fromkeys(chain.from_iterable(found)))
-            exporter.filters[uri] = type(exporter.filters[uri])(options)  # the used one may have a state
+            # The filter was used above, and may have changed its state, so a new filter replaces it.
+            exporter.filters[uri] = type(exporter.filters[uri])(options)
         crawler.signals.connect(self._closed, signals.feed_slot_closed)
         return exporter
 

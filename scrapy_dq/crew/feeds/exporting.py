@@ -48,7 +48,8 @@ class Exports(NamedTuple):
     command: Sequence[str]
     """The command line of an exporting process."""
     lock: int
-    """The descriptor of the folder's lock. Exporting processes inherit it, so that no other crew exports."""
+    """The descriptor of the folder's lock. Exporting processes inherit it, so the folder stays locked as long
+    as they run."""
     began: datetime
     """When the crew began."""
     say: Callable[[str], None]

@@ -83,7 +83,7 @@ class ItemsFolder:
         return [path for path in self.all_journals() if run_of(path) == run]
 
     def newest_run(self) -> Run | None:
-        """Return the run of the newest journal, or None without a journal."""
+        """Return the run of the newest journal, or None if there is no journal."""
         newest = max(self.all_journals(), key=lambda path: path.name.split(".")[2], default=None)
         return run_of(newest) if newest else None
 

@@ -125,7 +125,7 @@ class Work(NamedTuple):
     """The feed's URI."""
     run: Sequence[Any]
     began: str
-    """When the first command that exported the run began: `%(time)s` in the names of files."""
+    """When the first command that exported the run began; the value of `%(time)s` in file names."""
     keeps: bool
-    """The run may have crawled something before that command, so a feed without notes may hold its items."""
+    """The run may have begun before that command, so a feed without notes may contain items of the run."""
     journals: Sequence[str]

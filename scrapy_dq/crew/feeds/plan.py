@@ -23,7 +23,7 @@ from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage
 from scrapy_dq.crew.own_files import real_path
 from scrapy_dq.text import without_login
 
-# Scrapy 2.13 does not have this pattern, and formats the whole URI.
+# A % that does not begin a placeholder. Newer versions of Scrapy take such a % literally; 2.13 does not.
 _PLACEHOLDER = re.compile(r"%(?!\([^)]+\)[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[diouxXeEfFgGcrsa])")
 
 
@@ -46,7 +46,7 @@ def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
     """Return the feeds to export. A feed with one file per worker is left out.
 
     Args:
-        began: the value of `%(time)s` in their names.
+        began: the value of `%(time)s` in the names of feeds.
     Raises:
         CrewError: a feed cannot be written.
     """
@@ -64,7 +64,7 @@ def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
         ) from error
     feeds = []
     targets: set[Path] = set()
-    freeze(began, 0)  # with different times, one feed would look like a file per worker
+    freeze(began, 0)  # with different times, a shared feed would look like one file per worker
     for uri, options in exporter.feeds.items():
         one, other = (_resolved(exporter, uri, options, worker) for worker in ("a", "b"))
         scheme = urlsplit(uri).scheme
@@ -90,7 +90,7 @@ def plan_feeds(crawler: Crawler, began: datetime) -> list[Feed]:
 
 def _check(target: Path, uri: str) -> None:
     """Raise CrewError if *target* could not be replaced at the end of the crawl."""
-    real = real_path(target)  # before anything follows the link
+    real = real_path(target)  # refuses another user's link before any call below could follow it
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=real.parent):

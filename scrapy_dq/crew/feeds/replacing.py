@@ -33,7 +33,8 @@ class ReplacingFileStorage(FileFeedStorage):
     """The task of this process, which exports one feed."""
     folder: ItemsFolder
     columns: list[str] | None = None
-    """The columns of all items, if the feed is CSV and neither its options nor an own exporter name them."""
+    """The columns of all items, if the feed is CSV and neither its options nor the project's exporter names
+    columns."""
     building: Path | None = None
     """The new file, which this process removes if it fails."""
     appends = False
@@ -67,7 +68,7 @@ class ReplacingFileStorage(FileFeedStorage):
         self.appends = self._size_before > 0
         if self.appends and self._options.get("format") in ("json", "xml"):
             raise CrewError(f"nothing can be appended to {self._target}, which has an end. -O replaces it")
-        # Scrapy reads these options once the file is open.
+        # Scrapy reads these options only after the file is open.
         if self.columns is not None:
             self._options["fields"] = self.columns
         if self.appends and self._options.get("format") == "csv":
@@ -100,12 +101,12 @@ class ReplacingFileStorage(FileFeedStorage):
     def _parts_before(self) -> list[tuple[int, int]]:
         """Return the parts of the file from before this run, as pairs of positions.
 
-        Content that another program has appended since the last export is kept. If another program replaced
-        the file, all of it is kept.
+        Text that another program has appended since the last export also counts as such a part. If another
+        program has replaced the file, all of its content counts.
         """
         now, notes = self._found(), read_json(self._notes)
         if notes is None:
-            # -O drops the old content, unless it may belong to this run.
+            # -O drops the old content, unless this content may belong to the run.
             old = self._options.get("overwrite") and not self._notes.exists()
             old = old and (self._is_known or not self.work.keeps)
             before = 0 if old or now is None else now.st_size

@@ -75,12 +75,12 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         storage = cls(uri, feed_options=feed_options)
         storage._crawler = crawler
         storage._form = str((feed_options or {}).get("format", ""))
-        # Scrapy tests the storage before the crawl. Another connect() changes nothing.
+        # Scrapy also creates a storage before the crawl, to test it. A second connect() changes nothing.
         crawler.signals.connect(run_begins, crawl_joined)
         try:
             real_path(Path(storage.path))
         except CrewError as error:
-            if crawler.crawling:  # the parent of a crew also tries its feeds, and reports this itself
+            if crawler.crawling:  # the parent of a crew, which crawls nothing, reports this error itself
                 refuse(logger, crawler, "A feed cannot be written", error)
             raise
         if crawler in _runs and (
@@ -99,10 +99,10 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
     def _begin(self, crawl: str, run: Run, new: bool) -> None:
         """Record that the file holds *run*. With `overwrite`, empty it, unless it may already hold the run.
 
-        It would be too late to do this at the first item. Other workers may have written items before and, if
-        this worker were killed before its first item, the next worker would find the items of an older run. A
-        file without `overwrite` is also recorded. Otherwise, a later worker or crew with `overwrite` would
-        treat its items as an older run's, and remove them.
+        The first item would be too late for this. Other workers may have written items before. And if this
+        worker were killed before its first item, the next worker would find the items of an older run. A file
+        without `overwrite` is also recorded. Otherwise, a later worker or crew with `overwrite` would treat
+        the items of this run as an older run's, and remove them.
         """
         assert self._crawler is not None
         path = Path(self.path)

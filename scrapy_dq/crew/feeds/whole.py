@@ -40,7 +40,7 @@ class Whole(io.FileIO):
             while done < len(whole):
                 done += super().write(whole[done:])
         except OSError:
-            if self.seek(0, io.SEEK_END) == end + done:  # otherwise another process also writes to it
+            if self.seek(0, io.SEEK_END) == end + done:  # otherwise another process has also written to it
                 self.truncate(end)
             if self.failed is not None:
                 self.failed()
@@ -61,7 +61,7 @@ class Whole(io.FileIO):
 
     def _sync(self, descriptor: int, now: threading.Event) -> None:
         now.wait(SYNC_EVERY_S)
-        self._sync_now = None  # before the fsync: later writes need another one
+        self._sync_now = None  # before the fsync, because later writes need another thread
         try:
             os.fsync(descriptor)
         except OSError as error:

@@ -5,7 +5,7 @@ const main = byId("main");
 const OLD_S = 8; // normally there is a look every second
 const KEPT = "dq-token";
 let may = { steering: false, settings: [] };
-let opened = 0; // counts pages: work of an earlier page ends
+let opened = 0; // how many pages the user has opened; work for an earlier page ends
 let seenAt = 0, ageThen = null, trouble = "", isLive = false;
 
 // ---- requests to the server
@@ -45,7 +45,7 @@ async function see(asked) {
 // Returns one look; null: there is none, and the banner shows the error.
 async function once(asked) {
   let seen;
-  // No look and no error: it was not its turn yet, because looks at Redis take turns.
+  // Without a look and an error, the server is still busy with other looks at Redis: ask again.
   do seen = await see(asked); while (seen && !seen.look && !seen.error);
   if (seen) age(seen.age_s, seen.error);
   return seen && seen.look;

@@ -12,7 +12,7 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-// The server already does this to its texts, but a text from the page's address may contain anything.
+// Replaces unprintable characters. The server's texts have none, but a text from the page's address may have some.
 export const printable = (text) => String(text).replace(/(?!\n)[\p{C}\p{Zl}\p{Zp}]/gu, "?");
 
 // Isolates a text of a crawl: its writing direction does not change the text around it.
@@ -30,7 +30,7 @@ export function setText(node, text) {
 }
 
 // A table that changes its rows in place, so that the focus stays.
-// columns: {name, kind: "n" | "name" | "long" | "tight", cell: row -> text or Node, key: row -> value; the Node is replaced when it changes}
+// columns: {name, kind: "n" | "name" | "long" | "tight", cell: row -> text or Node, key: row -> value; with a key, the cell changes only if the key changes}
 export function table(caption, columns, none) {
   const body = el("tbody");
   const empty = el("p", { class: "quiet" }, none);
@@ -83,7 +83,7 @@ const svg = (tag, attributes = {}) => {
   return made;
 };
 
-// A curve over time with a mark for each event; `place` is the number's index in a point, `said` turns it into text.
+// A curve over time with a mark for each event. `place`: the index of its number in a point. `said`: turns a number into text.
 export function chart(title, place, said) {
   const now = el("span", { class: "now" }), top = el("span"), first = el("span"), last = el("span");
   const marks = svg("g"), under = svg("path", { class: "under" }), line = svg("path");
