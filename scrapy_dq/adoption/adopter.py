@@ -128,7 +128,7 @@ class Adopter:
     async def _refuse_live_workers(self) -> None:
         home, own_id = self.producer.members[HOME]
         self._dead[own_id] = None
-        refused = ", and would crawl again what was seen: stop it first"
+        refused = ", and would crawl seen pages again: stop it first"
         await self.producer.with_retries(
             lambda: require_no_live_worker(home, self.ttl_s, "adopt", refused, self._dead)
         )

@@ -136,7 +136,7 @@ def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]])
         text += f"; {len(out_of_step)} not online, last heard of {lag_s} s ago: a failover may lose work"
         return Finding("replicas", WARN, text)
     if "min_slaves_good_slaves" not in info:
-        text += ". min-replicas-to-write is 0: separated from them, this master goes on alone for a while"
+        text += ". min-replicas-to-write is 0: if this master loses them, it continues to accept writes alone"
     return Finding("replicas", OK, text)
 
 

@@ -92,7 +92,7 @@ def _read_stamp(value: Any) -> list[Any]:
     # Some versions of pandas choose another unit when they rebuild the value.
     again = _stamp(type(value), state)
     if again != value or getattr(again, "unit", "ns") != state[1]:
-        raise Unfit("it would come back changed")
+        raise Unfit("pandas would restore it with another unit")
     return state
 
 

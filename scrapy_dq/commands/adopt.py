@@ -108,7 +108,7 @@ def _advice(report: Report, crawler: Crawler, continue_hint: str) -> Iterator[st
                 "used localhost:6379. -s REDIS_URL=redis://localhost:6379 searches there."
             )
     elif missing := [each.key for each in (source.queue, source.dupefilter) if not each.size]:
-        yield f"{missing[0]} is empty, or does not exist. If it has another name, run this again with that."
+        yield f"{missing[0]} is empty, or does not exist. If its name is different, use that name."
     if report.changed:
         yield (
             f"{source.queue.key} has changed during the adoption: a worker of its crawl is running. Stop it, "

@@ -70,8 +70,8 @@ class Clear(Subcommand):
         chosen = (options.site, options.seen, options.all or None, options.finished_before)
         if sum(each is not None for each in chosen) != 1:
             raise WrongUsage(
-                "choose one: --site HOST (what waits of a site), --seen [URL ...] (what was seen), --all (a "
-                "crawl), --finished-before AGE (old crawls)"
+                "choose one: --site HOST (the waiting requests of a site), --seen [URL ...] (stored "
+                "fingerprints), --all (a crawl), --finished-before AGE (old crawls)"
             )
         if options.force and not options.all:
             raise WrongUsage("--force belongs to --all")
@@ -216,10 +216,10 @@ def _delete_old_crawls(settings: Settings, options: argparse.Namespace) -> int:
             )
         if old:
             found = count_of(len(old), "crawl is", "crawls are")
-            confirm.say(f"{found} finished for so long at {place.target}.", options)
-            confirm.require_consent("Delete all that is stored of them?", options)
+            confirm.say(f"{found} old enough at {place.target}.", options)
+            confirm.require_consent("Delete all their data?", options)
         else:
-            confirm.say(f"No crawl at {place.target} has been finished for so long.", options)
+            confirm.say(f"No finished crawl at {place.target} is old enough.", options)
         for old_place, overview in old:
             now = old_place.overview(hint=False)
             if (now.epoch, now.run, now.phase) != (overview.epoch, overview.run, "finished"):

@@ -138,7 +138,7 @@ def _show(folder: ItemsFolder, run: Run, options: argparse.Namespace) -> None:
     if of_earlier:
         print(f"{count_of(of_earlier, 'item')} of earlier runs are in no feed yet")
     if unexported or of_earlier:
-        print(f"The end of the crawl writes the feeds; so does scrapy dq items {options.spider} --export")
+        print(f"The crawl writes them when it ends; scrapy dq items {options.spider} --export does it now")
 
 
 def _counted(journals: Sequence[Path], bar: ProgressBar) -> Counter[Path]:

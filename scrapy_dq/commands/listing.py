@@ -277,9 +277,9 @@ def _known(
         shown = entries.title(entry, place)
         return shown == request.url or _canonical(shown) == wanted
 
-    missing = "It is done, or was dropped." if seen else "It was not found, or only unfiltered."
+    known = "it is done, or was dropped" if seen else "no page has led to it, unless with dont_filter"
     sites = {partition} if apart else None
-    page = _found(place, options, is_it, sites, census, before, f"It is nowhere. {missing}")
+    page = _found(place, options, is_it, sites, census, before, f"Not in the crawl: {known}.")
     site = None if limits is None else {"name": partition.decode(), **asdict(limits)}
     page.facts |= {"url": request.url, "fingerprint": fingerprint.hex(), "seen": seen, "partition": site}
     return page

@@ -75,7 +75,7 @@ class ExportCrawl(Subcommand):
     def run(self, settings: Settings, options: argparse.Namespace) -> int:
         name = _file_named(options)
         if options.urls and options.seen_only:
-            raise CommandError("what was seen is kept without URLs: --urls or --seen-only, not both")
+            raise CommandError("seen requests are stored without URLs: choose --urls or --seen-only")
         with common.place_of(settings, options) as place, ProgressBar() as bar:
             overview = place.overview(most_members=0)
             if overview.unreachable:
@@ -98,8 +98,8 @@ class ExportCrawl(Subcommand):
             print_found(found, options.json, rows, [f"{os.path.getsize(name):,} bytes in {name}"])
         if done.missing > 0:
             print(
-                f"scrapy dq export: the crawl counts {done.missing:,} more, which are in no index. Start a "
-                "worker: it finds what is there. Then export again",
+                f"scrapy dq export: the crawl counts {done.missing:,} more, which are in no list. Start a "
+                "worker, which recovers those that still exist, and then export again",
                 file=sys.stderr,
             )
         return DONE

@@ -55,6 +55,6 @@ def make_private(folder: Path, *, may_be_link: bool = False) -> None:
     found = folder.stat() if may_be_link else folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise CrewError(
-            f"{folder} is not a folder that only you can write to. Look what is in it, and remove it or, if "
-            f"all of it is yours, chmod 700 it; or choose another folder"
+            f"{folder} is not a folder that only you can write to. Remove it, or choose another folder. If "
+            f"all files in it are yours, `chmod 700` is enough"
         )

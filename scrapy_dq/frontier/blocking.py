@@ -25,7 +25,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
-    raise AssertionError("it waits for an event loop, so its client is no blocking one")
+    raise AssertionError("the coroutine waits for an event loop, so its client is not a blocking one")
 
 
 def blocking(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:

@@ -355,9 +355,9 @@ def half_moved(shards: bytes) -> str:
     if shards.startswith(b"0>"):
         return (
             "the crawl is half imported: `scrapy dq import` with the same file, or the same `scrapy dq move` "
-            "completes that, and `scrapy dq clear --all` deletes it"
+            "completes the import, and `scrapy dq clear --all` deletes it"
         )
-    return "the crawl is being moved: `scrapy dq move <spider>` with the same options completes that"
+    return "the crawl is being moved: `scrapy dq move <spider>` with the same options completes the move"
 
 
 def wrong_type(key: str, actual: str, expected: str) -> str:

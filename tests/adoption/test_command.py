@@ -176,7 +176,7 @@ def test_the_report_names_a_remedy_for_each_problem(redis_url: str) -> None:
     assert "does not exist" not in told
     source.queue = Found("boks:requests", "zset", 0)  # a wrong SCHEDULER_QUEUE_KEY
     told = " ".join(_advice(report, crawler, ""))
-    assert "boks:requests is empty, or does not exist. If it has another name, run this again" in told
+    assert "boks:requests is empty, or does not exist. If its name is different" in told
     case.client.close()
 
 

@@ -31,7 +31,7 @@ from support.stored import roll_back
 
 KEPT = {place: page for place, page in WHERE.items() if place not in ("in flight", "declined")}
 PLACES = KEPT | {"returned": "129"}
-"""The pages of `everywhere` by their place after an import: leased and declined pages are `returned`."""
+"""For each place after an import: its pages of `everywhere`. Leased and declined pages are `returned`."""
 
 
 pytestmark = pytest.mark.usefixtures("_quick_disks")
@@ -67,7 +67,7 @@ def places(dq: Dq) -> dict[str, str]:
 
 @pytest.mark.parametrize("settings", [{}, {"DQ_SHARDS": 3, "DQ_ORDER": "fifo", "DQ_SEEN": "compact"}])
 def test_an_import_restores_the_whole_crawl(new: Dq, exported: Path, settings: dict[str, Any]) -> None:
-    """Each entry has its place, even with other settings. The second import of the file changes nothing."""
+    """Each entry is in its place again, even with other settings. A second import changes nothing."""
     settings = {"DQ_PARTITION_BY": "none", **settings}
     text = new.text("import", str(exported), **settings)
     assert f"Crawl {new.crawl!r} at " in text
@@ -83,7 +83,7 @@ def test_an_import_restores_the_whole_crawl(new: Dq, exported: Path, settings: d
 
 
 def test_all_urls_are_exported_without_logins(dq: Any, everywhere: LiveFrontier, beaten: HandWorker) -> None:  # noqa: F811
-    """The list contains all entries without logins. It can be made while workers live."""
+    """The list contains the URL of each entry, without its login. It can be made while workers live."""
     urls = dq.lines("export", "--urls", "-")
     assert len(urls) == 9
     assert "http://...@shop.example/p/5" in urls
@@ -111,7 +111,7 @@ def test_a_crawl_with_live_workers_is_refused_unless_it_is_on_hold(
 def test_an_export_writes_no_file_if_the_crawl_changes(
     dq: Any, live: LiveFrontier, worker: HandWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is on hold still settles its leases."""
+    """The crawl changes although it is on hold, because a worker may still settle its leases."""
     worker.exchange(*(page(n) for n in range(9)), want=3)
     steer(live.redis, live.crawl, Command.PAUSE)
     heads = Reader.heads
@@ -166,7 +166,7 @@ def test_an_export_that_no_worker_here_could_use_is_refused(
 
 def test_an_import_leaves_an_existing_crawl_alone(dq: Any, everywhere: LiveFrontier, exported: Path) -> None:  # noqa: F811
     before = everywhere.dump()
-    with pytest.raises(FrontierRefused, match="exists, and only a new one can be made"):
+    with pytest.raises(FrontierRefused, match="already exists: delete it"):
         dq.text("import", str(exported), DQ_PARTITION_BY="none")
     assert everywhere.dump() == before
 

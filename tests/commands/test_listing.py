@@ -35,7 +35,7 @@ WHERE = {
     "in flight": "1", "returned": "2", "quarantine": "3", "waiting": "4", "delayed": "5", "failed": "6",
     "dead": "7", "declined": "9",
 }  # fmt: skip
-"""The number of the page in each place."""
+"""For each place: the number of the page of `everywhere` that is there."""
 
 
 def end_badly(worker: HandWorker, count: int, begin: int = 0) -> None:
@@ -138,7 +138,7 @@ def test_each_entry_is_listed_with_url_reason_time_and_worker(dq: Any, worker: H
 def test_the_list_begins_with_the_causes_and_ends_with_the_retry_command(
     dq: Any, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Causes are sorted by frequency. The place in the code distinguishes causes; other numbers do not."""
+    """Causes are sorted by frequency. Reasons with different places in the code have different causes."""
     monkeypatch.setattr(listing, "MAX_CAUSES", 1)
     place = "(spiders/shop.py:31 in parse)"
     reasons = [f"KeyError: {number} {place}" for number in (459, 460)]
@@ -163,7 +163,7 @@ def test_the_list_begins_with_the_causes_and_ends_with_the_retry_command(
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_stored_reason_is_shown_without_logins(dq: Any, worker: HandWorker, name: str) -> None:
-    """Older versions stored Scrapy's errors with their logins."""
+    """Older versions stored Scrapy's error messages with the logins in them."""
     payload = stored("http://us%20er:S3%20kr@x.example/")
     worker.exchange(put(1, payload=payload), want=1)
     (entry,) = worker.held
@@ -175,7 +175,7 @@ def test_a_stored_reason_is_shown_without_logins(dq: Any, worker: HandWorker, na
 
 
 def test_a_dead_letter_that_was_never_leased_is_marked(dq: Any, worker: HandWorker) -> None:
-    """The put itself could not be served."""
+    """The request was already invalid when it was put."""
     worker.exchange(put(1, reason="dq_delay = 'x' is no number", payload=stored("http://x/")))
     assert "before any worker leased it" in " ".join(dq.text("dead").split())
     (found,) = dq.listed("dead")
@@ -324,11 +324,11 @@ def test_a_url_without_an_entry_is_done_or_was_never_found(
     dq: Any, tmp_path: Path, pusher: HandWorker
 ) -> None:
     Push(dq, tmp_path)(f"{PUSHED}/1")
-    assert "It was not found, or only unfiltered" in dq.text("search", "pushed", f"{PUSHED}/3", **SPIDERS)
+    assert "no page has led to it, unless with dont_filter" in dq.text("search", "pushed", f"{PUSHED}/3", **SPIDERS)
     assert "seen  no" in dq.text("search", "pushed", f"{PUSHED}/3", **SPIDERS)
     (lease,) = pusher.exchange(want=9).leases
     pusher.exchange(Ack(lease.entry_id))
-    assert "It is done, or was dropped" in dq.text("search", "pushed", f"{PUSHED}/1", **SPIDERS)
+    assert "it is done, or was dropped" in dq.text("search", "pushed", f"{PUSHED}/1", **SPIDERS)
 
 
 @pytest.mark.parametrize("kind", Seen)

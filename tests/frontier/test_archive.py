@@ -1,4 +1,4 @@
-"""Dump a whole crawl and load it as a new one, with another order, kind of seen or number of shards."""
+"""A whole crawl is dumped and loaded as a new one, with another order, kind of seen or number of shards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Archive = tuple[Header, list[Part]]
 
 
 def dumped(crawl: Crawl, shards: int) -> Archive:
-    """Return the dump of a crawl; check that reading it changed nothing."""
+    """Return the dump of a crawl. Check that the crawl did not change."""
 
     async def read(frontiers: list[Frontier]) -> Archive:
         frontiers = frontiers[:shards]
@@ -100,7 +100,7 @@ def test_a_crawl_is_dumped_and_loaded_completely(
 def test_a_backlog_loaded_into_another_order_is_served_in_that_order(
     crawl_of: Callable[..., Crawl], crawl_name: str, order: Order, as_order: Order, shards: int
 ) -> None:
-    """This includes returned entries. An order without priorities does not store what was a start request."""
+    """Returned entries also follow this order. An order without priorities does not mark start requests."""
     old, new, always = (
         crawl_of(Seen.EXACT, True, each, f"{crawl_name}-{n}")
         for n, each in enumerate((order, as_order, as_order))
@@ -138,9 +138,9 @@ def test_a_load_that_fails_at_any_step_loses_and_doubles_nothing(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None], late: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Each script call fails once, and the load is repeated. No worker can join a half-loaded crawl.
+    """One script call after another fails, and the load is repeated. No worker can join a half-loaded crawl.
 
-    A repeat of a complete load does nothing.
+    If the load is already complete, a repeat changes nothing.
     """
     monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 15)
     old, new = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
@@ -199,7 +199,7 @@ def test_a_repeated_load_restores_the_data_that_a_rolled_back_shard_lost(
 def test_a_load_that_is_not_possible_is_refused_and_changes_nothing(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None]
 ) -> None:
-    """The load refuses an existing crawl, another export or other settings midway, and compact as exact."""
+    """The load refuses an existing crawl, another file or settings midway, and a compact `seen` as exact."""
     old, new = crawl_of(Seen.COMPACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
     archive = dumped(old, 1)
@@ -214,13 +214,13 @@ def test_a_load_that_is_not_possible_is_refused_and_changes_nothing(
     half = stored.dump(new.redis, new.name)
     with pytest.raises(FrontierRefused, match="half imported, from another export"):
         loaded(new, 2, dumped(old, 1))
-    with pytest.raises(FrontierRefused, match="half imported with DQ_SHARDS = 2: set that"):
+    with pytest.raises(FrontierRefused, match="half imported with DQ_SHARDS = 2: use this number"):
         loaded(new, 3, archive)
     assert stored.dump(new.redis, new.name) == half
     with pytest.raises(FrontierRefused, match="half imported"):
         dumped(new, 1)
     loaded(new, 2, archive)
-    with pytest.raises(FrontierRefused, match="exists, and only a new one can be made"):
+    with pytest.raises(FrontierRefused, match="already exists: delete it"):
         loaded(new, 2, dumped(old, 1))
     assert new.entries() == old.entries()
 
@@ -241,7 +241,7 @@ def test_leases_of_dead_workers_are_loaded_as_returned_entries(
 
 
 def test_a_worker_that_has_come_and_gone_is_noticed(crawl_of: Callable[..., Crawl]) -> None:
-    """Between two looks, a worker may move entries past the reader and back, so that all counts are equal."""
+    """During a dump, a worker may move entries past the reader and back. Then all counts are as before."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 1)
 
@@ -284,7 +284,7 @@ def test_expired_fingerprints_are_not_dumped(crawl_of: Callable[..., Crawl], cra
 def test_a_shard_that_is_a_run_behind_is_reported(
     crawl_of: Callable[..., Crawl], field: tuple[str, int]
 ) -> None:
-    """A worker was killed while it joined, so the shard has not begun the run of home."""
+    """A worker was killed while it joined. So the shard has not begun home's run."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 2)
     crawl.redis.hset(keys.meta(Shard(crawl.name, 0 if field[0] == "run" else 1)), *field)
@@ -306,7 +306,7 @@ def test_a_crawl_of_another_version_is_reported(crawl_of: Callable[..., Crawl]) 
 def test_a_partition_of_many_priorities_is_read_in_parts(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part has about 3,000 bytes at most; a fifo crawl serves the entries in the order of their puts."""
+    """A part has about 3,000 bytes at most. The new crawl serves the entries in the order of their puts."""
     monkeypatch.setattr("scrapy_dq.frontier.reader._MAX_LISTS", 20)
     monkeypatch.setattr("scrapy_dq.frontier.archive.parts._PART_BYTES", 3000)
     old = crawl_of(Seen.EXACT, True, Order.PRIORITY_FIFO)
@@ -355,7 +355,7 @@ def test_manual_limits_apply_in_the_new_shard_of_their_partition(
 ) -> None:
     """Each shard stores the limits of the settings, so only one shard's limits are loaded.
 
-    A limit that a user has withdrawn stays withdrawn.
+    If a user has reset a limit, it stays reset.
     """
     hosts = HOSTS[:12]
     own = {host.decode(): (5.0, 3) for host in hosts}

@@ -1,4 +1,4 @@
-"""Refused moves: another move is running, a worker joins, a call is late, or the crawl does not fit."""
+"""A move is refused if another move runs, a worker joins, a call is late, or the move is not possible."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_one_of_two_simultaneous_moves_is_refused(
 def test_a_move_is_refused_if_a_worker_joins_during_it(
     crawl_of: Callable[..., Crawl], elsewhere: str
 ) -> None:
-    """Nothing is moved while a worker is present. A rejoin into a frozen or moved shard gets LOST."""
+    """No entry is moved while a worker is present. A rejoin into a frozen or moved shard gets LOST."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 2)
     crawl.join(2)
@@ -78,7 +78,7 @@ def test_a_move_is_refused_if_a_worker_joins_during_it(
 def test_a_late_copy_of_the_first_step_empties_no_shard(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, since: str, elsewhere: str
 ) -> None:
-    """The first step of a move deletes the data of its shard. The shard was empty then, but no longer is."""
+    """The first step of a move deletes the data of its target shard, which is empty then, but not later."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     call, late = Script.call, []
@@ -112,7 +112,7 @@ def test_a_late_copy_of_the_first_step_empties_no_shard(
 def test_commands_that_change_a_crawl_are_refused_during_a_move(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], elsewhere: str
 ) -> None:
-    """Such a command would change data that the move has read. Each message names the command to repeat."""
+    """Such a command would change data that the move has read. Each message names the move to repeat."""
     crawl = crawl_of(Seen.EXACT, True)
     crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
@@ -142,7 +142,7 @@ def test_commands_that_change_a_crawl_are_refused_during_a_move(
 def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(
     crawl_of: Callable[..., Crawl], elsewhere: str
 ) -> None:
-    """The move refuses compact to exact, a place where a crawl exists, and a missing crawl."""
+    """The move refuses compact to exact, a Redis that already has the crawl, and a missing crawl."""
     crawl, there = crawl_of(Seen.COMPACT, True), crawl_of(Seen.COMPACT, True, url=elsewhere)
     with pytest.raises(FrontierRefused, match="there is no crawl"):
         crawl.move(3)
@@ -153,7 +153,7 @@ def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(
             crawl.move(3, url, seen=Seen.EXACT)
     filled(there, 2)
     for url in (elsewhere, crawl.url):
-        with pytest.raises(FrontierRefused, match="exists, and only a new one can be made"):
+        with pytest.raises(FrontierRefused, match="already exists: delete it"):
             crawl.move(2, url)
     assert stored.dump(crawl.redis, crawl.name) == before
 
@@ -162,7 +162,7 @@ def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(
 def test_entries_that_are_not_found_are_not_deleted(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """The counts are higher than the number of entries that the move has read, so it stops."""
+    """The move has read fewer entries than the counts state. So it stops."""
     crawl, read = crawl_of(Seen.EXACT, True), move.dump
     there = crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)

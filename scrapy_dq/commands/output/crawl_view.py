@@ -251,7 +251,7 @@ class Summary:
             done = count_of(census.done, "request")
             yield (
                 f"Nothing was left to do: {done} done before. Another DQ_RUN_NAME "
-                f"starts a new run; without a DQ_RUN_NAME, a command does a minute after the end"
+                f"starts a new run; without a DQ_RUN_NAME, the same command does, a minute after the end"
             )
 
     def _next(self) -> Iterator[str]:

@@ -100,8 +100,8 @@ class Exports(NamedTuple):
             for each in processes:
                 each.close()
         failures = [
-            f"{each.feed.name} is not written: {each.problem.rstrip('.')}. Its items stay in {folder.path}, "
-            f"as does export.log; the same command, also with another -o, writes it"
+            f"{each.feed.name} is not written: {each.problem.rstrip('.')}. Its items and export.log stay in "
+            f"{folder.path}; the same command, also with another -o, writes the feed"
             for each in processes
             if each.stored is None
         ]

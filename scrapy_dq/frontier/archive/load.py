@@ -119,15 +119,15 @@ async def require_none(frontiers: Sequence[Frontier], id_: str) -> list[dict[byt
             )
         if home[b"shards"] != b"0>%d" % len(frontiers):
             raise FrontierRefused(
-                f"crawl {crawl!r} is half imported with DQ_SHARDS = {home[b'shards'][2:].decode()}: set "
-                f"that. Nothing was changed"
+                f"crawl {crawl!r} is half imported with DQ_SHARDS = {home[b'shards'][2:].decode()}: use "
+                f"this number. Nothing was changed"
             )
     for number, meta in enumerate(metas):
         if b"epoch" in meta and meta.get(b"imported") != id_bytes:
             where = f"shard {number} of crawl" if number else "crawl"
             raise FrontierRefused(
-                f"{where} {crawl!r} exists, and only a new one can be made: delete it with `scrapy dq "
-                f"clear --all`, or choose another name with DQ_CRAWL. Nothing was changed"
+                f"{where} {crawl!r} already exists: delete it with `scrapy dq clear --all`, "
+                f"or choose another name with DQ_CRAWL. Nothing was changed"
             )
     return metas
 

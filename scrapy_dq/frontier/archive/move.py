@@ -136,7 +136,7 @@ class Mover:
         if plan.to != to:
             where = f"with --to, to {plan.to}," if plan.to else "without --to"
             raise FrontierRefused(
-                f"crawl {old[HOME].crawl!r} is half moved: the same command {where} completes that"
+                f"crawl {old[HOME].crawl!r} is half moved: the same command {where} completes the move"
             )
         new = [await target(number) for number in range(plan.shape.shards)]
         if not begun:

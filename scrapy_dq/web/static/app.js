@@ -87,7 +87,7 @@ function drawAge() {
   const banner = byId("banner");
   banner.hidden = !trouble;
   // The banner omits the age: a screen reader would read it every second.
-  setText(banner, trouble ? `${trouble}. ${ageThen === null ? "" : "What is shown is from before that."}` : "");
+  setText(banner, trouble ? `${trouble}. ${ageThen === null ? "" : "The values below are from before."}` : "");
 }
 setInterval(drawAge, 1000);
 
@@ -318,7 +318,7 @@ const field = (label, attributes) => el("label", {}, label, el(attributes.rows ?
 
 function limitDialog(crawl, row) {
   const number = (fields, name) => (fields.get(name) === "" ? null : Number(fields.get(name)));
-  dialog("Limit a partition", "For all workers together, until the run is finished. What is left empty stays as it is; 0 is no limit, and ends a block.", [
+  dialog("Limit a partition", "For all workers together, until the run is finished. Empty fields change nothing; 0 removes a limit or a block.", [
     field("Partition (usually a host)", { name: "partition", value: row ? row.name : "", spellcheck: "false" }),
     el("div", { class: "two" },
       field("Seconds between two requests", { name: "delay_s", type: "number", min: 0, max: 86400, step: "any", placeholder: row ? row.delay_s : "" }),
@@ -414,7 +414,7 @@ function settingsPage() {
     { name: "About", kind: "long wide", cell: (row) => row.about.replaceAll("`", "") },
   ], "");
   const shown = may.settings.filter((row) => !["DQ_CRAWL", "DQ_RUN_NAME"].includes(row.name));
-  const box = card("Of this page's project", "those that are not the default are bold", list.node);
+  const box = card("Of this page's project", "bold: not the default", list.node);
   main.replaceChildren(heading("Settings", badge(may.steering ? "this page may steer" : "this page only reads", may.steering ? "warn" : "")), box.node);
   list.fill([...shown.filter((row) => !row.default), ...shown.filter((row) => row.default)]);
   age(0, "");
