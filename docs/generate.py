@@ -32,7 +32,7 @@ MODULES = (
 )  # fmt: skip
 """The public modules."""
 SUMMARIES = {
-    "RFPDupeFilter": "Scrapy's own class, under the name that scrapy-redis has for its dupefilter.",
+    "RFPDupeFilter": "Scrapy's own class, under scrapy-redis's name for its dupefilter.",
     "ShutDown": "The queue was shut down or closed. Since Python 3.13 this is `queue.ShutDown`.",
 }
 """Summaries of names that scrapy_dq re-exports from Python or Scrapy, depending on their version."""

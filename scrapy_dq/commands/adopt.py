@@ -39,7 +39,7 @@ class Adopt(Subcommand):
             "--trust-pickle",
             "read pickles as plain data; nothing is imported or called",
         ),
-        ("--delete-source", "delete queue and dupefilter after all is stored"),
+        ("--delete-source", "delete the old queue and dupefilter at the end"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

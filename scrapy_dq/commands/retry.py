@@ -40,7 +40,7 @@ class Retry(Subcommand):
     flags = (
         ("--failed", "failed requests only"),
         ("--dead", "dead letters only"),
-        ("--all", "all that are kept, after a question"),
+        ("--all", "retry all stored ones, after a question"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -223,7 +223,7 @@ class Workers(Subcommand):
     name = "workers"
     flags = (
         ("--wait", f"watch for {WAIT_S:g} s, to find workers without a heartbeat"),
-        ("--no-rate", "do not watch: no pages per second"),
+        ("--no-rate", "do not measure pages per second"),
     )
 
     def run(self, settings: Settings, options: argparse.Namespace) -> int:

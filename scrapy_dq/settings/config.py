@@ -66,7 +66,7 @@ class Config:
         "DQ_DOMAIN_LIMITS", {}, "Delay, concurrency and budget of single partitions", parse=kind.limits
     )
     retry_backoff: Backoff = define(
-        "DQ_RETRY_BACKOFF", {}, "How long retries wait; the longest `Retry-After` obeyed", parse=kind.backoff
+        "DQ_RETRY_BACKOFF", {}, "Wait before a retry; longest `Retry-After` to obey", parse=kind.backoff
     )
     seen: str = define("DQ_SEEN", "exact", "How Redis stores fingerprints", choices=("exact", "compact"))
     seen_ttl_s: float = define(
