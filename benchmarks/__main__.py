@@ -1,4 +1,4 @@
-"""`make bench`: measure every part, and write docs/performance.md and the page of its details.
+"""`make bench` measures every part, and writes docs/performance.md and docs/performance-details.md.
 
 Run with PYTHONPATH=tests in the root of the repository.
 """
@@ -26,7 +26,7 @@ NAMES = (
     "items",
     "times",
 )
-"""Modules of this folder, in the order of the page."""
+"""Modules of this folder, in the order of their sections on the pages."""
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -57,7 +57,7 @@ def parse_args(known: list[Part]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure and write the pages, as the command line asks."""
+    """Measure the chosen parts and write the pages."""
     known = list(parts())
     options = parse_args(known)
     measured = page.load(options.docs)

@@ -1,4 +1,4 @@
-"""Part `blocking`: how long Scrapy's event loop waits for its scheduler, with and without outages."""
+"""Part `blocking` measures how long Scrapy's event loop waits for its scheduler, with and without outages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.timed import BESIDE, STEPS
 PEACE_S = 8.0
 BUDGET_S = 90.0
 MAX_REPETITIONS = 3
-"""Maximum number of repetitions; fewer if they would exceed the budget."""
+"""The maximum number of repetitions. Fewer are made if they would exceed the budget."""
 PEACE, THROUGH = "peace", "through"
 WAYS = {
     "killed": "Redis killed (SIGKILL), started again",
@@ -51,7 +51,7 @@ class Blocking(Part):
     title: ClassVar[str] = "How long the event loop is blocked"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Crawl with Scrapy's scheduler, with ours, and with ours through four outages, alternately."""
+        """Alternately crawl with Scrapy's scheduler, with ours, and with ours through four outages."""
         found: dict[str, list[Any]] = {MEMORY: [], PEACE: [], THROUGH: []}
         crawls: dict[str, Callable[[], Watched]] = {
             MEMORY: lambda: watch(MEMORY, PEACE_S),
@@ -83,7 +83,7 @@ class Blocking(Part):
         return bars
 
     def section(self, found: dict[str, Any]) -> str:
-        """Return two tables: one by method, one by outage."""
+        """Return a table of methods and a table of outages."""
         of_outages = OF_OUTAGES.format(
             outage=found["outage_s"], pages=BACK_PAGES, after=AFTER_S, seconds=found["peace_s"]
         )
@@ -183,7 +183,7 @@ def _cells(mine: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _in_as_long(each_second: Sequence[float], seconds: float) -> float:
-    """Return the longest call in a period of *seconds*: the median of all such periods."""
+    """Return the longest call in a period of *seconds*, as the median of all such periods."""
     length = min(max(round(seconds), 1), len(each_second))
     return median(max(each_second[begin : begin + length]) for begin in range(len(each_second) - length + 1))
 

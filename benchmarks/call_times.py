@@ -15,7 +15,7 @@ QUANTILES = {"median": 0.5, "90 %": 0.9, "99 %": 0.99, "99.9 %": 0.999, "99.99 %
 
 
 def summary(watched: Watched) -> dict[str, Any]:
-    """Return the figures of the page from a worker's records; times in seconds."""
+    """Return the figures for the page from a worker's records, with times in seconds."""
     collections = watched.rows.get(COLLECTION, [])
     methods = {name: watched.rows.get(name, []) for name in (*CALLED, *BESIDE, STEPS)}
     every = sorted(chain.from_iterable(methods[name] for name in CALLED + BESIDE))
@@ -50,7 +50,7 @@ def summary(watched: Watched) -> dict[str, Any]:
 
 
 def longest(rows: Iterable[Row], collections: Sequence[Row]) -> list[float]:
-    """Return the time, CPU time and collections of the longest call, and the most CPU less collections.
+    """Return four times: the longest call, its CPU and collections, and the most CPU less collections.
 
     Args:
         collections: the garbage collections, oldest first.

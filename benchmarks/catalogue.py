@@ -1,11 +1,11 @@
-"""A site whose crawl looks the same from its first second to its last: `python -m benchmarks.catalogue '{}'`.
+"""A site whose crawl has the same kind of pages from start to end: `python -m benchmarks.catalogue '{}'`.
 
-With 13 links per page, or another number: a home page links to 13 sections, a section to 13 lists, a list to
-its first 13 items, and an item to the item 13 places later, if there is one. All other links lead to pages
-that are known by then: the home page, the section, the list and the first items of the same list. So a crawl
-that is stopped half way has found as many new links per page as a whole crawl. All addresses have the same
-length, so a scheduler that serves them in the order of their bytes goes deep first, like a scheduler that
-serves the newest first.
+By default, each page has 13 links. The home page links to 13 sections, a section to 13 lists, a list to its
+first 13 items, and an item to the item 13 places later, if there is one. All other links of an item lead to
+pages that are already known: the home page, the section, the list and the first items of the same list. So a
+crawl that is stopped halfway has found as many new links per page as a whole crawl. All addresses have the
+same length. So a scheduler that serves them in the order of their bytes goes deep first, like a scheduler
+that serves the newest first.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from support.site_process import SiteProcess
 from support.site_server import Answer, serve
 
 LINKS = 13
-"""Links on each page, by default; also the number of sections, and of lists in each section."""
+"""The default number of links on each page, of sections, and of lists in each section."""
 
 
 class Page(NamedTuple):
-    """A page by its place; 0 means none: a home page has no section, a section no list, a list no item."""
+    """A page by its place. 0 means none: the home page has no section, a section no list, a list no item."""
 
     section: int = 0
     of_section: int = 0
@@ -33,12 +33,12 @@ class Page(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of its URL."""
+        """The path of the page's URL."""
         return f"/catalogue/section-{self.section:02}/list-{self.of_section:02}/item-{self.item:02}.html"
 
 
 def catalogue(pages: int, links: int = LINKS) -> dict[str, list[str]]:
-    """Return the links of each page by its path; *pages*: their number, the home page included."""
+    """Return the links of each page by path. *pages* is the number of pages, including the home page."""
     numbers, lists = range(1, links + 1), links * links
     found = {Page(): [Page(section) for section in numbers]}
     items = pages - 1 - links - lists
@@ -58,14 +58,14 @@ def catalogue(pages: int, links: int = LINKS) -> dict[str, list[str]]:
 
 
 def _links(page: Page, of_list: list[Page], links: int) -> Iterator[Page]:
-    """Yield the pages that an item links to, new ones first."""
+    """Return the pages that an item links to, new pages first."""
     known = [Page(), Page(page.section), Page(page.section, page.of_section)]
     siblings = (item for item in of_list[:links] if item != page)
     return chain(of_list[page.item - 1 + links : page.item + links], known, siblings)
 
 
 class CataloguePages:
-    """The state of the site's process: all answers, made in advance, and the time of each request."""
+    """The state of the site's process: its answers, which are made in advance, and the times of requests."""
 
     def __init__(self, pages: int, links: int = LINKS) -> None:
         self.port = 0
@@ -101,11 +101,11 @@ class CatalogueSite(SiteProcess):
         return self.url(Page().path)
 
     def count(self) -> int:
-        """Return the number of requests, a shorter answer than the log."""
+        """Return the number of requests, which takes less time than the log."""
         return int(self.get("/__count"))
 
     def log(self) -> list[tuple[float, str]]:
-        """Return when each page was requested, on the clock of `time.monotonic()`."""
+        """Return the time by `time.monotonic()` and the path of each request."""
         return [(at_s, path) for at_s, path in json.loads(self.get("/__log"))]
 
 

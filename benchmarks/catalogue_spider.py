@@ -1,4 +1,4 @@
-"""The spider of the whole crawls, which also records the CPU time of its process."""
+"""The spider of the whole crawls. It also records the CPU time of its process."""
 
 from __future__ import annotations
 

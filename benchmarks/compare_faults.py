@@ -1,4 +1,4 @@
-"""Counts the pages that scrapy_dq and its peers never parsed under the same faults, as a table.
+"""Counts the pages that scrapy_dq and its peers lose under the same faults, and prints a table.
 
 `make compare-faults` runs this module. The table goes to standard output, progress to standard error.
 """
@@ -39,10 +39,11 @@ from support.tree_site import TreeSite
 SETTINGS = {
     "CONCURRENT_REQUESTS": 32,
     "CONCURRENT_REQUESTS_PER_DOMAIN": 32,
-    # All contenders keep their fingerprints. Otherwise a worker that starts after the end would crawl
-    # everything again, and find the lost pages.
+    # All contenders keep their fingerprints. Otherwise a worker that starts after the end would crawl all
+    # pages again, and would also find the lost pages.
     "SCHEDULER_PERSIST": True,
-    # The faults of 10 s have to outlast this time. Workers killed on this machine are found immediately.
+    # Faults of 10 s must last longer than this. scrapy_dq finds workers that are killed on this machine at
+    # once.
     "DQ_WORKER_TTL": 5,
 }
 MIN_PAGES = 400
@@ -62,7 +63,7 @@ class Result:
     reasons: Sequence[str | None]
     seconds: float
     hung: str = ""
-    """The event that did not happen by its deadline."""
+    """The event that did not happen before its deadline; empty if all happened."""
 
     @property
     def cell(self) -> str:
@@ -70,14 +71,14 @@ class Result:
 
 
 def applies(name: str, contender: Contender) -> bool:
-    """Return whether this fault is possible with *contender*: it may need Redis, or a spider of Scrapy."""
+    """Return whether this fault is possible with *contender*. It may need Redis, or a spider of Scrapy."""
     if contender == "Crawlee":
         return FAULTS[name].spider == SPIDER
     return not (FAULTS[name].needs_redis and contender in LOCAL)
 
 
 def run(name: str, contender: Contender, repetition: int, pages: int, json_module: Path | None) -> Result:
-    """Crawl a new tree under one fault; *json_module* is for Crawlee."""
+    """Crawl a new tree under one fault. *json_module* is for Crawlee."""
     fault = FAULTS[name]
     began = time.monotonic()
     hung = ""
@@ -160,7 +161,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _names(of: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return a parser for a list of some of the names *of*, separated by commas."""
+    """Return a parser for a list of names, separated by commas. Each name must be in *of*."""
 
     def parse(text: str) -> list[str]:
         names = text.split(",")

@@ -25,7 +25,7 @@ QUICK_S = 0.03  # for each page, unless a fault says otherwise
 PUTTING = ("zadd", "rpush", "sadd", "hset")
 """The commands with which each scheduler puts a request."""
 TRANSACTION = ("MULTI", "ZRANGE", "ZREMRANGEBYRANK")
-"""scrapy-redis pops with these commands and EXEC in one round trip, so only the last reply may be cut."""
+"""scrapy-redis pops with these commands and EXEC in one round trip, so their own replies are never cut."""
 
 Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR", "JOBDIR-SQLite", "Crawlee"]
 CONTENDERS: dict[Contender, Mapping[str, Any]] = {
@@ -50,7 +50,7 @@ LOCAL = ("JOBDIR", "JOBDIR-SQLite")
 
 
 class ComparedCrawl(FaultCrawl):
-    """A crawl with one of the schedulers; only scrapy_dq has leases."""
+    """A crawl with one of the schedulers. Only scrapy_dq has leases."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ComparedCrawl(FaultCrawl):
         self.contender: Contender = contender
 
     def leases(self, pids: Collection[int] | None = None) -> int:
-        """Return how many leases the workers of these processes hold; None means all workers."""
+        """Return how many leases the workers of these processes hold, or with None all workers."""
         return super().leases(pids) if self.contender == "scrapy_dq" else 0
 
 
@@ -104,7 +104,7 @@ class Scene:
             self._wait(lambda w=worker: not w.running, f"worker {worker.pid} ends")
 
     def resume(self) -> None:
-        """Start workers, one after the other, until one finds no new page; at most three."""
+        """Start at most three workers, one after the other, until one of them finds no new page."""
         self.end()
         for _ in range(3):
             before = self.crawl.verdict().lost

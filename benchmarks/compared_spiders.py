@@ -1,4 +1,4 @@
-"""Spiders of the comparison: lambdas as callbacks, CloseSpider in a callback, a page that kills workers."""
+"""Spiders of the comparison. They have lambdas as callbacks, CloseSpider, or a page that kills workers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ClosingSpider(TreeSpider):
 
 
 class PoisonSpider(TreeSpider):
-    """Finds on the root page a link to a page without links, which kills the worker."""
+    """On the root page, also requests a page whose callback kills the worker."""
 
     def parse(self, response: Response) -> Iterator[Any]:
         """Follow the links, as TreeSpider does. Each scheduler crawls the bad page early, by its priority."""
@@ -57,5 +57,5 @@ class PoisonSpider(TreeSpider):
             yield response.follow("/poison?s=0.7", self.die, priority=10)
 
     def die(self, response: Response) -> None:
-        """End the process as the kernel would."""
+        """End the process with SIGKILL, as the kernel does if memory is short."""
         os.kill(os.getpid(), signal.SIGKILL)

@@ -9,14 +9,14 @@ import psutil
 
 
 class CpuMeter:
-    """Measures CPU time of processes since the meter was made; of an ended process, until the last look."""
+    """Measures the CPU time of processes since its creation. For an ended process, the last look counts."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._used: dict[psutil.Process, float] = {psutil.Process(pid): 0.0 for pid in pids}
         self._began = self._look()
 
     def seconds(self) -> float:
-        """Look, and return the seconds of user and system time of all processes together."""
+        """Look at all processes. Return the sum of their user and system time in seconds."""
         return self._look() - self._began
 
     def _look(self) -> float:

@@ -37,7 +37,7 @@ LONGEST_S = 120.0
 RUN_SCRIPTS = ("eval", "evalsha", "fcall")
 """Commands that run scripts."""
 HEAD_PAGES = 1 + LINKS
-"""The number of first pages, whose links are all new. The rate of a stopped crawl leaves them out."""
+"""The number of first pages, which have only new links. The rate of a stopped crawl leaves them out."""
 
 
 class Contender(NamedTuple):
@@ -82,7 +82,7 @@ class Crawl:
     left_out: int
     """The number of first pages that the rate leaves out."""
     seconds: float
-    """Seconds from the first request to the last, of the other pages."""
+    """Seconds from the first to the last request for the other pages."""
     whole_seconds: float
     """Seconds from the start of the processes to their end."""
     worker_s: float
@@ -117,12 +117,12 @@ def crawl(
     beside: Beside | None = None,
     links: int = LINKS,
 ) -> Crawl:
-    """Crawl a new catalogue with a new Redis; stop after *stop_after_s*, unless that is 0.
+    """Crawl a new catalogue with a new Redis. Stop after *stop_after_s* if it is not 0.
 
     Args:
         links: the number of links on each page.
-        beside: returns a context that is entered during the crawl; its arguments are a folder, the URL of
-            Redis, and the name of the crawl.
+        beside: a function that returns a context for the duration of the crawl. Its arguments are a folder,
+            the URL of Redis, and the name of the crawl.
     Raises:
         RuntimeError: a page was crawled twice, or never in a crawl that was not stopped.
     """

@@ -1,6 +1,6 @@
 """A worker of Crawlee for Python, with its queue in Redis, for `make compare-faults`.
 
-The storage needs the command JSON.SET, which Redis has in redis.io's packages, and Valkey in valkey-json.
+The storage needs the command JSON.SET. Redis from redis.io's packages has it, and Valkey with valkey-json.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CrawleeProject(Project):
 
 
 async def crawl(settings: Any) -> None:
-    """Crawl with the project's *settings*, and print Scrapy's lines about opening and closing."""
+    """Crawl with the project's *settings*. Print the lines with which Scrapy logs the start and the end."""
     from crawlee import ConcurrencySettings
     from crawlee.crawlers import ParselCrawler, ParselCrawlingContext
     from crawlee.storage_clients import RedisStorageClient
@@ -41,7 +41,7 @@ async def crawl(settings: Any) -> None:
         concurrency_settings=ConcurrencySettings(
             min_concurrency=concurrent, desired_concurrency=concurrent, max_concurrency=concurrent
         ),
-        # Scrapy waits just as long for a page.
+        # Scrapy also waits 180 s for a page.
         navigation_timeout=timedelta(seconds=180),
         request_handler_timeout=timedelta(seconds=180),
     )

@@ -1,4 +1,4 @@
-"""Part `crawls`: whole crawls of one site, with Redis near and far."""
+"""Part `crawls` measures whole crawls of one site, with Redis near and far."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ WANTED = [
     ("10 ms, 4 links a page", Kind(OURS, 10, FEW_LINKS), Kind(MEMORY, 0, FEW_LINKS), 1.02),
     ("2 ms", Kind(OURS, 2), Kind(PEER, 2), 7.0),
 ]
-"""Ratios of pages per second: conditions, crawl, crawl to compare with, minimum."""
+"""For each ratio of pages per second: conditions, the crawl, the crawl to compare with, and the minimum."""
 WANTED_REDIS_MS = 0.035
 """Maximum CPU time of Redis per page, on loopback."""
 BUDGET_S = 1200.0
 MAX_REPETITIONS = 5
-"""Maximum number of repetitions; fewer if they would exceed the budget."""
+"""The maximum number of repetitions. Fewer are made if they would exceed the budget."""
 STOP_AFTER_S = {PEER: 8.0}
 
 LEGEND = """\
@@ -134,7 +134,7 @@ class Crawls(Part):
         return f"{markdown(head, rows)}\n\n{of.legend()}"
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
-        """Draw the pages per second by distance."""
+        """Draw the pages per second by round trip."""
         of = _Found(found)
         distances = sorted({kind.round_trip_ms for kind in of.kinds})
         with picture(folder / "performance-crawls.png") as axes:

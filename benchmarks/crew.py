@@ -1,4 +1,4 @@
-"""The speed of `scrapy dq crawl` in the bookshop with one worker and with more, as a table.
+"""Measures the speed of `scrapy dq crawl` in the bookshop with one and more workers, and prints a table.
 
 Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """

@@ -1,7 +1,8 @@
-"""A TCP proxy that only delays a Redis, because it shares the cores with the measured crawl.
+"""A TCP proxy that only delays, and so uses little CPU, because it shares the cores with the measured crawl.
 
 `python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` prints the port of the proxy. The proxy of
-the tests can do more, but takes more CPU per round trip: too much for a scheduler with twenty per page.
+the tests can do more, but takes more CPU per round trip. This would be too much for a scheduler that makes
+twenty round trips per page.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from support.site_process import SiteProcess
 PINGS = 25
 SMOOTHING = 0.1
 EARLY_S = 0.0005
-"""Maximum time by which timers are set early. A busy machine is late by far more, but not for long."""
+"""Maximum time by which timers are set early. A busy machine is much later, but only for a short time."""
 
 
 class Side(asyncio.Protocol):
     """One of the two sides of a connection. Data that arrives on it leaves later, on the *other* side."""
 
     late_s = 0.0
-    """How late timers have been recently."""
+    """The seconds by which timers have recently been late."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -48,7 +49,7 @@ class Side(asyncio.Protocol):
             self._set_timer()
 
     def _set_timer(self) -> None:
-        # A sleeping core wakes up late, by up to half a millisecond, so the timer is early by the same time.
+        # A sleeping core wakes up to half a millisecond late. So the timer is set early by the same time.
         self._loop.call_at(self._under_way[0][0] - Side.late_s, self._arrive)
 
     def _arrive(self) -> None:
@@ -86,7 +87,7 @@ class Near(Side):
 
 
 async def serve(port: int, delay_s: float) -> None:
-    """Serve until standard input closes, which happens at the end of the parent."""
+    """Serve until standard input closes, which happens when the parent ends."""
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(lambda: Near(delay_s, port), "127.0.0.1", 0)
     print(listener.sockets[0].getsockname()[1], flush=True)
@@ -101,11 +102,11 @@ class Distance(SiteProcess):
 
     @property
     def redis_url(self) -> str:
-        """The URL to put into REDIS_URL."""
+        """The URL for REDIS_URL."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def ping_ms(self) -> float:
-        """Return the median time of some PINGs."""
+        """Return the median time of a PING in milliseconds."""
         taken = []
         with Redis(port=self.port) as client:
             for _ in range(PINGS):
@@ -116,6 +117,6 @@ class Distance(SiteProcess):
 
 
 if __name__ == "__main__":
-    # select() waits to the microsecond; epoll rounds each delay up to the next millisecond.
+    # select() waits with the precision of a microsecond, but epoll rounds each delay up to a millisecond.
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
     loop.run_until_complete(serve(**json.loads(sys.argv[1])))

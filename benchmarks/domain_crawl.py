@@ -51,7 +51,7 @@ CONTENDERS = {
 
 @dataclass(frozen=True)
 class Crawl:
-    """The result of one crawl until the request for its last quick page, or until its time was up."""
+    """The result of one crawl, until its last quick page was requested or its time was up."""
 
     contender: str
     slow: bool
@@ -69,7 +69,7 @@ class Crawl:
     slow_pages: int = 0
     """Pages of the slow domain that were requested in the same time."""
     slow_at_once: int = 0
-    """Maximum number of slow pages that the site was answering at once."""
+    """The maximum number of slow pages that were in progress at the same time."""
     complaints: int = 0
     """Warnings and errors in the workers' logs."""
 
@@ -142,13 +142,13 @@ def crawl(name: str, slow: bool, repetition: int, options: argparse.Namespace) -
 
 
 def _all_asked(site: DomainSite, project: Project, deadline_s: float, meter: CpuMeter) -> bool:
-    """Wait until all quick pages were requested; return False after *deadline_s*."""
+    """Wait until all quick pages were requested. Return whether this happened within *deadline_s*."""
     deadline = time.monotonic() + deadline_s
     quick = set(site.domains.quick_hosts)
     pages = len(quick) * site.domains.pages
     while time.monotonic() < deadline:
         asked = sum(count for host, count in site.counts().items() if host in quick)
-        # A page that was requested twice counts once.
+        # The counts include repeated requests, so look into the log.
         if asked >= pages and len(_pages(site.log(), quick)) == pages:
             return True
         _check(project)

@@ -1,4 +1,4 @@
-"""Pages per second of many quick domains beside one slow domain, with each scheduler, as a table.
+"""Measures pages per second of many quick domains beside a slow one, with each scheduler. Prints a table.
 
 Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """

@@ -1,6 +1,7 @@
-"""One process that drives a scheduler: `python -m benchmarks.drive PLAN`, with a plan as JSON.
+"""`python -m benchmarks.drive PLAN` drives a scheduler in one process. PLAN is a JSON object.
 
-Crawler, engine and event loop are Scrapy's own. The spider's `start` drives the scheduler, not the engine.
+The crawler, the engine and the event loop are Scrapy's own. But the spider's `start` calls the scheduler,
+instead of the engine.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FULL_BUFFER = 1_000
 """Maximum number of leases per exchange. With as many CONCURRENT_REQUESTS, a worker buffers all of them."""
 LONGEST_S = 120
 ROUND = 10_000
-"""Number of requests that the phase `crawled` puts, and then takes, at a time."""
+"""The number of requests that the phase `crawled` first puts and then takes, repeatedly."""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Plan:
     settings: dict[str, Any]
     requests: int
     phases: list[str]
-    """Some of new, known, taken, in this order; or held; or crawled."""
+    """Either some of `new`, `known` and `taken`, in this order, or only `held`, or only `crawled`."""
     redis_url: str = ""
     profile: bool = False
 
@@ -62,7 +63,7 @@ class Phase:
     """CPU time of this process."""
     redis_seconds: float
     heaviest: list[tuple[str, int, float]]
-    """With a profile: function, calls, seconds in the function alone."""
+    """With a profile: function, number of calls, and seconds in the function, without its callees."""
 
 
 class Measured:
@@ -86,7 +87,7 @@ class Measured:
         return {phase: await self._phases[phase]() for phase in self._plan.phases}
 
     async def _put(self, *, new: bool) -> dict[str, Any]:
-        # The requests are made before the clock starts, and are freed one by one.
+        # The requests are created before the clock starts, and are freed one by one.
         requests = [request(n, self._spider) for n in range(self._plan.requests)]
         return await self._used(self._driver.put((requests.pop() for _ in range(len(requests))), new))
 
@@ -102,7 +103,7 @@ class Measured:
         return asdict(Phase(self._plan.requests, seconds, cpu, self._redis_seconds() - redis_s, heaviest))
 
     async def _held(self) -> dict[str, int]:
-        """Return the resident bytes of this process, which hardly ever shrink, after each of four steps."""
+        """Return the resident bytes of this process after each of four steps. They hardly ever shrink."""
         count, found = self._plan.requests, {"opened": _rss()}
         new = (request(n, self._spider) for n in range(count))
         self._driver.put_page(islice(new, IN_OUTBOX), new=True)
@@ -140,7 +141,7 @@ class DriveSpider(SampleSpider):
     found: dict[str, Any] | None = None
 
     async def start(self) -> AsyncIterator[Any]:
-        """Drive the scheduler of the plan, then let the engine end."""
+        """Drive the scheduler of the plan. Then let the engine end."""
         driver = Driver(self.crawler, self.plan.scheduler)
         await driver.open(self)
         type(self).found = await Measured(driver, self.plan, self).all_phases()

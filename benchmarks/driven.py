@@ -1,4 +1,4 @@
-"""Part: schedulers driven directly, and the cost of a request for Redis."""
+"""Part `driven` measures schedulers without a crawl, and the cost of a request for Redis."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ COMPARED = [
     ("taken", "jobdir", "dequeue + settle: ours / JOBDIR's dequeue", 1.5),
     ("taken", "scrapy-redis", "dequeue + settle: ours / scrapy-redis's dequeue", 8.0),
 ]
-"""Phase, contender to compare with, title of the ratio, minimum."""
+"""For each ratio: the phase, the contender to compare with, the title, and the minimum."""
 
 
 def run(contender: Contender, *, requests: int = 0, profile: bool = False) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Driven(Part):
     title = "The scheduler, driven directly"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Drive each scheduler once per repetition, in alternating order; then measure the exchange alone."""
+        """Drive each scheduler once per repetition, in alternating order. Then measure the exchange alone."""
         runs: dict[str, list[Any]] = {name: [] for name in CONTENDERS}
         for repetition in range(REPETITIONS):
             order = list(CONTENDERS)[:: -1 if repetition % 2 else 1]

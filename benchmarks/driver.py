@@ -22,7 +22,7 @@ DEADLINE_S = 120
 
 
 class Idle(BaseScheduler):
-    """The scheduler that the engine asks during a measurement: it has no requests, but records each call."""
+    """The scheduler that the engine asks during a measurement. It has no requests, but records each call."""
 
     asked: asyncio.Event
     over = False
@@ -34,7 +34,7 @@ class Idle(BaseScheduler):
         return cls()
 
     def has_pending_requests(self) -> bool:
-        """Keep the engine until the measurement ends."""
+        """Keep the engine running until the measurement ends."""
         return not self.over
 
     def enqueue_request(self, request: Request) -> bool:
@@ -48,7 +48,7 @@ class Idle(BaseScheduler):
 
 
 class Driver:
-    """Calls one scheduler; the engine calls `Idle` instead."""
+    """Calls one scheduler. The engine calls `Idle` instead."""
 
     def __init__(self, crawler: Crawler, scheduler: str) -> None:
         self._crawler = crawler
@@ -60,13 +60,13 @@ class Driver:
         await _finished(self._scheduler.open(spider))
         if self._ours:
             # The engine asks `Idle`, which looks like a scheduler class of the project. With such a class,
-            # ours keeps each request until the engine takes it, but here the engine takes none. No download
-            # handler gets a request either, so let each request count as sent.
+            # our scheduler keeps each request until the engine takes it, but here the engine takes none.
+            # Also, no download handler gets a request here. So let each request count as sent.
             self._scheduler._ends.handed_out.watches = False
             self._scheduler._ends.outgoing._reached = None
 
     async def close(self) -> None:
-        """Close the scheduler, as in a crawl that another process may continue."""
+        """Close the scheduler as at a shutdown, so that another process may continue the crawl."""
         await _finished(self._scheduler.close("shutdown"))
 
     def put_page(self, requests: Iterable[Request], new: bool) -> None:
@@ -84,7 +84,7 @@ class Driver:
             await asyncio.sleep(0)
 
     async def take(self, count: int) -> None:
-        """Take *count* requests; each is done immediately."""
+        """Take *count* requests. Each request is done immediately."""
         take, settle = self._scheduler.next_request, self._settled()
         while count:
             for _ in range(min(AT_ONCE, count)):

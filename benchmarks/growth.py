@@ -1,4 +1,4 @@
-"""Part: the cost of a request when more requests wait, and in more partitions."""
+"""Part `growth` measures the cost of a request if more requests wait, or wait in more partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH = 100
 REQUESTS = 10_000
 REPETITIONS = 5
 BUDGET_S = 60.0
-"""Seconds for filling. A size that needs longer, at the rate so far, is reduced or left out."""
+"""Seconds for filling. If a size would need longer at the current rate, it is reduced or left out."""
 FIGURES = {"redis": "Redis CPU", "wall": "until the answer"}
 
 Sample = dict[str, float]
@@ -48,7 +48,7 @@ class Crawl:
         await self._worker.fill(puts(range(begin, pending), self._partitions))
 
     async def sample(self, begin: int) -> Sample:
-        """Put, lease and ack, all in each exchange; return µs per request.
+        """Put, lease and ack REQUESTS requests, all three in each exchange. Return µs per request.
 
         Args:
             begin: the first of the numbers that no request has yet.
@@ -79,7 +79,7 @@ async def crawl(partitions: int = 1) -> AsyncIterator[Crawl]:
 
 
 async def by_pending(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return samples by number of waiting requests, each next to a sample of the smallest crawl."""
+    """Return samples by number of waiting requests. A sample of the smallest crawl is taken with each."""
     found: dict[str, Any] = {"samples": {}, "fill_seconds": {}}
     numbers = count(10**9, 10**6)
     async with crawl() as large:
@@ -116,7 +116,7 @@ async def _pair(large: Crawl, begin: int, repetition: int) -> dict[str, Sample]:
 
 
 async def by_partitions(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return samples by the number of partitions; all crawls are sampled in alternating order."""
+    """Return samples by the number of partitions. All crawls are sampled in alternating order."""
     found: dict[str, list[dict[str, Sample]]] = {str(partitions): [] for partitions in PARTITIONS}
     async with AsyncExitStack() as stack:
         crawls = {}

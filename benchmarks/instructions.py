@@ -1,7 +1,7 @@
-"""The number of instructions of an exchange in Redis, per request: a figure that does not depend on the load.
+"""Counts Redis's instructions per request of an exchange. This figure does not depend on the machine's load.
 
-Run with PYTHONPATH=tests; it needs valgrind. To compare with another checkout, run this file with the other
-folders: `PYTHONPATH=OTHER:OTHER/tests python benchmarks/instructions.py`.
+Run with PYTHONPATH=tests. The module needs valgrind. To compare with another checkout, run this file with the
+other checkout's folders: `PYTHONPATH=OTHER:OTHER/tests python benchmarks/instructions.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from benchmarks.sample import puts
 from support.redis_server import RedisServer
 
 FEW, MANY = 1_000, 6_000
-"""Requests of two runs. Their difference excludes the start, the backlog and the loading of scripts."""
+"""The numbers of requests of two runs.
+
+The difference of the runs excludes the start of Redis, the backlog and the loading of scripts.
+"""
 LONGEST_START_S = 60.0
 
 
 class CountedServer(RedisServer):
-    """A redis-server whose instructions valgrind counts; it is about 50 times slower."""
+    """A redis-server whose instructions valgrind counts. It is about 50 times slower."""
 
     def __init__(self, kind: Any) -> None:
         super().__init__(kind, args=[*NO_REWRITES, "--hz", "1"])

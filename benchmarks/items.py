@@ -1,4 +1,4 @@
-"""Part `items`: the journals of a crew and the export from them, compared with a crawl by Scrapy alone."""
+"""Part `items` compares the journals of a crew, and the export from them, with a crawl by Scrapy alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Part `many_workers`: the cost of 10 to 1,000 workers for one Redis; how many full workers a core feeds."""
+"""Part `many_workers`: what do 10 to 1,000 workers cost a Redis? How many full workers can one core feed?"""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from benchmarks.scale_worker import LINKS
 from benchmarks.tables import markdown, spread
 
 FULL_RATE = 300
-"""Pages per second of a full worker: a Scrapy worker with its own core. See the whole crawls."""
+"""Pages per second of a full worker, which is a Scrapy worker with its own core. See the whole crawls."""
 FULL_BURST = 16
-"""Pages of a full worker that come at the same time. Whole crawls have more pages per exchange, because
-Scrapy's event loop is busy."""
+"""The number of pages that a full worker gets at the same time. Whole crawls have more pages per exchange."""
 CORE = 0.8
-"""The usable share of Redis's core. Above this share, answers wait for each other."""
+"""The usable share of a core by Redis. Above this share, answers wait for each other."""
 WANTED_FULL = 100
 PEER = "scrapy-redis's commands"
 REPETITIONS = 3
@@ -46,7 +45,7 @@ CREWS = {
     "1,000": Crew(1_000, 1, warm_up_s=45.0), "idle": Crew(100, 1e-6),
 }  # fmt: skip
 PEERS = 2
-"""Number of processes, each as fast as it can be."""
+"""The number of processes with scrapy-redis's commands. Each is as fast as possible."""
 
 
 class ManyWorkers(Part):
@@ -111,7 +110,7 @@ class ManyWorkers(Part):
         )
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
-        """Return nothing: the table is short."""
+        """Draw nothing, because the table is short."""
         return []
 
 

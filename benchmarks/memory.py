@@ -1,4 +1,4 @@
-"""Part: the memory of Redis and of a worker."""
+"""Part `memory` measures the memory of Redis and of a worker."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from support.redis_server import Kind
 PENDING = 10_000
 SEEN = 1_000_000
 SEEN_IF_SLOW = 250_000
-"""The number of fingerprints on any Redis except the first: pip's Redis takes three times as long for a
-script. They fill the table of a set as full as a million fingerprints do."""
+"""The number of fingerprints on each further kind of Redis. pip's Redis runs scripts three times slower.
+
+So many fingerprints fill the hash table of a set to the same degree as a million.
+"""
 PER_TRIP = 1_000
 HELD = 100_000
-"""Number of requests that a worker has sent, as many as it remembers by default."""
+"""The number of requests that a worker has sent. By default, a worker remembers as many."""
 QUEUES = ("PriorityQueue", "FifoQueue", "LifoQueue")
 WANTED = {Seen.EXACT: 75, Seen.COMPACT: 7}
 """Maximum bytes per fingerprint."""
@@ -90,7 +92,7 @@ async def documentation(kind: Kind, *, compressed: bool, shuffled: bool) -> floa
 
 async def seen(kind: Kind, of_seen: Seen) -> dict[str, float]:
     """Return the bytes per fingerprint that real exchanges admitted, and the number of fingerprints."""
-    # Not with SADD alone, because sizes in libc's allocator depend on the allocations in between.
+    # SADD alone would give other sizes, because libc's allocator depends on the allocations in between.
     count = SEEN if kind == found_kinds()[0] else SEEN_IF_SLOW
     with start_redis(kind) as server, server.client(socket_timeout=60) as client:
         worker = QuickWorker(server.url, CRAWL, seen=of_seen)
@@ -114,7 +116,7 @@ def seen_of_peer(kind: Kind) -> float:
 
 
 def held() -> dict[str, dict[str, int]]:
-    """Return the resident bytes of a worker, and of a process of Scrapy alone, after each step."""
+    """Return the resident bytes after each step, of a worker and of a process of Scrapy alone."""
     with start_redis() as server:
         room = {"CONCURRENT_REQUESTS": FULL_BUFFER, "CONCURRENT_REQUESTS_PER_DOMAIN": FULL_BUFFER}
         ours = Plan(OURS, {"REDIS_URL": server.url, **room}, HELD, ["held"], server.url)
@@ -128,7 +130,7 @@ class Memory(Part):
     title = "Memory"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Measure each figure once, because the same bytes make the same sizes."""
+        """Measure each figure once, because repetitions would give the same sizes."""
         found: dict[str, Any] = {
             "redis": {},
             "pending": {},
@@ -208,7 +210,7 @@ class Memory(Part):
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
-        """Draw nothing: the tables are short."""
+        """Draw nothing, because the tables are short."""
         return []
 
 

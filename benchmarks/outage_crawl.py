@@ -20,11 +20,11 @@ from support.proxy import RedisProxy
 from support.waiting import wait_until
 
 PAGES = 10_000
-"""Number of pages of the site, so large that no crawl ends."""
+"""The number of pages of the site. It is so large that no crawl comes to its end."""
 TIMED = {MEMORY: "benchmarks.timed.TimedMemory", OURS: "benchmarks.timed.TimedOurs"}
 BEFORE_S, OUTAGE_S, AFTER_S = 1.0, 2.0, 0.5
 BACK_PAGES = 100
-"""The worker counts as back at work this many pages after Redis is back."""
+"""After Redis is back, the worker has recovered when it has requested this many pages."""
 
 Window = tuple[float, float]
 
@@ -35,7 +35,7 @@ class Watched(NamedTuple):
     rows: dict[str, list[Row]]
     """Rows by method. The loop and garbage collections have their own names."""
     windows: dict[str, Window]
-    """Begin and end of each outage, including the recovery, on the clock of the rows."""
+    """The start and end of each outage, including the recovery, on the clock of the rows."""
     pages: int
 
 
@@ -55,7 +55,8 @@ def watch_outages() -> Watched:
     """Crawl with our scheduler through each kind of outage, one after the other."""
     with ExitStack() as stack:
         redis = stack.enter_context(start_redis(aof=True))
-        # While Redis is killed, the proxy accepts connections, and closes them. Refusing is another outage.
+        # While Redis is dead, the proxy accepts connections and closes them. Refused connections are another
+        # outage.
         proxy = stack.enter_context(RedisProxy(redis.url))
         ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
             "killed": (redis.kill, redis.start),

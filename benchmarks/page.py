@@ -1,4 +1,4 @@
-"""Writes docs/performance.md and the page of its details: tables and plots from docs/performance.json."""
+"""Writes docs/performance.md and the page of details, with tables and plots from docs/performance.json."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ brackets."""
 
 
 def load(docs: Path) -> dict[str, Any]:
-    """Return the samples of each part by its name; empty before the first measurement."""
+    """Return the samples of each part by its name. Before the first measurement, the dict is empty."""
     path = docs / SAMPLES
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
@@ -47,7 +47,7 @@ def save(docs: Path, measured: Mapping[str, Any]) -> None:
 
 
 def write(docs: Path, parts: Sequence[Part], measured: Mapping[str, Any]) -> Path:
-    """Draw the plots, write both pages into the folder *docs*, and return the path of the first."""
+    """Draw the plots, write both pages into the folder *docs*, and return the path of the first page."""
     there = [part for part in parts if part.name in measured]
     first = [part for part in there if part.first_page]
     details = [part for part in there if not part.first_page]
@@ -112,7 +112,7 @@ def _figure(value: float) -> str:
 
 
 def _ran_on(measured: Mapping[str, Any], parts: Sequence[Part]) -> Iterator[str]:
-    """Yield one paragraph for each set of conditions; it names its parts if there are several sets."""
+    """Yield a paragraph for each set of conditions. If there are several sets, it names their parts."""
     by_facts: dict[str, list[str]] = {}
     for part in parts:
         by_facts.setdefault(described(measured[part.name]["ran_on"]), []).append(part.title)

@@ -14,13 +14,13 @@ class Bar(NamedTuple):
     figure: str
     wanted: float
     at_most: bool
-    """Less is better: *wanted* is a maximum. Otherwise, *wanted* is a minimum."""
+    """Whether *wanted* is a maximum. Otherwise it is a minimum."""
     samples: list[float]
-    """One ratio or value per repetition; empty if the figure was not measured."""
+    """One ratio or value per repetition. The list is empty if the figure was not measured."""
 
 
 class Part(ABC):
-    """One part, which is PART in a module of benchmarks/."""
+    """One part. Its object is called PART in a module of benchmarks/."""
 
     name: ClassVar[str]
     """The key of the part in docs/performance.json, and a value of --only."""
@@ -31,11 +31,11 @@ class Part(ABC):
 
     @abstractmethod
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Measure, and return the samples as JSON, in lists by repetition; *tell* reports the progress."""
+        """Measure, and return the samples as JSON, in lists by repetition. *tell* reports the progress."""
 
     @abstractmethod
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars that this part measures."""
+        """Return the figures of this part that have a target."""
 
     @abstractmethod
     def section(self, found: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The cost of a put, a lease and an ack with few and with many partitions, as tables.
+"""Measures the cost of a put, a lease and an ack with few and with many partitions. Prints tables.
 
 Run with PYTHONPATH=tests. The tables go to standard output, progress to standard error.
 """
@@ -32,7 +32,7 @@ from support.redis_server import RedisServer
 COUNTS = [10, 100, 1_000, 10_000, 100_000]
 WANTS = [16, 32, 100]
 MOVES = 100
-"""Puts, and acks, of one exchange."""
+"""The number of puts or of acks in one exchange."""
 BLOCK = 10_000
 """Number of leases that a worker takes before it acks them."""
 PAYLOAD_BYTES = 250
@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass
 class Run:
-    """One crawl: all entries are put; then blocks of them are leased and acked, until none is left."""
+    """One crawl: all entries are put. Then they are leased and acked in blocks, until none is left."""
 
     partitions: int
     want: int
@@ -65,7 +65,7 @@ class Run:
 
 
 class OneWorker:
-    """A worker on its own frontier, whose exchanges are timed from the call to the receipt."""
+    """The only worker of a crawl. Its exchanges are timed from the call to the receipt."""
 
     def __init__(self, server: RedisServer, limits: Limits) -> None:
         self._look = server.client()
@@ -110,7 +110,7 @@ class OneWorker:
 
 
 def puts(entries: int, partitions: int, rng: random.Random) -> Iterator[Put]:
-    """Yield the entries. The partitions take turns: none has two entries in a row."""
+    """Yield the puts. The partitions take turns, so no partition has two entries in a row."""
     for n in range(entries):
         payload, token = rng.randbytes(PAYLOAD_BYTES), rng.randbytes(20)
         partition = b"www.example-%06d.com" % (n % partitions)

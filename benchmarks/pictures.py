@@ -1,4 +1,4 @@
-"""The plots of the parts without a crawl: ratios as bars, and costs against sizes."""
+"""The plots of parts without a crawl: bars of ratios, and curves of costs against sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.plots import COLOURS, picture
 
 
 def bars_of_ratios(path: Path, rows: Sequence[tuple[str, Sequence[float], float]]) -> Path:
-    """Draw a bar for each ratio, with its range, and a mark at the target."""
+    """Draw a bar for each ratio, with its range and a mark at its target."""
     with picture(path, height=0.5 * len(rows) + 0.9) as axes:
         for place, (_, samples, wanted) in enumerate(rows):
             middle = median(samples)

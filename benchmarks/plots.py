@@ -15,12 +15,12 @@ COLOURS = {
     "scrapy-redis": "#2980b9",
     "raw": "#27ae60",
 }
-"""The same scheduler has the same colour everywhere."""
+"""Each scheduler has the same colour in all pictures."""
 
 
 @contextmanager
 def picture(path: Path, width: float = 7.0, height: float = 3.4) -> Iterator[Any]:
-    """Yield matplotlib's axes, and write the drawing to *path*; sizes in inches."""
+    """Yield matplotlib's axes, and write the drawing to *path*. The sizes are in inches."""
     # Imported here, because only drawings need matplotlib.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

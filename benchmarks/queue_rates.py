@@ -1,4 +1,4 @@
-"""Measures how many items per second go through a scrapy_dq.Queue, and through a queue.Queue, as a table.
+"""Measures the items per second of a scrapy_dq.Queue and of a queue.Queue, and prints a table.
 
 Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """
@@ -21,7 +21,7 @@ from scrapy_dq import Queue
 
 ITEM = {"url": "http://localhost/" + "a" * 60, "meta": {"depth": 3}}
 MANY = 20
-"""put_all() gets this many times as many items as put()."""
+"""put_all() gets MANY times as many items as put()."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Rate:
 
 
 def timed(what: str, threads: int, repetition: int, items: int, work: Callable[[int], None]) -> Rate:
-    """Run *work* in *threads*, each with its share of *items*."""
+    """Run *work* in *threads* threads, each with its share of *items*."""
     share = items // threads
     workers = [threading.Thread(target=work, args=(share,)) for _ in range(threads)]
     began, cpu = time.perf_counter(), time.process_time()
@@ -52,7 +52,7 @@ def timed(what: str, threads: int, repetition: int, items: int, work: Callable[[
 
 
 def measure(q: Any, threads: int, repetition: int, items: int) -> Iterator[Rate]:
-    """Put all items, then get all items; with one thread, also measure put_all()."""
+    """Put all items, then get all items. With one thread, also measure put_all()."""
 
     def put(count: int) -> None:
         for _ in range(count):

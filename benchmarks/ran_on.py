@@ -1,4 +1,4 @@
-"""The conditions of the benchmarks: versions, Redis and its allocator, the machine, the day."""
+"""The conditions of the benchmarks: versions, Redis and its allocator, the machine, and the date."""
 
 from __future__ import annotations
 

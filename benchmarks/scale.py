@@ -1,8 +1,8 @@
-"""Measures pages per second of workers without Scrapy, in one or several shards, and their cost for Redis.
+"""Measures pages per second, and their cost for Redis, of workers without Scrapy in one or several shards.
 
-Workers speak the real protocol, but without Scrapy: a page is a number, and its links are known without a
-download. For comparison, other workers send scrapy-redis's commands for the same pages. Run with
-PYTHONPATH=tests, and with the extra `bench`; the module prints a table.
+The workers use the real protocol, but a page is only a number, and its links are known without a download.
+For comparison, other workers send scrapy-redis's commands for the same pages. Run with PYTHONPATH=tests and
+the extra `bench`. The module prints a table.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from scrapy_dq.frontier.keys import PREFIX
 from support.redis_server import Kind
 
 STARTS, MIN_STARTS = 20_000, 50
-"""Number of start requests of all workers together, and the minimum of each worker. With so few new links, a
-crawl with one start request would soon have no requests left."""
+"""The number of start requests of all workers together, and the minimum for each worker.
+
+Pages have few new links. So with one start request, a crawl would soon have no requests left.
+"""
 PEER_STARTS = 100
-"""Number of start requests of a scrapy-redis worker. Each of them takes a round trip."""
+"""The number of start requests of a scrapy-redis worker. Each of them needs a round trip."""
 
 
 class Load(NamedTuple):
@@ -40,8 +42,7 @@ class Load(NamedTuple):
     rate: float = float("inf")
     """Pages per second, of all workers together."""
     burst: int = 1
-    """Pages of a worker that come at the same time. A busy Scrapy handles several responses before its event
-    loop has time for anything else."""
+    """Pages that a worker gets at the same time, as a busy Scrapy handles several responses in a row."""
     processes: int = 2
     seconds: float = 10.0
     warm_up: float = 15.0
@@ -66,9 +67,9 @@ class Run:
     batch: float = 0.0
     """Pages per exchange of a worker."""
     busiest: float = 0.0
-    """Cores that the busiest server used."""
+    """The number of cores that the busiest server used."""
     p99_ms: float = 0.0
-    """Milliseconds of an exchange, from the call to the answer: 99 % of the exchanges are shorter."""
+    """The 99th percentile of the milliseconds of an exchange, from the call to the answer."""
     worker_bytes: float = 0.0
     """Redis's memory per worker: the worker's keys, including its leases, and the client connections."""
     idle_us: float = 0.0
@@ -79,8 +80,8 @@ def measure(what: str, shards: int, servers: int, repetition: int, load: Load) -
     """Crawl for a while, and return the result.
 
     Args:
-        shards: number of shards; 0: send scrapy-redis's commands, each worker in its own process, as fast as
-            possible.
+        shards: the number of shards. With 0, workers send scrapy-redis's commands, each in its own process
+            and as fast as possible.
     """
     run = Run(what, servers, load.workers, repetition)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""One process of a measurement of `scale.py`: workers without Scrapy, or scrapy-redis's commands."""
+"""One process of a measurement by `scale.py`: it runs workers without Scrapy, or scrapy-redis's commands."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from scrapy_dq.sharding.make import worker_of
 CRAWL = "scale"
 LINKS = 13
 KNOWN = 0.92
-"""The share of a page's links that were seen before."""
+"""The share of a page's links that the worker has found before."""
 HOSTS = 10_000
 PAYLOAD_BYTES = 250
 AT_ONCE = 16
-"""Number of pages that a worker holds, unless two bursts are more."""
+"""The number of pages that a worker holds, or two bursts if these are more."""
 LOCAL_SEEN = 100_000
 OF_SITE = 20
 """Number of pages of a site that its other pages link to."""
 SOME_PAGES = 20
-"""Number of pages that an unlimited worker does before the other workers of its process continue."""
+"""The number of pages that a worker without a rate does before other workers of its process continue."""
 
 
 class Pages:
-    """The links of each page, and the numbers of newly found pages. A number modulo HOSTS is the site."""
+    """The links of each page, and numbers for newly found pages. A page's number modulo HOSTS is its site."""
 
     def __init__(self, seed: int, away: float, starts: int) -> None:
         self._random = random.Random(seed)
@@ -185,7 +185,7 @@ class Peer:
             popped = pipe.execute()[0]
             self.exchange_s.append(time.perf_counter() - began)
             if popped:
-                for link in self._pages.links(self.done % HOSTS):  # of any site: the commands are the same
+                for link in self._pages.links(self.done % HOSTS):  # any site, as the commands are the same
                     self._put(link)
                 self.done += 1
 
@@ -197,14 +197,14 @@ class Peer:
 
 
 def crawl(options: dict[str, Any]) -> NoReturn:
-    """Crawl, print how many pages the workers of this process did between two moments, and end."""
+    """Crawl, print the number of pages that this process did between two moments, and end."""
     began, until, of_pages = options["begin"], options["until"], (options["away"], options["starts"])
     if options["shards"]:
         given = options["urls"], options["shards"], options["page_s"], options["burst"]
         crawlers = [Crawler(Pages(seed, *of_pages), *given) for seed in options["seeds"]]
         import uvloop
 
-        # Not one thread per heartbeat: hundreds of threads in one process would wait for each other.
+        # Beat on the event loop, because hundreds of threads in one process would wait for each other.
         Heartbeat._start_thread = _beat_on_the_loop  # type: ignore[method-assign]
         uvloop.run(_run(crawlers, began, until))
     (seed,) = options["seeds"]
@@ -216,7 +216,7 @@ def crawl(options: dict[str, Any]) -> NoReturn:
 
 
 def _end(pages: int, cpu_s: float, exchange_s: Sequence[float]) -> NoReturn:
-    """Print the counts of this process, and end without waiting for requests in flight."""
+    """Print the counts of this process. End without waiting for requests in flight."""
     print(json.dumps({"pages": pages, "cpu_s": cpu_s, "s": exchange_s}), flush=True)
     os._exit(0)
 
@@ -226,8 +226,8 @@ def _beat_on_the_loop(heartbeat: Heartbeat) -> None:
 
 
 async def _run(crawlers: Sequence[Crawler], began: float, until: float) -> NoReturn:
-    # Start workers one after the other: Redis queues 511 connections, and the system refuses more of them
-    # for seconds.
+    # Start workers one after the other, because Redis queues only 511 new connections, and the system refuses
+    # further ones for seconds.
     pause_s = (began - time.monotonic()) / 2 / len(crawlers)
     tasks = [asyncio.create_task(each.run(n * pause_s, until)) for n, each in enumerate(crawlers)]
     await asyncio.sleep(began - time.monotonic())

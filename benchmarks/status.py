@@ -1,7 +1,7 @@
-"""Measures how long `scrapy dq status` looks at a large crawl, and lists its commands to Redis.
+"""Measures how long `scrapy dq status` looks at a large crawl, and lists the Redis commands that it uses.
 
-Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error. Exit status 1: a
-look read a whole key, or the median look took longer than 100 ms.
+Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error. The exit status is 1
+if a look read a whole key, or if the median look took longer than 100 ms.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from support.redis_server import RedisServer
 BAR_S = 0.1
 CRAWL = "benchmark"
 LIMITED, BLOCKED = 1000, 500
-"""The number of partitions with their own limits, and of blocked ones."""
+"""The number of partitions with their own limits, and of blocked partitions."""
 OF_THE_COMMANDS_SIZE = {
     "type", "exists", "hmget", "hget", "hlen", "llen", "scard", "zcard", "zmscore", "hscan", "time", "info",
     "evalsha", "eval", "client", "client|setinfo", "select", "ping", "script", "script|load",
 }  # fmt: skip
-"""Commands that read only the size of a key, or a part of it with a stated size."""
+"""Commands that read only the size of a key, or a part of stated size."""
 BOUNDED = {"zrangebylex", "zrevrange"}
 """Commands that lua/sizes.lua calls with a LIMIT or a range."""
 OF_WORKERS = {"smembers"}
-"""Commands that read one small key, the set of workers, as a whole: every worker is shown or counted."""
+"""Commands that read the whole set of workers, because each worker is shown or counted. The set is small."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Look:
     seconds: float
     looked_at: int
     longest_call_ms: float
-    """The longest call of this look, on Redis's own clock. In this time, Redis serves no other client."""
+    """The longest call of this look, by Redis's own clock. During a call, Redis serves no other client."""
 
 
 def entries(options: argparse.Namespace) -> Iterator[Put]:
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def measure(place: Place, options: argparse.Namespace) -> tuple[list[Look], set[str]]:
-    """Return the looks, without and with limits, and the names of all commands that Redis ran for them."""
+    """Return the looks without and with limits, and the names of all commands that Redis ran for them."""
     client: Any = place.client
     client.config_set("slowlog-log-slower-than", 0)
     client.config_set("slowlog-max-len", 1000)

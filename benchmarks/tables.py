@@ -1,4 +1,4 @@
-"""Figures of the benchmarks as text: medians with their range, ratios within a repetition, rows."""
+"""Formats figures of the benchmarks: medians with their range, ratios within a repetition, and tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Return the median, and the range unless all values are equal."""
+    """Return the median, and the range if the values differ."""
     middle, low, high = (f"{value:,.{digits}f}" for value in (median(values), min(values), max(values)))
     return middle if low == high else f"{middle} ({low}–{high})"
 
@@ -33,6 +33,6 @@ def tell(text: str) -> None:
 
 
 def write_json(path: Path | None, results: Sequence[Any]) -> None:
-    """Write every result, if the user has named a file."""
+    """Write all results to *path*, if the user has named a file."""
     if path:
         path.write_text(json.dumps(results, indent=1) + "\n")

@@ -22,17 +22,19 @@ from scrapy_dq.scheduling.ends import Ends
 CALLED = ("enqueue_request", "next_request", "has_pending_requests")
 """Methods that the engine calls again and again."""
 BESIDE = ("open", "close", "settled", "downloaded", "_sent")
-"""Methods that the engine calls once, and methods that it calls at our request (`Ends`). The time of a
-coroutine ends at its first wait."""
+"""Methods that the engine calls once, and methods of `Ends` that run in hooks of the engine.
+
+The time of a coroutine ends at its first wait.
+"""
 STEPS, COLLECTION, LOOP = "steps", "garbage collection", "loop"
 TICK_S = 0.005
 
 Row = tuple[float, float, float]
-"""The beginning of a call (`time.monotonic()`), its duration, and its CPU time, in seconds."""
+"""The start of a call by `time.monotonic()`, its duration, and its CPU time, all in seconds."""
 
 
 class Notes:
-    """The records of one process: in memory during the crawl, then in files, one for each kind."""
+    """The records of one process. They are in memory during the crawl, and then in a file for each kind."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +62,7 @@ class Notes:
         self._tick(time.monotonic())
 
     def make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-        """Make a task, and record each step of our coroutines. Source: asyncio, loop.set_task_factory"""
+        """Make a task. Record each step of scrapy_dq's coroutines. Source: asyncio, loop.set_task_factory"""
         if "scrapy_dq" in getattr(getattr(coroutine, "cr_code", None), "co_filename", ""):
             coroutine = _Steps(coroutine, self)
         return asyncio.Task(coroutine, loop=loop, **options)
@@ -70,7 +72,7 @@ class Notes:
             self._collection_began = time.monotonic()
         else:
             took = time.monotonic() - self._collection_began
-            # The row has the generation instead of the CPU time.
+            # In rows of collections, the generation is in the place of the CPU time.
             self._rows[COLLECTION].extend((self._collection_began, took, info["generation"]))
 
     def _tick(self, due: float) -> None:
@@ -86,7 +88,7 @@ class Notes:
 
 
 class _Steps(Coroutine[Any, Any, Any]):
-    """A coroutine whose steps are recorded, each from one wait to the next."""
+    """A coroutine whose steps are recorded. A step goes from one wait to the next."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], notes: Notes) -> None:
         self._coroutine = coroutine

@@ -1,4 +1,4 @@
-"""Part: the time to reclaim the leases of a dead worker, and to start with many waiting requests."""
+"""Part `times` measures the reclaim of a dead worker's leases, and the start with many waiting requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PENDING = [10, 1_000_000]
 REPETITIONS = 3
 MAX_ATTEMPTS = 3
 COMMANDS = ("version", "dq status")
-"""Commands of `scrapy`, which are compared with the first one."""
+"""Commands of `scrapy`. The others are compared with the first one."""
 COMMANDS_REPETITIONS = 10
 WANTED_STATUS = 1.15
 """Maximum ratio of a command's CPU time to the CPU time of `scrapy version`."""
@@ -59,7 +59,7 @@ class TimedFrontier(Frontier):
 
 
 async def reclaim() -> dict[str, float]:
-    """Return the time to reclaim LEASES leases, and the time of the longest call."""
+    """Return the time in which LEASES leases are reclaimed, and the time of the longest call."""
     with start_redis() as server:
         dead = QuickWorker(server.url)
         await dead.join()
@@ -116,14 +116,15 @@ def first_request(project: Project, site: TreeSite) -> float:
     began = time.monotonic()
     worker = project.start_worker()
     wait_until(lambda: len(site.log()) > 1 or not worker.running, "the first request", 30)
-    # The mark relates the site's clock to ours: a request on loopback takes hardly any time in comparison.
+    # The mark shows the offset between the site's clock and ours. A request on loopback takes hardly any
+    # time.
     seconds = site.log()[1].at_s - mark.at_s - (began - asked_at)
     worker.kill()
     return seconds
 
 
 def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
-    """Return the times to the first request, by number of waiting requests; "memory": Scrapy's scheduler."""
+    """Return the times to the first request by number of waiting requests. "memory": Scrapy's scheduler."""
     found: dict[str, list[float]] = {"memory": [], **{str(pending): [] for pending in PENDING}}
     with ExitStack() as stack:
         site = stack.enter_context(TreeSite(latency_s=5.0))
@@ -142,7 +143,7 @@ def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
         crawls = {"memory": project("memory"), str(many): project("many", many)}
         tell(f"{many:,} wait")
         for repetition in range(REPETITIONS):
-            # A crawl with few requests soon has none left, so each repetition makes a new one.
+            # A crawl with few requests soon has no requests left. So each repetition makes a new crawl.
             crawls[str(few)] = project(f"few-{repetition}", few)
             for name in list(found)[:: -1 if repetition % 2 else 1]:
                 found[name].append(first_request(crawls[name], site))
@@ -176,13 +177,13 @@ def commands(tell: Callable[[str], None]) -> dict[str, list[float]]:
 
 
 class Times(Part):
-    """Reclaim, and the start of a crawl and of commands."""
+    """The times of a reclaim, of the start of a crawl, and of commands."""
 
     name = "times"
     title = "Reclaim, and start"
 
     def measure(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Reclaim on a new Redis each time; start crawls and run commands in alternating order."""
+        """Reclaim on a new Redis each time. Start crawls and run commands in alternating order."""
         reclaims = []
         for _ in range(REPETITIONS):
             reclaims.append(asyncio.run(reclaim()))
@@ -215,7 +216,7 @@ class Times(Part):
         ])  # fmt: skip
 
     def plots(self, found: dict[str, Any], folder: Path) -> list[Path]:
-        """Draw nothing: there is little to see."""
+        """Draw nothing, because there is little to see."""
         return []
 
 

@@ -1,4 +1,4 @@
-"""Measures how much browsers on the page of `scrapy dq web`, and Prometheus, slow down a crawl.
+"""Measures how much a crawl is slowed down by browsers on the page of `scrapy dq web` and by Prometheus.
 
 Run with PYTHONPATH=tests. The table goes to standard output, progress to standard error.
 """
@@ -32,7 +32,7 @@ class Page(WebPage):
 
 @contextmanager
 def watched(folder: Path, redis_url: str, name: str, browsers: int) -> Iterator[None]:
-    """Open the page of a crawl in *browsers*, and scrape its metrics, until the end."""
+    """During the block, open the page of a crawl in *browsers* browsers, and scrape its metrics."""
     ended = threading.Event()
     with ExitStack() as stack:
         page = stack.enter_context(Page(folder, redis_url, "--crawl", name))
@@ -66,7 +66,7 @@ def _row(title: str, crawls: list[Crawl]) -> list[str]:
 
 
 def main() -> None:
-    """Crawl alone and watched, in alternating order."""
+    """Crawl without and with watchers, in alternating order."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--repetitions", type=int, default=5, metavar="N", help="pairs of crawls (default: 5)"

@@ -21,7 +21,7 @@ from support.web_page import TOKEN, WebPage
 
 PASSWORD = "s3cr3t-w0rd"
 CHANGES = ("retry", "push", "clear", "limit", "complete", "move", "export", "import")
-"""Commands that may write messages beside their output."""
+"""Commands that may write messages to standard error beside their output."""
 
 READ_ONLY = ("status", "workers", "search", "failed", "dead", "events", "doctor")
 """Commands that only read, and need only a crawl."""
@@ -30,7 +30,7 @@ LISTS = {
     "status": "crawls", "workers": "workers", "search": "entries", "failed": "entries", "dead": "entries",
     "events": "events", "metrics": "samples",
 }  # fmt: skip
-"""The key of the list in a command's JSON."""
+"""For each command: the key of the list in its JSON output."""
 
 
 @pytest.fixture(scope="session")
@@ -113,10 +113,10 @@ class Dq:
 
 
 def loader_of(*names: str, **custom_settings: dict[str, Any]) -> type:
-    """Return a SPIDER_LOADER_CLASS of spiders with these names; each spider's crawl has its name.
+    """Return a SPIDER_LOADER_CLASS with a spider of each name. A spider's crawl has the spider's name.
 
     Args:
-        custom_settings: settings of some of the spiders, by name.
+        custom_settings: the custom settings of some spiders, by spider name.
     """
 
     def spider(name: str) -> type:

@@ -43,7 +43,7 @@ def admin(url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def urls(project: Project, admin: Any, url: str) -> dict[str, str]:
-    """Create the users that doctor names, and return the URL of each."""
+    """Create the users with the commands that doctor prints, and return a URL for each user."""
     found = {}
     for done in run_dq_each(project, [("doctor", project.name, "--acl", role) for role in ROLES]):
         command = done.stdout.replace(">PASSWORD", f">{PASSWORD}").split()

@@ -1,4 +1,4 @@
-"""Options that are printed for users to type again: unchanged, except passwords and keys."""
+"""Commands print options that the user can type again. Dots replace values that may be secret."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_option_that_was_not_given_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("setting", [each for each in SETTINGS if each.secret], ids=lambda each: each.name)
 def test_no_secret_setting_is_shown_anywhere(setting: Any) -> None:
-    """The command to type again, the page of the settings and Python's repr() hide the secret."""
+    """The options to type again, the page of the settings and Python's repr() hide the secret."""
     values = {
         "REDIS_URL": "redis://:s3cr3t-0123456789@host/0",
         "REDIS_PARAMS": {"password": "s3cr3t-0123456789"},

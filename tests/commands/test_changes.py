@@ -42,7 +42,7 @@ def look(server: RedisServer) -> Iterator[Callable[[Project], Any]]:
 
 
 def start_dq(project: Project, *words: str) -> subprocess.Popen[str]:
-    """Start a command that reads a pipe. The caller ends it."""
+    """Start a command that reads from a pipe. The caller has to end the command."""
     return subprocess.Popen(
         project.command("dq", *words), cwd=project.folder, env=project.environ(), text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -82,7 +82,7 @@ def test_a_live_crawl_takes_pushed_requests_and_is_not_cleared(
 def test_a_push_that_is_killed_does_not_keep_a_run_open(
     make_project: MakeProject, start_site: StartSite, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """The worker waits for a live push and crawls its pages. After the push was killed, the run finishes."""
+    """The worker waits for a live push and crawls its pages. After the push is killed, the run finishes."""
     site = start_site(pages=3)
     project = make_project([site.start_url], redis_url=server.url, settings={"DQ_WORKER_TTL": 60})
     push = start_dq(project, "push", project.name, "--file", "-")
@@ -105,7 +105,7 @@ def test_a_push_that_is_killed_does_not_keep_a_run_open(
 def test_an_interrupted_push_reports_how_many_requests_it_stored(
     make_project: MakeProject, server: RedisServer, look: Callable[[Project], Any]
 ) -> None:
-    """Ctrl-C while the push waits for more lines: earlier lines are stored, and the push leaves the crawl."""
+    """The user presses Ctrl-C while the push waits for more lines. Earlier lines are stored."""
     project = make_project([], redis_url=server.url)
     push = start_dq(project, "push", project.name, "--file", "-", "--json")
     assert push.stdin is not None
@@ -144,7 +144,7 @@ def test_failed_pages_are_crawled_again_after_the_cause_is_mended(
 def test_workers_also_forget_pages_in_their_own_memory(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
-    """Each worker yields its own page repeatedly. After both pages are forgotten, they are crawled again."""
+    """Each worker yields its own page repeatedly. The user forgets both pages, so they are crawled again."""
     site = start_site(pages=1)
     project = make_project([site.start_url], redis_url=server.url, spider=ASKS)
     workers = project.start_workers(2)

@@ -1,4 +1,4 @@
-"""`scrapy dq clear` of a site, of `seen`, of a crawl or of old crawls: its question, and the deleted keys."""
+"""`scrapy dq clear` deletes a site's requests, fingerprints, a crawl or old crawls. It asks first."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def beating(live: LiveFrontier, worker: HandWorker) -> Iterator[None]:
 def test_clear_prints_the_counts_and_asks(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command prints all counts. With consent, it deletes all keys of the crawl, and no other key."""
+    """The command prints all counts. If the user agrees, it deletes the crawl's keys, and no other key."""
     end_badly(worker, 2)
     worker.exchange(*puts(b"a", 5, 100), put(200, due_in=900), want=2)
     worker.leave()
@@ -168,7 +168,7 @@ def finish(live: LiveFrontier, days_ago: float) -> None:
 def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
     start_redis: StartRedis, dq_at: Callable[[str], Any]
 ) -> None:
-    """Without consent, no crawl is deleted. Crawls that are open, ended lately or began again are kept."""
+    """Without the user's consent, no crawl is deleted. Open and recently ended crawls are always kept."""
     server = start_redis()
     with ExitStack() as stack:
         crawls = {
@@ -204,7 +204,7 @@ def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
 def test_a_crawl_that_begins_again_before_the_answer_stays(
     start_redis: StartRedis, dq_at: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new run was not listed, so it is kept. The other crawl is deleted, and the exit status is 1."""
+    """The list did not show the new run, so it is kept. The other crawl is deleted. The exit status is 1."""
     server = start_redis()
     with ExitStack() as stack:
         old, again = (
@@ -288,7 +288,7 @@ def test_nothing_is_dropped_without_consent(
 
 @pytest.mark.usefixtures("filled")
 def test_a_misspelled_site_is_refused(dq: Any) -> None:
-    """A name with another spelling of the same host is the same site."""
+    """Another spelling of the same host name means the same site."""
     with pytest.raises(CommandError, match=r"no requests in a partition of that name; did you mean"):
         dq.text("clear", "--site", "trap.exampel", "--yes")
     with pytest.raises(WrongUsage, match="is not the name of a site"):
@@ -345,7 +345,7 @@ def test_a_forgotten_url_can_be_pushed_again(dq: Any, tmp_path: Path, pusher: Ha
 
 
 def test_a_file_can_list_the_requests_to_forget(dq: Any, tmp_path: Path, pusher: HandWorker) -> None:
-    """A request with a body is another request. Bad lines are reported, and the others are read."""
+    """The body is a part of the request. The command reports bad lines, and reads the others."""
     push, file = Push(dq, tmp_path), tmp_path / "forget.jsonl"
     slot = json.dumps({"url": f"{HOST}/1", "method": "POST", "body": "x"})
     push.file(f"{HOST}/1", slot, f"{HOST}/2")
@@ -375,7 +375,7 @@ def test_adopted_fingerprints_are_forgotten(dq: Any, live: LiveFrontier, pusher:
 
 
 def test_a_url_is_forgotten_if_seen_expires(dq: Any, tmp_path: Path, live: LiveFrontier) -> None:
-    """A crawl with DQ_SEEN_TTL has fingerprints with times."""
+    """With DQ_SEEN_TTL, each fingerprint is stored with a time."""
     push, expiring = Push(dq, tmp_path), {"DQ_SEEN_TTL": 1000, "SCHEDULER_PERSIST": True}
     push.text(f"{HOST}/1", "--crawl", "", DQ_CRAWL=live.crawl, **expiring)
     assert live.redis.type(live.key("seen")) == b"zset"
@@ -395,7 +395,7 @@ def test_another_fingerprinter_or_a_missing_crawl_is_refused(dq: Any, live: Live
 
 
 def test_a_second_clear_deletes_the_rest_of_an_interrupted_one(dq: Any, live: LiveFrontier) -> None:
-    """The crawl was deleted, but buckets of its `seen` set are left."""
+    """The first command deleted the crawl, but left some buckets of its `seen` set."""
     live.redis.hset(live.key("discarded"), "generation", 3000)
     for n in range(3000):
         live.redis.sadd(live.key(f"seen:generation:{n}"), n)
@@ -406,7 +406,7 @@ def test_a_second_clear_deletes_the_rest_of_an_interrupted_one(dq: Any, live: Li
 def test_a_clear_reports_that_a_part_is_left(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A very large seen set is deleted by several commands or by the next run."""
+    """To delete a very large `seen` set, several commands or the next run are needed."""
     monkeypatch.setattr("scrapy_dq.frontier.frontier.FLUSH_SWEEP_S", 0.05)
     worker.leave()
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 2**26 for n in range(100)})

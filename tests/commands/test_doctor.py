@@ -70,7 +70,7 @@ def test_a_redis_that_evicts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
 
 
 def test_a_missing_right_to_run_scripts_is_bad(dq_at: Dq, start_redis: StartRedis) -> None:
-    """The finding about scripts is bad. Without the right to INFO, a warning says what is unknown."""
+    """The finding about scripts is bad. Without the right to run INFO, a warning names the unknown facts."""
     server = start_redis(appendonly=True)
     client = server.client()
     client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "+@all", "-eval", "-info")
@@ -94,7 +94,7 @@ def test_a_missing_right_to_run_scripts_is_bad(dq_at: Dq, start_redis: StartRedi
 def test_the_compression_of_lists_is_checked(
     dq_at: Dq, start_redis: StartRedis, kind: Kind, depth: int, level: str, text: str
 ) -> None:
-    """Doctor prints the command that turns compression on, except for Redis 6.2, which may then die."""
+    """Doctor prints the command that turns compression on, except for Redis 6.2, which may then crash."""
     if find_binary(kind) is None:
         pytest.skip(f"no {kind}")
     server = start_redis(kind, appendonly=True)
@@ -105,7 +105,7 @@ def test_the_compression_of_lists_is_checked(
     assert text in finding["text"]
 
 
-# Dragonfly's error. A proxy sends it.
+# The error message of Dragonfly. In this test, a proxy sends it.
 UNDECLARED = "script tried accessing undeclared key"
 
 
@@ -173,7 +173,7 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
     ],
 )
 def test_the_health_of_redis_is_rated(changed: dict[str, Any], expected: dict[str, str]) -> None:
-    """The ratings come from INFO. A bad finding means refused writes; a failed snapshot only with `save`."""
+    """The ratings come from INFO. `bad` means that Redis refuses writes, except for a failed snapshot."""
     assert {f.what: f.level for f in health.check_operation(HEALTHY | changed)} == expected
     refuses = "bad" in (level for what, level in expected.items() if what != "snapshot")
     assert bool(health.refusals(HEALTHY | changed)) == refuses
@@ -216,7 +216,7 @@ def test_measured_values_are_rated() -> None:
 
 
 def test_deleted_keys_are_reported_and_repaired(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """With a crawl, doctor reports faults in its keys. --repair mends what can be mended."""
+    """If the user names a crawl, doctor reports faults in its keys, and --repair mends some of them."""
     worker.exchange(*puts(b"a", 3), *puts(b"b", 2, 10))
     sound = {"what": "crawl", "level": "ok", "text": "nothing is missing"}
     assert dq.found("doctor", "--audit")["findings"][-1] == sound
@@ -268,7 +268,7 @@ def test_no_tls_or_password_is_recommended_for_a_local_redis(url: str) -> None:
     ],
 )
 def test_tls_and_a_password_are_recommended_for_a_remote_redis(host: str) -> None:
-    """TLS depends on the scheme and the settings; the password may come from a credential provider."""
+    """TLS may be chosen by the scheme or the settings. A credential provider may supply the password."""
     assert exposed(host) == ["TLS"]
     assert exposed(host.replace(":p@", "")) == ["TLS", "password"]
     tls = host.replace("redis", "rediss", 1)
@@ -300,7 +300,7 @@ def test_the_lag_and_number_of_replicas_are_checked(dq_at: Dq, start_redis: Star
     ("state", "lag", "level"), [("online", 9, "ok"), ("online", 99, "warn"), ("send_bulk", 0, "warn")]
 )
 def test_the_lag_of_a_replica_is_rated(state: str, lag: int, level: str) -> None:
-    """After a failover, workers can only store entries again that they still have."""
+    """A lag is risky: after a failover, workers can store only those entries again that they still have."""
     replica = {"ip": "a", "port": 1, "state": state, "offset": 0, "lag": lag}
     info = {"connected_slaves": 1, "slave0": replica, "master_repl_offset": 2048, "min_slaves_good_slaves": 1}
     finding = next(iter(health.check_operation(info)))

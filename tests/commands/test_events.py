@@ -95,12 +95,12 @@ CURVES = {
 
 @pytest.mark.parametrize("line", CURVES)
 def test_a_curve_is_a_line_of_blocks(line: str) -> None:
-    """The scale of a curve begins at zero. If there is little room, a block is the mean of several values."""
+    """The scale of a curve begins at zero. If space is short, a block shows the mean of several values."""
     assert curve(*CURVES[line]) == line
 
 
 def test_a_text_does_not_control_the_terminal(dq: Any, live: LiveFrontier, spider: HandWorker) -> None:
-    """Users, spiders and sites choose such texts, so their control characters are not printed."""
+    """Users, spiders and sites choose the texts of events, so control characters are not printed."""
     for who in (b"\x1b[2J", b"\xff" * 80):
         record = msgpack.packb([0, 1, b"joined", who, 1, b"\r\n"])
         live.redis.rpush(live.key("journal"), record)

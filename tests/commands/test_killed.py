@@ -1,4 +1,4 @@
-"""kill -9 of a command before each of its Redis commands: a second run completes the work."""
+"""kill -9 ends a command before each of its Redis commands. The same command then completes the work."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_killed_push_can_be_repeated(each_moment: Each) -> None:
 
 
 def test_a_killed_push_with_dont_filter_can_be_repeated(each_moment: Each) -> None:
-    """With --dont-filter, the second run may push the stored requests again, but no others."""
+    """With --dont-filter, the second push may store the same requests again, but no others."""
     urls = [f"{HOST}/{n}" for n in range(5)]
     words = ("push", "pushed", *urls, "--no-wait", "--dont-filter")
     for dq, _ in each_moment(lambda live: HandWorker(live, "worker", OWN), *words, **SPIDERS):
@@ -79,7 +79,7 @@ def test_a_killed_retry_can_be_repeated(each_moment: Each) -> None:
 
 
 def test_a_killed_limit_can_be_repeated(each_moment: Each) -> None:
-    """The limit is set after the second run."""
+    """After the second command, the limit is set."""
     limited = each_moment(
         lambda live: HandWorker(live, "worker"), "limit", "--site", HOST, "--delay", "2", "--concurrency", "3"
     )
@@ -95,6 +95,6 @@ def begun(live: LiveFrontier) -> None:
 
 
 def test_a_killed_clear_can_be_repeated(each_moment: Each) -> None:
-    """No key is left after the second run."""
+    """After the second command, no key is left."""
     for _, live in each_moment(begun, "clear", "--all", "--yes"):
         assert not live.redis.keys(live.key("*"))

@@ -1,4 +1,4 @@
-"""`scrapy dq limit`: which limits it shows, changes and refuses."""
+"""`scrapy dq limit` shows and changes the limits of a partition, and refuses invalid ones."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_known_partition_is_limited_without_a_warning(dq: Any, worker: HandWor
 
 
 def test_an_unknown_partition_is_reported_with_similar_names(dq: Any, worker: HandWorker) -> None:
-    """A limit can be set before requests come, with a warning. Showing it fails. Both name similar names."""
+    """Setting a limit prints a warning; showing it is an error. Both messages list similar names."""
     worker.exchange(*puts(A, 2), want=1)
     assert dq.found("limit", "--site", "a.exmaple", "--delay", "2")["delay_s"] == 2
     assert dq.status == 0
@@ -155,7 +155,7 @@ def test_a_crawl_without_partitions_has_one_without_a_name(dq: Any, worker: Hand
 
 
 def test_limits_of_a_finished_run_cannot_be_changed(dq: Any, worker: HandWorker) -> None:
-    """A change would have no effect, because the next run takes its limits from the settings."""
+    """The change would have no effect, because the next run takes its limits from the settings."""
     worker.exchange()
     for words in ([], ["--delay", "1"]):
         with pytest.raises(

@@ -120,7 +120,7 @@ def test_a_worker_is_silent_when_its_heartbeat_stands_still(
 def test_a_counter_does_not_fall_when_failed_requests_are_retried(
     scrape: Callable[[], Samples], live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Prometheus would take a lower value for a restart, and would count all earlier failures again."""
+    """Prometheus would treat a lower value as a restart, and would count all earlier failures again."""
     worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(5)], want=5)
     worker.exchange(*map(fail, range(5)))
     assert scrape().of(live.crawl)["dq_requests_failed_total"] == 5
@@ -216,7 +216,7 @@ def test_the_run_its_times_and_the_reasons_why_workers_left_are_exported(
 def test_a_crawl_that_cannot_be_read_hides_no_other(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One crawl has a key of another type, and one has unknown records, as from a later version."""
+    """One crawl has a key of another type. Another has unknown records, as a later version might write."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     server = start_redis()
     with ExitStack() as stack:
@@ -267,7 +267,7 @@ def test_labels_are_short_and_printable() -> None:
 
 
 def test_dq_metrics_prints_the_metrics_once(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """For node_exporter's textfile collector, the command watches until it knows which workers live."""
+    """The output suits node_exporter's textfile collector. The command watches which workers live."""
     worker.exchange(put(1))
     found = Samples("\n".join(dq.lines("metrics")) + "\n")
     series = found.of(live.crawl)
@@ -279,7 +279,7 @@ def test_dq_metrics_prints_the_metrics_once(dq: Any, live: LiveFrontier, worker:
 
 
 def test_dq_up_is_0_without_redis(dq_at: Callable[[str], Any]) -> None:
-    """The command succeeds and writes the file, because an old file would say that all is well."""
+    """The command succeeds, so that its user replaces an old file that reports a reachable Redis."""
     dq = dq_at(f"redis://:{PASSWORD}@127.0.0.1:{free_port()}/0")
     found = Samples("\n".join(dq.lines("metrics")) + "\n")
     assert dq.status == 0
@@ -289,7 +289,7 @@ def test_dq_up_is_0_without_redis(dq_at: Callable[[str], Any]) -> None:
 
 
 def test_metrics_are_served_during_an_outage(start_redis: StartRedis, tmp_path: Path) -> None:
-    """During the outage, only the outage is reported. No password is printed, and SIGTERM ends the server."""
+    """The metrics then report only the outage, without a password. SIGTERM ends the server."""
     server = start_redis(appendonly=True, password=PASSWORD)
     with (
         closing(LiveFrontier(server.url, "first", Order.FIFO)) as live,

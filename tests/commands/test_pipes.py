@@ -13,7 +13,7 @@ from support.stored_counts import count
 def test_a_command_does_its_work_even_if_it_cannot_print(
     make_project: MakeProject, server: RedisServer
 ) -> None:
-    """Without a reader, the command prints nothing. A full disk is one line, with exit status 1."""
+    """If no program reads the output, no error is printed. A full disk causes one line and exit status 1."""
     project = make_project([], redis_url=server.url)
     (project.folder / "urls.txt").write_text("no URL\nhttp://a.example/2\n")
     name, full = project.name, "standard output cannot be written: No space left on device"

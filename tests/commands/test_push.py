@@ -88,7 +88,7 @@ def test_urls_wait_in_the_crawl(push: Push, worker: HandWorker, live: LiveFronti
 def test_seen_requests_are_pushed_with_dont_filter(
     push: Push, worker: HandWorker, live: LiveFrontier
 ) -> None:
-    """--dont-filter or a line of the file may request it. Redis keeps no token of a finished push."""
+    """--dont-filter or a line of the file sets dont_filter. Redis keeps no token of a finished push."""
     push(f"{HOST}/1")
     assert push(f"{HOST}/1", f"{HOST}/1", "--dont-filter")["pushed"] == 2
     assert push.file(json.dumps({"url": f"{HOST}/1", "dont_filter": True}), f"{HOST}/1")["known"] == 1
@@ -97,7 +97,7 @@ def test_seen_requests_are_pushed_with_dont_filter(
 
 
 def test_options_are_defaults_for_the_lines_of_the_file(push: Push, worker: HandWorker) -> None:
-    """A line can override the priority, the callback and each key of the meta."""
+    """A line can override the priority, the callback and single keys of the meta."""
     words = ("--priority", "5", "--meta", '{"a": 1, "b": 2}', "--callback", "parse_page")
     own = {"url": f"{HOST}/2", "priority": -1, "meta": {"b": 3}, "callback": "parse"}
     push.file(f"{HOST}/1", json.dumps(own), words=words)
@@ -214,7 +214,7 @@ def test_an_interrupted_push_prints_how_many_requests_were_stored(
 
 
 def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """With only delayed requests, workers ask rarely, but their heartbeats read the counter of commands."""
+    """If all requests are delayed, workers rarely ask. A push raises a counter that each heartbeat reads."""
     push(f"{HOST}/1")
     first = live.count("words")
     push("nonsense")
@@ -222,7 +222,7 @@ def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFront
 
 
 def test_lines_are_split_the_same_wherever_a_chunk_ends() -> None:
-    """The sizes of the chunks make no difference. A line that is too long uses no memory."""
+    """The sizes of the chunks make no difference. A line that is too long is not kept in memory."""
     text = b"one\n\ntwo two\n" + b"x" * 20 + b"\nlast"
     for size in range(1, len(text) + 1):
         splitter = Splitter(10)
@@ -297,7 +297,7 @@ def test_a_push_does_not_change_existing_limits(push: Push, live: LiveFrontier, 
 
 
 def test_a_crawl_of_another_spider_or_fingerprinter_is_refused(push: Push, live: LiveFrontier) -> None:
-    """Workers of another spider could not read the requests, and those fingerprints would match nothing."""
+    """Another spider could not read the requests. Fingerprints of another fingerprinter match nothing."""
     HandWorker(live, "worker", replace(OWN, spider="another"))
     with pytest.raises(FrontierRefused, match="spider class 'another'"):
         push(f"{HOST}/1")
@@ -352,7 +352,7 @@ def test_a_fingerprinter_that_fails_makes_a_bad_line(unnamed: Callable[..., str]
 
 
 def test_a_push_begins_an_absent_crawl(unnamed: Callable[..., str], live: LiveFrontier, push: Push) -> None:
-    """The first worker still chooses the limits and the run's name. Bad lines alone start no run."""
+    """The first worker still sets the limits and the run's name. Bad lines alone start no run."""
     assert "invalid          1" in unnamed("nonsense")
     assert live.dump() == {}
     text = " ".join(unnamed(f"{HOST}/1").split())
@@ -387,7 +387,7 @@ def test_a_push_after_a_finished_run_begins_the_next_one(
 def test_a_push_that_begins_a_run_warns_about_failed_requests(
     push: Push, worker: HandWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning is a worker's: failed requests are in `seen`, so no worker crawls them again."""
+    """A worker prints the same warning. Failed requests are in `seen`, so no worker crawls them again."""
     push(f"{HOST}/1")
     while worker.exchange(want=1).leases:
         pass

@@ -85,7 +85,7 @@ def test_a_request_is_retried_by_a_url_whose_login_is_not_shown(dq: Any, worker:
 
 
 def test_unknown_ids_and_urls_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker) -> None:
-    """Known requests are moved nevertheless. The exit status is 1 if any is missing."""
+    """The command still moves the known requests. The exit status is 1 if any request is missing."""
     end_badly(worker, 2)
     missing = ["0" * 24, "http://x.example/none"]
     text = dq.text("retry", *missing, url(0))
@@ -189,7 +189,7 @@ def test_wrong_usage_changes_nothing(
 
 
 def test_the_retry_of_a_finished_run_prints_how_to_continue(dq: Any, live: LiveFrontier) -> None:
-    """The run is open again, and still knows the fingerprints of the run."""
+    """The run is open again, and still has its fingerprints."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1, payload=stored(url(1))), want=1)
     assert worker.exchange(fail(1)).status is Status.FINISHED
@@ -209,7 +209,7 @@ def test_the_retry_of_a_finished_run_prints_how_to_continue(dq: Any, live: LiveF
 def test_a_retry_that_moves_nothing_does_not_open_a_finished_run(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request was deleted during the command: no run is opened, and no line says how to continue."""
+    """The request was deleted during the command. So no run is opened, and no line says how to continue."""
 
     decode = records.failed
 

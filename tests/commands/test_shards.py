@@ -76,7 +76,7 @@ def test_an_audit_examines_the_shards_of_this_run(dq: Any, workers: list[HandWor
 
 
 def test_a_long_watch_sees_all_shards_after_a_move(server: RedisServer, live: LiveFrontier) -> None:
-    """A page and `status --watch` keep the crawl's number of shards, until it changes."""
+    """The web page and `status --watch` remember the crawl's number of shards, and notice a new number."""
     config = Config.read({"DQ_CRAWL": live.crawl, "REDIS_URL": server.url}, {})
     with opened(config) as place, ExitStack() as stack:
         alone = HandWorker(live, "worker")
@@ -242,7 +242,7 @@ def test_doctor_names_the_shards_whose_keys_a_user_may_not_use(
 
 
 def test_a_partition_with_kept_leases_is_known_by_its_host(dq: Any, workers: list[HandWorker]) -> None:
-    """The hint names the host, not the internal partition that exempts kept leases from limits."""
+    """The hint names the host, not the internal partition whose leases are exempt from limits."""
     worker = workers[0]
     host = next(host for host in HOSTS if not shard_of(host, b"", SHARDS))
     worker.exchange(put(1, partition=host), want=1, terms=Terms(finish_at=-1))
@@ -259,7 +259,7 @@ def metas(live: LiveFrontier) -> int:
 
 
 def test_clear_deletes_all_shards(dq: Any, workers: list[HandWorker], live: LiveFrontier) -> None:
-    """Dead workers do not prevent it, even if their heartbeats differ between home and another shard."""
+    """Dead workers do not prevent this, even if their heartbeats differ between home and another shard."""
     fill(workers)
     live.redis.hincrby(f"{keys.prefix(workers[1].live.frontier.name)}beats", "worker", 7)
     assert metas(live) == SHARDS

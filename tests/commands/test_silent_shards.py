@@ -70,7 +70,7 @@ def dq(crawl: Spread, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> D
 
 
 def test_doctor_reports_a_late_failover(dq: Dq, crawl: Spread) -> None:
-    """Here a cut-off master confirms writes for up to 600 s, but workers only repeat the last 10 s."""
+    """Here a cut-off master confirms writes for up to 600 s, but workers repeat only the last 10 s."""
     failover = lambda **more: [  # noqa: E731
         (each["level"], each["text"]) for each in dq.found("doctor", **more)["findings"]
         if each["what"] == "failover"
@@ -104,7 +104,7 @@ def test_entries_of_the_answering_shards_are_shown(dq: Dq, crawl: Spread) -> Non
 
 
 def test_a_retry_moves_the_requests_of_other_shards_and_fails(dq: Dq, crawl: Spread) -> None:
-    """The next retry moves the other requests."""
+    """When the silent shard answers again, the next retry moves its requests."""
     crawl.fail_all()
     there = crawl.kept(SILENT)
     with crawl.silent():
@@ -215,7 +215,7 @@ def test_health_checks_end_even_if_redis_py_loses_the_cancellation(monkeypatch: 
 def test_the_crawls_of_all_nodes_are_found(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metrics, page and hint list all crawls. A crawl whose node does not answer hides no other crawl."""
+    """The metrics, the page and the hint list all crawls. A crawl on a silent node hides no other crawl."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     names: dict[str, RedisServer] = {crawl.crawl: crawl.nodes[0]}
     for name in map("another {}".format, count()):
@@ -391,7 +391,7 @@ def test_without_home_a_command_raises_one_clear_error(dq: Dq, crawl: Spread, na
 def test_metrics_do_not_fall_when_a_shard_is_silent(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prometheus would take a count that falls and rises for new failures."""
+    """If a count fell and rose again, Prometheus would count new failures."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     crawl.fail_all()
     config = Config.read({"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, **QUICK}, {})

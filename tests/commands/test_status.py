@@ -59,7 +59,7 @@ def test_all_counts_are_reported(dq: Any, live: LiveFrontier, worker: HandWorker
 
 
 def test_a_redis_that_refuses_writes_is_shown(start_redis: StartRedis, dq_at: Callable[[str], Any]) -> None:
-    """INFO and the workers' reports show a full Redis; INFO also shows a replica."""
+    """INFO and the workers' reports show that Redis is full. INFO also shows that it is a replica."""
     server = start_redis()
     with closing(LiveFrontier(server.url, "crawl")) as live, server.client() as client:
         worker = HandWorker(live, "worker")
@@ -81,7 +81,7 @@ def test_a_redis_that_refuses_writes_is_shown(start_redis: StartRedis, dq_at: Ca
 
 
 def test_dead_workers_are_counted_as_dead(dq: Any, live: LiveFrontier) -> None:
-    """All forms of the status count dead workers separately, and ignore their waits."""
+    """All forms of the status count dead workers separately, and do not show that they wait."""
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
     )
@@ -211,7 +211,7 @@ def test_only_a_part_of_many_partitions_is_examined(
 
 
 def test_the_slowest_partitions_are_found_by_delay_and_block(dq: Any, live: LiveFrontier) -> None:
-    """A partition's time is the waiting requests times the delay, plus the rest of its block."""
+    """A partition's time is the number of waiting requests times the delay, plus the rest of its block."""
     limits = {"slow.example": (10.0, 3), "none.example": (0.0, None), "narrow.example": (0.0, 1)}
     worker = HandWorker(live, "worker", limited(0.5, 0, **limits))
     for n, name in enumerate((*limits, "plain.example", "blocked.example")):
@@ -224,7 +224,7 @@ def test_the_slowest_partitions_are_found_by_delay_and_block(dq: Any, live: Live
     assert found[0]["takes_s"] == pytest.approx(found[0]["blocked_s"] + 6 * 0.5)
     told = ("waiting", "delay_s", "concurrency", "blocked_s", "takes_s")
     assert [[each[name] for name in told] for each in found[1:]] == [[2, 10, 3, 0, 20], [5, 0.5, 0, 0, 2.5]]
-    # Each partition appears once, although the search by limits also finds it.
+    # The search by limits also finds these partitions, but each appears once.
     two = sizes(live.redis, live.crawl, 2).slowest
     assert [each.partition for each in two] == ["blocked.example", "slow.example"]
     text = dq.text("status", "--no-rate")
@@ -335,7 +335,7 @@ def test_a_user_with_the_rights_of_a_worker_can_run_reading_commands(
 def test_a_crawl_that_does_not_exist_is_reported_with_the_nearest(
     dq: Any, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Every command for one crawl reports it, whatever characters the name has."""
+    """Every command for one crawl reports it, with any characters in the name."""
     words = {"retry": ["--all"], "limit": ["--site", "a"], "clear": ["--all"]}
     for name in (*READ_ONLY[:-1], "pause", "drain", "resume", "stop", "complete", *words):
         with pytest.raises(NoSuchCrawl, match=f"did you mean --crawl '{live.crawl}'") as told:

@@ -53,7 +53,7 @@ def test_a_command_stops_waiting_after_the_given_time(dq: Any, worker: HandWorke
 
 
 def test_complete_ends_a_run_without_its_incomplete_start(dq: Any, live: LiveFrontier) -> None:
-    """A start() broke off, so the run stays open. `complete` lets the run end without its other requests."""
+    """A start() was interrupted, so the run stays open. `complete` ends it without the missing requests."""
     lost = HandWorker(live, "lost", replace(IDENTITY, starts="args"))
     lost.exchange(seeding=1)
     lost.leave()
@@ -70,7 +70,7 @@ def test_complete_ends_a_run_without_its_incomplete_start(dq: Any, live: LiveFro
 
 
 def test_complete_ends_a_run_whose_start_always_raises(dq: Any, live: LiveFrontier) -> None:
-    """No worker could end the run, because each runs start() first. Waiting requests are crawled before."""
+    """No worker could end the run, because each runs start() first. Waiting requests are still crawled."""
     workers = [HandWorker(live, name, replace(IDENTITY, starts="args")) for name in ("puts", "raises")]
     for worker, moves in zip(workers, ([put(1)], []), strict=True):
         worker.exchange(*moves, seeding=1)

@@ -1,4 +1,4 @@
-"""The next requests: the list has the order of the leases, and reads little more than it shows."""
+"""The list of the next requests has the order of the leases. The command reads little more than it shows."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_a_rate_covers_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_shard_that_misses_a_look_does_not_distort_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million pages that a shard reports again were not crawled within a second."""
+    """If a shard with a million done pages answers again, these pages were not crawled within a second."""
     away, apart = {"unreachable": (1,)}, {"apart": (1,)}
     looks = ((2_000_000, {}), (1_000_000, away), (2_000_020, {}), (2_000_030, {}), (1_000_000, apart),
              (2_000_050, {}))  # fmt: skip

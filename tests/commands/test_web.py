@@ -36,7 +36,7 @@ DATA = ("crawl", "failed", "dead")
 
 
 def test_the_files_of_the_page_are_small_and_have_no_inline_code(page: WebPage) -> None:
-    """Together they have at most 120 kB, and load no script or style that is inline or from elsewhere."""
+    """The files have at most 120 kB in total, and no inline code. They load no file of another site."""
     sizes = 0
     for path, kind in {"/": "text/html", "/app.js": "text/javascript", "/parts.js": "text/javascript",
                        "/app.css": "text/css", "/icon.svg": "image/svg+xml"}.items():  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_long_value_is_cut_and_not_indented() -> None:
 
 
 def test_the_history_is_shown(page: WebPage, live: LiveFrontier) -> None:
-    """The history has as many points as there is room for, and its newest events are first."""
+    """The history has at most as many points as fit on the page. Its newest events are first."""
     HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     add_samples(live, 800)
     found = look(page, "history", live.crawl)

@@ -83,7 +83,7 @@ def test_an_order_with_a_wrong_header_is_refused(
 
 
 def test_an_invalid_order_is_refused(steering: WebPage, live: LiveFrontier, worker: HandWorker) -> None:
-    """The answer says why, and nothing is changed."""
+    """The answer has the reason, and nothing is changed."""
     own = {"crawl": live.crawl}
     before = state(live)
     for order in (

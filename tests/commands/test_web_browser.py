@@ -79,7 +79,7 @@ def pages(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 class Browser:
-    """A tab. An error of a script, or of the page's policy, fails the test at its end."""
+    """A browser tab. If a script or the page's policy reports an error, the test fails at its end."""
 
     def __init__(self, chromium: Any, web: WebPage, **options: Any) -> None:
         self.web = web
@@ -88,7 +88,7 @@ class Browser:
         self.tab.set_default_timeout(PATIENCE_MS)
         self.complaints: list[str] = []
         self.is_cut_off = False
-        """The process of the page has ended, so the browser reports each new request as an error."""
+        """Whether the page's server has ended. Then the browser reports each new request as an error."""
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.on("console", self._note)
         self.tab.on("dialog", lambda dialog: self.complaints.append(dialog.message))

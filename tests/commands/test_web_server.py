@@ -95,7 +95,7 @@ def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pyt
 
 
 def test_a_key_of_another_type_is_not_an_outage(start_redis: StartRedis) -> None:
-    """A key that the user may not read is no outage either: other looks continue without a pause."""
+    """A key that the user may not read is not an outage either. Other looks continue without a pause."""
     server = start_redis()
     with (
         closing(LiveFrontier(server.url, "first", Order.FIFO)) as first,
@@ -165,7 +165,7 @@ def test_the_app_is_mounted_in_another_one(server: RedisServer, live: LiveFronti
 
         async def ignore(message: dict[str, Any]) -> None: ...
 
-        # Otherwise the garbage collector would close the app's connections during another test.
+        # End the app here; otherwise the garbage collector would close its connections during another test.
         await mounted({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, next_event, ignore)
         return answers
 

@@ -55,7 +55,7 @@ def test_workers_are_listed_with_their_process_and_state(dq: Any, live: LiveFron
 def test_a_worker_that_beats_while_it_is_watched_is_alive(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing beat counts only after 2.5 s. Then a worker whose process still runs is stalled."""
+    """Only a silence of 2.5 s counts. Then a worker whose process still runs is stalled."""
     for name in ("beats", "here", "elsewhere"):
         HandWorker(live, name)
     live.redis.hset(live.key("worker:here"), "identity", json.dumps(own_identity()))
@@ -76,7 +76,7 @@ def test_a_worker_that_beats_while_it_is_watched_is_alive(
 
 
 def test_a_worker_that_waits_for_the_turn_of_a_site_is_marked(dq: Any, live: LiveFrontier) -> None:
-    """A worker without a request waits if all sites with waiting requests rest."""
+    """A worker without a request waits if each site with waiting requests is resting."""
     first, second = (HandWorker(live, name, limited(60.0, 0)) for name in ("first", "second"))
     first.exchange(*puts(b"a.example", 3), want=1)
     (held,) = first.held

@@ -28,7 +28,8 @@ Plant = Callable[..., Planted]
 def plant(start_redis: StartRedis, start_site: StartSite, make_project: MakeProject) -> Plant:
     """Return a function that starts a Redis and a site, and makes a project that crawls the site.
 
-    The spider starts at *targets* instead of the root. Further arguments are options of the site.
+    If *targets* are given, the spider starts there, not at the root. Further arguments are options of the
+    site.
     """
 
     def make(

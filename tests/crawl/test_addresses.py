@@ -37,7 +37,7 @@ SETTINGS = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3, "ITEM_PIPELINES": {"scrapy_dq.Red
 
 
 class Place(NamedTuple):
-    """A Redis: the value of REDIS_URL, and a function that returns a plain client for the node with a key."""
+    """An address of Redis: the value of REDIS_URL, and a function that returns a client for a key's node."""
 
     url: str
     client: Callable[[str], redis.Redis]
@@ -181,7 +181,7 @@ class Named:
 
 
 def test_a_crawl_of_scrapy_redis_is_adopted(place: Place, make_project: MakeProject) -> None:
-    """In a cluster, the queue, the dupefilter and the new crawl may be in three slots."""
+    """In a cluster, the old queue, the old dupefilter and the new crawl may be in three slots."""
     project = make_project([], redis_url=place.url)
     name, queue, seen = project.name, f"{project.name}:requests", f"{project.name}:dupefilter"
     with place.client(queue) as of_queue, place.client(seen) as of_seen:

@@ -25,10 +25,10 @@ def test_a_crawl_of_scrapy_redis_is_adopted_and_ends_complete(
     start_site: StartSite,
     make_project: MakeProject,
 ) -> None:
-    """A crawl is interrupted, adopted and completed by two workers. Each page is crawled once.
+    """A crawl is interrupted and adopted. Two workers complete it. Each page is crawled once.
 
-    The start page is an exception: scrapy-redis does not record requests with dont_filter, so nothing shows
-    that this request was done.
+    The start page is crawled twice: scrapy-redis does not record requests with dont_filter, so after the
+    adoption no record shows that this request was done.
     """
     site = start_site(pages=PAGES, fan_out=2, latency_s=0.02)
     redis = start_redis(appendonly=True)
@@ -100,7 +100,7 @@ def travels(project: Project) -> dict[str, Any]:
 def assert_ends_complete(
     project: Project, site: TreeSite, half: Counter[str], starts: int, settings: dict[str, Any]
 ) -> None:
-    """Let two workers finish; assert that every page was done once, and the start page once per crawl."""
+    """Let two workers finish. Assert that each page was crawled once, and the start page *starts* times."""
     first = len(project.workers)
     project.start_workers(2, settings=settings)
     reasons = project.wait(60)[first:]

@@ -51,7 +51,7 @@ def scene(
 
 
 def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
-    """With a REDIS_URL, a worker and the commands work without a folder that they can write to."""
+    """With a REDIS_URL, a worker and the commands need no folder in which they can write."""
     name, run = scene.project.name, scene.container.run
     crawled = run("crawl", name)
     assert "Spider closed (finished)" in crawled.stderr, crawled.stderr
@@ -66,7 +66,7 @@ def test_a_worker_and_commands_need_no_folder(scene: Scene) -> None:
 
 
 def test_a_crew_without_a_folder_logs_to_standard_error(scene: Scene) -> None:
-    """Each crew prints one line with the reason."""
+    """Each crew prints one line with the reason why it has no folder."""
     for _ in range(2):
         crew = scene.container.run("dq", "crawl", scene.project.name, "-w", "2", "--json")
         assert crew.returncode == 0, crew.stderr
@@ -77,7 +77,7 @@ def test_a_crew_without_a_folder_logs_to_standard_error(scene: Scene) -> None:
 
 
 def test_a_crew_with_a_feed_needs_a_folder_for_its_items(scene: Scene) -> None:
-    """One line names the setting. With that folder, a second crew also finds the first crew's items."""
+    """One line names the setting for the folder. There, a second crew finds the first crew's items."""
     name, feed = scene.project.name, scene.volume / "items.jsonl"
     words = ["dq", "crawl", name, "-w", "2", "-O", str(feed), "--json"]
     refused = scene.container.run(*words)

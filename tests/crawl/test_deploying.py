@@ -1,4 +1,4 @@
-"""Servers and workers start as docs/deploying.md says, and the files on that page are valid."""
+"""Servers and workers start with the files and commands of docs/deploying.md. The files are valid."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PASSWORD = "change-me"
 
 
 def block(first_line: str) -> str:
-    """Return the block of the page that begins with *first_line*."""
+    """Return the code block of docs/deploying.md that begins with *first_line*."""
     (found,) = re.findall(rf"(?ms)^```\w+\n({re.escape(first_line)}.*?)^```$", PAGE)
     return str(found)
 
@@ -67,7 +67,7 @@ def start_options() -> dict[str, list[str]]:
 
 
 def rights() -> dict[str, str]:
-    """Return the ACL files for each kind of deployment that has its own."""
+    """Return the ACL file for each kind of deployment that has one."""
     return {
         "conf": block("# /etc/valkey/users.acl").partition("\n")[2],
         "kubernetes": manifest("Secret")["stringData"]["users.acl"],
@@ -87,7 +87,7 @@ def server(request: pytest.FixtureRequest, start_redis: StartRedis, tmp_path: Pa
 
 @pytest.fixture
 def nodes(start_redis: StartRedis, tmp_path: Path) -> list[RedisServer]:
-    """Return the page's cluster, masters first. The command of the page has created it."""
+    """Create the cluster with the command of the page, and return its nodes, masters first."""
     cli = shutil.which(
         "redis-cli", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     )
@@ -311,7 +311,7 @@ def test_the_manifests_have_the_users_of_the_server() -> None:
 
 
 def test_workers_in_containers_have_an_init_process() -> None:
-    """Process 1 adopts orphans, but a worker would not reap them. In a pod, the pause container does."""
+    """A worker as process 1 would not reap orphaned processes. In a pod, the pause container reaps them."""
     assert COMPOSE["services"]["worker"]["init"] is True
     assert manifest("Job")["spec"]["template"]["spec"]["shareProcessNamespace"] is True
 

@@ -1,4 +1,4 @@
-"""Several workers crawl many sites, which see fair turns, delays, limits and pauses after Retry-After."""
+"""Several workers crawl many sites, and keep the delay, the limit of simultaneous requests and fair turns."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_domain_never_gets_more_simultaneous_requests_than_its_limit(
     workers: int,
     limit: str,
 ) -> None:
-    """Four workers have 16 slots each. A single worker must not let a burst through Scrapy's downloader."""
+    """Four workers have 16 slots each. Even one worker alone must not send a burst of requests."""
     site = start_domains(count=5, pages=40, latency_s=0.1)
     project = make_project(site.start_urls, redis_url=redis_server.url, settings=QUICK | {limit: 2})
 
@@ -92,7 +92,7 @@ def test_a_domain_never_gets_more_simultaneous_requests_than_its_limit(
 def test_a_site_that_becomes_silent_delays_no_other_site(
     redis_server: RedisServer, make_project: MakeProject, start_domains: StartDomains
 ) -> None:
-    """The silent site's leases in the buffer leave room for other sites, although it was fast before."""
+    """The site was fast before. Its leases in the buffer still leave room for leases of other sites."""
     site = start_domains(
         count=1, pages=2_000, latency_s=0.2, slow_count=1, slow_pages=2_000, slow_s=600, slow_after=500
     )

@@ -108,7 +108,7 @@ def assert_all_left_just_after_the_last_page(project: Project, ended: Sequence[f
 
 
 def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(plant: Plant) -> None:
-    """The only known page takes 6 s. A worker that joins after 3 s stays, and gets a part of the links."""
+    """The first page takes 6 s. A worker that joins after 3 s stays, and gets a part of the page's links."""
     _, site, project = plant(
         targets=["/p/0?s=6"], spider=spider_of(TIMED), pages=80, fan_out=79, latency_s=0.3
     )
@@ -164,9 +164,9 @@ def test_no_worker_leaves_while_a_callback_may_still_find_links(plant: Plant) ->
 
 
 def test_a_request_of_a_spider_idle_handler_opens_the_run_again(plant: Plant) -> None:
-    """Each worker adds a request when it learns that the run is finished. All are crawled once.
+    """When a worker learns that the run is finished, it adds a request. Each request is crawled once.
 
-    A worker may have closed before. The worker that adds a request stays for it.
+    A worker may close before the other adds its request. The worker that adds a request stays and crawls it.
     """
     redis, _, project = plant(targets=["/p/0?s=0.5"], spider=IDLE, pages=1)
     workers = project.start_workers(2)

@@ -39,10 +39,11 @@ def test_objects_from_before_the_crawl_are_not_collected(
     make_project: MakeProject,
     tuned: bool,
 ) -> None:
-    """With DQ_TUNE_GC = False, they are collected. Python's thresholds are the same in both cases."""
+    """With DQ_TUNE_GC = False, such objects are collected. The thresholds are Python's in both cases."""
     site, settings = start_site(pages=1), {"DQ_TUNE_GC": tuned}
     project = make_project([site.start_url], redis_url=start_redis().url, settings=settings, spider=TELLS)
-    # With another environment, the worker is no fork of a process that has frozen its objects.
+    # With its own environment, the worker is a new process, not a fork of a process that has frozen its
+    # objects.
     worker = project.run_to_end(environ={"PYTHONUNBUFFERED": "1"})
     assert f"The collector: {gc.get_threshold()}, {tuned}" in worker.text
 

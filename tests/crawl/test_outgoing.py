@@ -1,6 +1,6 @@
-"""The delay of a domain lies between two arrivals at the site, whichever way a request takes.
+"""A domain's delay passes between two arrivals at the site, with any connection or download handler.
 
-Each test fails if download_hooks.py uses something of Scrapy's download handlers or Twisted that is gone.
+Each test fails if a new version of Scrapy or Twisted lacks a function that download_hooks.py uses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ StartSite = Callable[..., OddSite]
 TICK_S = 0.002
 """The allowed difference between the clocks that measure a delay and an arrival."""
 
-# This handler reports nothing before its answer. It holds back every other request before it is sent.
+# This handler does not report when it sends a request. It waits before it sends every other request.
 SILENT = spider_of(
     """
 
@@ -144,7 +144,7 @@ def test_a_broken_connection_is_not_retried_at_once(
 def test_with_a_silent_download_handler_the_delay_counts_from_the_answer(
     redis_server: RedisServer, make_project: MakeProject, start_odd: StartSite
 ) -> None:
-    """The worker only knows that these requests were sent before their answers."""
+    """The worker only knows that a request was sent before its answer came."""
     site = start_odd(6)
     settings: dict[str, Any] = {
         "DQ_DOMAIN_DELAY": 1.0,

@@ -1,4 +1,4 @@
-"""Runs of a crawl: when a new run begins, what a finished run leaves, and what crawls share."""
+"""Runs of a crawl: when a new run begins, which keys a finished run leaves, and what crawls share."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ STARTING = spider_of("""
 
 
 def test_a_run_reports_that_all_its_start_requests_were_already_seen(plant: Plant) -> None:
-    """The start requests are filtered, like SitemapSpider's, so the second run crawls nothing."""
+    """As in a SitemapSpider, the start requests are filtered. So the second run crawls nothing."""
     spider = STARTING.replace("yield request", "yield request.replace(dont_filter=False)")
     _, site, project = plant(spider=spider, settings={"SCHEDULER_PERSIST": True}, pages=5)
     first, second = project.run_worker(), project.run_worker()
@@ -95,7 +95,7 @@ def test_persist_keeps_seen_for_the_next_run(plant: Plant) -> None:
 
 
 def test_a_named_run_is_crawled_once(plant: Plant) -> None:
-    """A worker that starts after the end of its DQ_RUN_NAME closes. Another name starts a new run.
+    """A worker closes if the run with its DQ_RUN_NAME is finished. Another name starts a new run.
 
     The late worker calls neither start() nor spider_idle handlers, because their requests would be dropped.
     """
@@ -161,7 +161,8 @@ def test_the_embedded_redis_carries_a_crawl_through_the_death_of_all_workers(
     assert sum(done.values()) - len(done) <= held
     assert not RedisDirectory(folder).server_lives()
     with suppress(psutil.NoSuchProcess):
-        # The server's parent is gone. The server stays a zombie if process 1 does not reap it.
+        # The server has ended, but its parent is gone. If process 1 does not reap the server, it stays a
+        # zombie.
         assert psutil.Process(server).status() == psutil.STATUS_ZOMBIE
     others = stat.S_IRWXG | stat.S_IRWXO
     for path in (folder, *folder.rglob("*")):

@@ -37,7 +37,7 @@ def test_a_crawl_with_its_own_serializer_is_complete(settings: dict[str, Any], p
 def test_pickle_that_is_not_trusted_stops_the_crawl_before_it_begins(
     start_redis: StartRedis, make_project: MakeProject
 ) -> None:
-    """One ERROR line names the solution, and the worker sends nothing to Redis."""
+    """One ERROR line names the solution. The worker sends no command to Redis."""
     redis = start_redis()
     project = make_project(["http://127.0.0.1:9/"], redis_url=redis.url)
     worker = project.run_worker(settings={"SCHEDULER_SERIALIZER": "scrapy_redis.picklecompat"})

@@ -63,7 +63,7 @@ INTERRUPTED = spider_of("""
 
 
 def crawl(project: Project, workers: int) -> list[Worker]:
-    """Run *workers* to the end and return them. Their start() begin at the same moment."""
+    """Run *workers* to the end and return them. Their start() methods begin at the same time."""
     started = project.start_workers(workers)
     for worker in started:
         worker.wait_for_log("] INFO: Crawl '")
@@ -152,11 +152,11 @@ def test_items_of_start_are_emitted_once_per_worker(plant: Plant) -> None:
 
 
 def test_a_start_that_raises_leaves_the_run_open(plant: Plant) -> None:
-    """Workers crawl the requests from before the error, and close with `start_error`. The next crawls all."""
+    """Workers crawl the requests from before the error, and close. The next worker crawls the others."""
     targets = [f"/seed?s=0&n={number}" for number in range(10)]
     redis, _, project = plant(targets=targets, spider=INTERRUPTED, pages=1)
 
-    # Each worker waits until the other has no work, and both waits must end.
+    # Each worker waits until the other worker has no work. Both workers must stop waiting.
     workers = project.start_workers(2, environ={"FAIL_AFTER": "5"})
     assert project.wait() == ["start_error", "start_error"]
     assert all("the same command runs start() again" in worker.text for worker in workers)

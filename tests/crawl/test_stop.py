@@ -49,7 +49,7 @@ def repeats(project: Project) -> int:
 
 
 def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
-    """One worker gets SIGTERM and one Ctrl-C. They finish their pages, and leave the others waiting."""
+    """One worker gets SIGTERM and one Ctrl-C. They finish the pages in progress. All other pages wait."""
     redis, site, project = plant(spider=GATHERED, pages=150, latency_s=0.2)
     workers = project.start_workers(2)
     let_go(project)
@@ -73,7 +73,7 @@ def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
 
 
 def test_a_page_that_arrives_after_the_grace_is_left_to_the_next_worker(plant: Plant) -> None:
-    """Callbacks in progress end. Pages that arrive after the grace are neither parsed nor retried."""
+    """Callbacks in progress end. The worker neither parses nor retries pages that arrive after the grace."""
     targets = ["/work?s=0", "/late?s=3", "/down?s=3&status=503"]
     redis, site, project = plant(targets=targets, spider=WORKS, settings={"DQ_SHUTDOWN_GRACE": 1}, pages=1)
     worker = project.start_worker()

@@ -20,14 +20,14 @@ def held_by(redis: RedisServer, scene: Scene, pid: int | None = None) -> int:
 
 
 def repeats(scene: Scene) -> int:
-    """Assert that the feed has an item of each page. Return how many further items it has."""
+    """Assert that the feed has an item of each page. Return the number of repeated items."""
     found = paths_of(scene.feed)
     assert set(found) == scene.site.paths
     return found.total() - len(found)
 
 
 def journals(scene: Scene, kind: str = "journal") -> list[Path]:
-    """Return the journals whose items may be in no feed, or with *kind* "exported" the other journals."""
+    """Return the journals whose items may be in no feed, or with *kind* "exported" the exported journals."""
     return sorted(scene.project.folder.glob(f".scrapy/dq/items/*/*.{kind}"))
 
 

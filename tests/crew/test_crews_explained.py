@@ -25,7 +25,7 @@ def test_the_crew_explains_why_pages_and_finished_requests_differ(scene: SetScen
 def test_a_crew_that_finishes_an_earlier_run_reports_that_its_own_has_not_begun(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """A warning and the last line report this, and the exit status is 3. The next command begins its run."""
+    """A warning and the last line report this. The exit status is 3. The next command begins its own run."""
     here = scene(pages=30, latency_s=0.1)
     (killed,) = here.project.start_workers(1, settings={"DQ_RUN_NAME": "night-6"})
     wait_until(lambda: here.done() > 3, "night-6 has begun")
@@ -142,7 +142,7 @@ FAILING = spider_of("""
 
 
 def test_an_incomplete_start_and_repeated_errors_are_explained(scene: SetScene) -> None:
-    """The crew names the commands that run start() again or end the run. A repeated error is shown once."""
+    """The crew prints the commands that run start() again or end the run. It shows a repeated error once."""
     here = scene(pages=10, spider=FAILING)
     crew = here.crew("-w", "1")
     assert crew.wait() == 1

@@ -1,4 +1,4 @@
-"""A worker of a crew or its parent is killed. The work continues, and every item is in the feed."""
+"""A worker of a crew, or the crew's parent process, is killed. The work continues. No item is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import Stopwatch, wait_until
 
 
 def test_a_killed_worker_is_replaced(scene: SetScene) -> None:
-    """No item is missing. Pages in progress are crawled twice, but each has its items once."""
+    """No item is missing. Pages in progress are crawled twice, but the feed has their items once."""
     here = scene(pages=80, latency_s=0.2)
     crew = start_and_wait(here)
     os.kill(crew.pids[0], signal.SIGKILL)
@@ -54,7 +54,7 @@ def test_a_killed_parent_stops_its_workers_and_the_next_crawl_finishes(
 def test_scrapy_crawl_after_a_killed_parent_reports_its_items_and_loses_none(
     scene: SetScene, addon: bool
 ) -> None:
-    """`scrapy crawl` continues as with -o. The next crew exports the other items, even with -O."""
+    """`scrapy crawl` writes its own items. The next crew adds the killed crew's items, even with -O."""
     here = scene({"ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}, pages=60, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -74,7 +74,7 @@ def test_scrapy_crawl_after_a_killed_parent_reports_its_items_and_loses_none(
 
 
 def test_the_items_of_a_killed_crew_are_in_the_feeds_of_the_next(scene: SetScene) -> None:
-    """The next crew may name other feeds. Each has all items of the run, and keeps the time in its name."""
+    """The next crew may name other feeds. Each gets all items of the run, and keeps the time in its name."""
     here = scene(pages=60, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()
@@ -96,7 +96,7 @@ def test_the_items_of_a_killed_crew_are_in_the_feeds_of_the_next(scene: SetScene
 
 @pytest.mark.parametrize("flag", ["-o", "-O"])
 def test_the_feed_of_a_finished_run_whose_parent_was_killed_is_written(scene: SetScene, flag: str) -> None:
-    """The feed is written before a new run begins. This command crawls nothing; the next one begins a run."""
+    """The next command writes the feed and crawls nothing. Only the command after that begins a new run."""
     here = scene(pages=5)
     assert here.crew("-w", "1", flag, "items.jsonl").wait() == 0
     for path in journals(here, "exported"):

@@ -16,7 +16,7 @@ from support.waiting import wait_until
 def test_ctrl_c_stops_gracefully_and_the_same_command_continues(
     scene: SetScene, redis_server: RedisServer
 ) -> None:
-    """The exit status is 1. Even with -O, the feed has the items of all done pages. None is crawled twice."""
+    """The exit status is 1. Even with -O, the feed has the items of all done pages. No page is done twice."""
     here = scene(pages=60, latency_s=0.3)
     here.feed.write_text("of an earlier crawl\n")
     crew = here.crew("-w", "2", "-O", "items.jsonl")

@@ -1,4 +1,4 @@
-"""`scrapy dq crawl` exports the same items as Scrapy alone, whichever process is killed."""
+"""`scrapy dq crawl` exports the same items as Scrapy alone, even if one of its processes is killed."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class Waits(ItemFilter):
 
 
 def test_the_next_command_completes_a_killed_export(scene: SetScene) -> None:
-    """Commands are refused while the export outlives its parent. Later, each item is in the feed once."""
+    """While the export outlives its parent, other commands are refused. Later, the feed is complete."""
     feeds = {"items.jsonl": {"format": "jsonlines", "item_filter": "tree_project.waits.Waits"}}
     here = scene({"FEEDS": feeds}, pages=10)
     (here.project.folder / "tree_project" / "waits.py").write_text(WAITS)
@@ -265,7 +265,7 @@ class Fails(JsonLinesItemExporter):
 
 
 def test_an_exporter_that_fails_at_its_end_has_not_written_the_feed(scene: SetScene) -> None:
-    """Scrapy counts such a feed neither as stored nor as failed."""
+    """Scrapy would count such a feed neither as stored nor as failed."""
     feeds = {
         "items.jsonl": {"format": "fails"},
         "-%(batch_id)d.jsonl": {"format": "jl", "batch_item_count": 3},
@@ -343,7 +343,7 @@ def test_an_export_that_is_interrupted_leaves_no_file_behind(scene: SetScene) ->
 def test_items_left_by_an_earlier_run_are_appended_but_never_replace_a_feed(
     scene: SetScene, flag: str
 ) -> None:
-    """Simulates a crew that was killed before its export; other workers then finish the next run."""
+    """The test simulates a crew that was killed before its export. Other workers then finish the next run."""
     here = scene(pages=3)
     assert here.crew("-w", "1", "-o", "first.jsonl").wait() == 0
     for path in (here.project.folder / ".scrapy" / "dq" / "items").glob("*/*.exported"):

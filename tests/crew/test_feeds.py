@@ -38,7 +38,7 @@ def room_for(size: int) -> Iterator[None]:
 
 
 def test_an_item_that_finds_no_room_leaves_no_partial_line(tmp_path: Path) -> None:
-    """The write raises. A part of an item would spoil the items that are written after it."""
+    """The write raises an error. A part of an item would spoil the items that are written after it."""
     feed = tmp_path / "feed.jsonl"
     file: Any = UnbufferedFileFeedStorage(str(feed)).open(Spider("any"))
     exporter = JsonLinesItemExporter(file)
@@ -62,7 +62,7 @@ def test_a_feed_can_be_written_to_a_pipe(tmp_path: Path) -> None:
 
 
 def test_items_are_on_the_disk_within_about_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread other than the loop's calls fsync, at most once a second, and at the end."""
+    """A thread that does not run the event loop calls fsync at most once a second, and at the end."""
     synced: list[tuple[int, int, float]] = []
     real = os.fsync
     path = tmp_path / "feed.jsonl"
@@ -113,7 +113,7 @@ def test_a_disk_that_fails_is_reported(
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Path) -> None:
-    """Even a process that does not close its feed syncs it. A feed that cannot be synced is no error."""
+    """A process syncs its feed even if it does not close it. A feed that cannot be synced is no error."""
     program = (
         "import os, sys; from scrapy import Spider\n"
         "from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage\n"

@@ -33,7 +33,7 @@ def test_ctrl_c_while_the_spider_is_loaded_prints_one_line(scene: SetScene) -> N
 
 
 def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
-    """Python replaces Python handlers, and destroys modules afterwards. No signal has an effect then."""
+    """At its exit, Python resets signal handlers and then destroys modules. No signal has an effect then."""
     program = (
         "import os, signal\nfrom scrapy_dq.crew.supervisor import SIGNALS, StopSignals\n\n\n"
         "class Last:\n    def __del__(self, signals=SIGNALS, kill=os.kill, pid=os.getpid(), say=os.write):\n"
@@ -46,7 +46,7 @@ def test_ctrl_c_while_python_exits_does_not_change_the_exit_status() -> None:
 
 @pytest.mark.parametrize("of_crew", [0, 1])
 def test_ctrl_c_between_the_crew_and_its_export_is_not_lost(of_crew: int) -> None:
-    """It comes after the message about the export, and before the export's first look at the signals."""
+    """Ctrl-C comes after the message about the export, and before the export first checks for signals."""
 
     class Export:
         def run(self, run: Any, bar: Any, stopped: Any, **_: bool) -> None:

@@ -91,7 +91,7 @@ class Dies:
 def test_a_collector_that_is_killed_collects_nothing_twice(
     redis_server: RedisServer, crawl_name: str, tmp_path: Path, torn: int
 ) -> None:
-    """The collector also takes an item once that a worker sent twice. A journal may have a torn end."""
+    """If a worker sent an item twice, the collector takes it once. A journal may have a torn end."""
     with connect_url(redis_server.url) as client:
         sender = Sender(client, crawl_name)
         sender.send(1, 2, 3, 3, 2)
@@ -99,7 +99,7 @@ def test_a_collector_that_is_killed_collects_nothing_twice(
             Collector(Dies(client), crawl_name, tmp_path).collect(lambda count: None)
         path = tmp_path / sender.journal
         path.write_bytes(path.read_bytes()[: path.stat().st_size - torn])
-        sender.send(6, 4, 5, 6)  # their order after a roll-back of Redis
+        sender.send(6, 4, 5, 6)  # the order of items after a roll-back of Redis
         for _ in range(2):
             collector = Collector(client, crawl_name, tmp_path)
             collector.collect(lambda count: None)

@@ -70,7 +70,7 @@ def test_an_item_that_cannot_be_stored_is_named(tmp_path: Path) -> None:
 
 
 def test_an_item_that_finds_no_room_leaves_no_partial_record(tmp_path: Path) -> None:
-    """The write raises. A part of an item would hide the items that are written after it."""
+    """The write raises an error. A part of an item would hide the items that are written after it."""
     journal = journal_in(tmp_path)
     journal.add(b"first", {"text": "first"})
     (path,) = tmp_path.iterdir()
@@ -82,7 +82,7 @@ def test_an_item_that_finds_no_room_leaves_no_partial_record(tmp_path: Path) -> 
 
 
 def test_a_truncated_journal_is_read_up_to_its_last_whole_record(tmp_path: Path) -> None:
-    """After a kill, or a power loss that leaves zeros, all whole records at the beginning are read."""
+    """A kill may cut a journal off, and a power loss may leave zeros. All records before that are read."""
     journal = journal_in(tmp_path)
     sizes = []
     for n in range(3):
@@ -107,7 +107,7 @@ def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_request_that_was_not_acked_has_its_items_once(tmp_path: Path) -> None:
-    """Items come from the worker that acked their request, or else from the attempt with the most items."""
+    """The items come from the worker that acked the request, or else from the attempt with the most items."""
     first, second = journal_in(tmp_path, 1), journal_in(tmp_path, 2)
     first.add(b"", {"of": "start()"})
     first.add(b"acked elsewhere", {"n": 0})

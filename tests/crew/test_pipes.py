@@ -34,7 +34,7 @@ from support.waiting import wait_until
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[int, int]]:
-    """Yield the descriptors that a worker has of its two pipes."""
+    """Yield the two descriptors of pipes that a worker gets."""
     (lifeline, life), (ours, theirs) = os.pipe(), os.pipe()
     yield lifeline, theirs
     for descriptor in (lifeline, life, ours, theirs):
@@ -58,13 +58,13 @@ def test_the_handshake_is_taken_once_and_its_pipes_are_not_inherited(
 
 
 def test_a_crawl_that_no_crew_has_started_has_no_agent() -> None:
-    """`scrapy crawl` by hand has no agent, nor has a second crawl in the process of a crew's worker."""
+    """A manual `scrapy crawl` has no agent. Neither has a second crawl in the process of a crew's worker."""
     with pytest.raises(NotConfigured):
         WorkerAgent.from_crawler(Crawler(Spider))
 
 
 def test_a_parent_that_does_not_read_delays_no_worker() -> None:
-    """A report without room in the pipe is dropped. Every report that is sent arrives whole."""
+    """If the pipe has no room for a report, the report is dropped. Each sent report arrives whole."""
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     reader = Reader(ours)
@@ -92,7 +92,7 @@ def test_a_worker_that_cannot_be_started_leaves_no_pipe(tmp_path: Path, pipes: t
 
 
 class ViewOfOne:
-    """A view that raises when it is to show a running worker."""
+    """A view that raises an error as soon as it has to show a running worker."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -155,7 +155,7 @@ class ViewOfAdvance:
 def test_restarts_are_counted_while_nothing_gets_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, advances: int
 ) -> None:
-    """A crawl of weeks may lose a worker at times. A worker that dies without progress is given up."""
+    """When the crawl advances, the count begins again. So a crawl of weeks may lose many workers."""
     monkeypatch.setattr("scrapy_dq.crew.worker_process.FIRST_PAUSE_S", 0.0)
     view = ViewOfAdvance(advances)
     seen = SimpleNamespace(epoch="epoch", run=0, phase="open", stops=0, census=view.census)
@@ -215,7 +215,7 @@ def test_the_command_line_goes_to_each_worker() -> None:
 
 
 def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> None:
-    """/tmp may be the current folder, where other users can put modules. `scrapy crawl` ignores these."""
+    """If /tmp is the current folder, other users can put modules there. `scrapy crawl` also ignores them."""
     for name in ("queuelib", "json", "scrapy_dq"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('code of another user')")
     options = argparse.Namespace(
@@ -234,7 +234,7 @@ def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> Non
 
 
 def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
-    """Each crawl has its own folder of logs, whatever its name is. LOG_FILE gets each worker's number."""
+    """Each crawl has its own folder of logs, even with an odd name. LOG_FILE gets each worker's number."""
     for text in ("first", "second"):
         for log in log_paths(2, tmp_path, None, "../50%", tmp_path):
             log.write_text(text)
@@ -259,7 +259,7 @@ def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) 
 
 
 def test_the_folders_above_the_logs_are_private_under_any_umask(tmp_path: Path) -> None:
-    """A user who could write to one of them could replace the logs. The user's own link does no harm."""
+    """A user who can write to such a folder could replace the logs. The current user's link is harmless."""
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o700)
     (tmp_path / "moved").symlink_to(disk)
@@ -278,7 +278,7 @@ def test_the_folders_above_the_logs_are_private_under_any_umask(tmp_path: Path) 
 
 
 def test_a_lock_file_of_the_logs_that_is_locked_as_a_whole_is_named(tmp_path: Path) -> None:
-    """A user who can read the file can lock it. A former version may have made it readable."""
+    """A user who can read the file can lock it. Earlier versions made the file readable for other users."""
     assert log_paths(1, tmp_path, None, "shop", tmp_path)
     assert (tmp_path / "shop" / "in-use.lock").stat().st_mode & 0o777 == 0o600
     lock = tmp_path / "books" / "in-use.lock"
@@ -299,7 +299,7 @@ def test_a_lock_file_of_the_logs_that_is_locked_as_a_whole_is_named(tmp_path: Pa
 
 
 def test_two_crews_of_one_crawl_have_separate_logs(tmp_path: Path) -> None:
-    """The later crew takes numbers that the first crew does not use. They are free when a crew ends."""
+    """The later crew takes numbers that the first crew does not use. A crew that ends frees its numbers."""
     first = log_paths(2, tmp_path, None, "books", tmp_path)
     first[0].write_text("of the first")
     code = (
@@ -325,7 +325,7 @@ def test_the_exit_status_of_a_worker_is_reported_in_words() -> None:
 
 
 def test_repeated_hang_ups_do_not_count_as_a_second_signal() -> None:
-    """The shell and the kernel may both send SIGHUP, or SIGTERM may come first. Each Ctrl-C counts."""
+    """The shell and the kernel may both send SIGHUP, perhaps after a SIGTERM. But each Ctrl-C counts."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         stops = StopSignals()

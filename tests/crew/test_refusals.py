@@ -10,7 +10,7 @@ PASSWORD = "s3cr3t-w0rd"
 
 
 def test_feeds_that_several_workers_cannot_write_are_refused(scene: SetScene) -> None:
-    """The line names a solution. Bad settings, spiders and options are also refused. Nothing is crawled."""
+    """The line names a solution. Bad settings, spiders and options are also refused. No page is crawled."""
     here = scene(pages=3)
     name = here.project.name
     (here.project.folder / "folder.jsonl").mkdir()

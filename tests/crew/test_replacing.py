@@ -1,4 +1,4 @@
-"""A replaced feed has all items of the run and keeps its earlier content, despite killed exports."""
+"""A replaced feed has all items of the run and keeps its earlier content, even if exports are killed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_items_written_by_other_programs_are_kept(feed: Feed) -> None:
 def test_items_that_scrapy_crawl_wrote_in_the_run_are_kept(
     feed: Feed, known: str, keeps: bool, kept: bool
 ) -> None:
-    """Even -O keeps such items. A feed without a record may have some, if the run began earlier."""
+    """Even -O keeps such items. If the run began earlier, a feed without a record may also have some."""
     feed.target.write_text("0\n")
     if known:
         with feed.folder.beginning(THIS if known == "this run" else LAST, feed.target):
@@ -123,7 +123,7 @@ def test_nothing_is_appended_to_a_format_with_an_end(feed: Feed, form: str) -> N
 
 
 def test_a_continued_csv_file_has_one_header_and_keeps_its_columns(feed: Feed) -> None:
-    """Columns that the file lacks are the last ones. Columns that the user chose are kept."""
+    """Columns that the file lacks are added at the end. Columns that the user chose are kept."""
     feed.target.write_text("a;'b;'\n1;2\n")
     kwargs = {"delimiter": ";", "quotechar": "'", "lineterminator": "\n"}
     for item in ({"c": 3, "b;": 4}, {"c": 5, "b;": 6}):
@@ -174,7 +174,7 @@ def test_a_link_or_fifo_of_another_user_is_not_used(feed: Feed) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_an_export_that_ends_at_any_step_can_be_repeated(tmp_path: Path, overwrite: bool) -> None:
-    """The export ends before or after each of its changes to files. Then it is repeated."""
+    """The process ends before or after one of the export's changes to files. Then the export is repeated."""
     steps = 0
     while True:
         feed = Feed(tmp_path / f"{steps}")
@@ -192,7 +192,7 @@ def test_an_export_that_ends_at_any_step_can_be_repeated(tmp_path: Path, overwri
 
 
 def ended_at(step: int, work: Callable[[], Any]) -> bool:
-    """Do *work* in a child that ends at the *step*-th change of a file. Return whether it has ended there."""
+    """Do *work* in a process that ends at the *step*-th change of a file. Return whether it ended there."""
     child = os.fork()
     if child == 0:
         count = 0

@@ -57,7 +57,7 @@ CENSUS = Census(waiting=7, done=1200)
     ],
 )
 def test_the_line_shows_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says: str) -> None:
-    """Otherwise the crawl would seem to hang. Counts are written for people: 1,207, and "1 error"."""
+    """Without it, the crawl would seem to hang. The line has commas in numbers and the correct plural."""
     pace = "" if hold is Hold.PAUSED else ", 1.0 pages/s"
     crew = crew_with(CENSUS, hold, alive)
     assert _line(crew) == f"1,200 of 1,207 {says}{pace}, 4 errors"
@@ -67,7 +67,7 @@ def test_the_line_shows_whether_the_crawl_is_on_hold(hold: Hold, alive: int, say
 
 
 def test_the_line_shows_why_workers_wait() -> None:
-    """For example, Redis's disk may be full. Otherwise the crawl would seem to hang."""
+    """Without the reason, such as a full disk, the crawl would seem to hang."""
     crew = crew_with(CENSUS, alive=2)
     crew.slots[1].process.outage = "Redis cannot write to its disk"
     assert "; 1 worker waits: Redis cannot write to its disk, 7 waiting, " in _line(crew)

@@ -47,11 +47,12 @@ def fault_crawl(
 ) -> MakeCrawl:
     """Return a function that makes a tree site, and a project that crawls it.
 
-    Its arguments are the Redis (by default `fault_redis`; None: embedded), `proxied` (put a proxy in
-    between), `through` (another URL of that Redis), `site` (a dict for Tree) and Project's arguments. By
-    default, the pages have four hosts and take 60 ms each.
+    Its arguments are the Redis (by default `fault_redis`; None for an embedded Redis), `proxied` (use a proxy
+    between the workers and Redis), `through` (another URL of the same Redis), `site` (the options of the
+    site) and the arguments of Project. By default, the pages have four hosts and take 60 ms each.
 
-    DQ_MAX_ATTEMPTS is 100: workers that are killed at random may meet the same suspect more than three times.
+    DQ_MAX_ATTEMPTS is 100, because tests kill workers at random, and more than three of them may hold the
+    same suspect.
     """
 
     def make(
@@ -78,9 +79,9 @@ def fault_crawl(
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest) -> Figures:
-    """Return a function that records figures of a test, for the table after the test run.
+    """Return a function that records the figures of a test for the table after the test run.
 
-    Its arguments are the Verdict, or None, and further figures as `name=value`.
+    Its arguments are a Verdict or None, and further figures as `name=value`.
     """
 
     def note(verdict: Verdict | None = None, **more: Any) -> None:

@@ -26,11 +26,11 @@ def crawled(site: TreeSite) -> Counter[str]:
 def strike(crawl: FaultCrawl) -> int:
     """Roll Redis back and kill a worker. Return the number of requests that Redis has forgotten.
 
-    A worker had sent or leased these requests before, and Redis does not count them as done.
+    Workers had sent or leased these requests before the roll-back, but Redis does not count them as done.
     """
     snapshot = crawl.redis.snapshot()
     crawl.wait_for(len(crawl.done) + 6)
-    for worker in crawl.live:  # so that nothing changes between the two counts
+    for worker in crawl.live:  # so that no count changes before the roll-back
         worker.suspend()
         wait_until(lambda each=worker: each.suspended, "the worker is frozen")
     before = crawled(crawl.site).total() + crawl.leases()
@@ -67,7 +67,7 @@ def complete(crawl: FaultCrawl, **options: Any) -> None:
 
 
 def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
-    """A host gets its budget, plus the requests that Redis has forgotten. The others are still stored."""
+    """A host gets no more requests than its budget, plus those that Redis forgot. The others stay stored."""
     crawl = fault_crawl(site=SITE, settings={"DQ_DOMAIN_BUDGET": 20, "CONCURRENT_REQUESTS": 4})
     forgotten = end_early(crawl, (10, 25), "domain_budget")
     assert crawled(crawl.site).total() <= 3 * 20 + forgotten
@@ -79,7 +79,7 @@ def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_max_pages_is_kept(fault_crawl: MakeCrawl, shards: int) -> None:
-    """The limit counts all workers; with several shards, it may be exceeded. Then the crawl is completed."""
+    """All workers together keep the limit, except with several shards. Another worker completes the crawl."""
     settings = {"DQ_MAX_PAGES": 60, "CONCURRENT_REQUESTS": 4, "DQ_SHARDS": shards}
     crawl = fault_crawl(site=SITE, settings=settings)
     forgotten = end_early(crawl, (10, 30), "max_pages")

@@ -27,7 +27,7 @@ def test_the_crawl_continues_when_the_master_of_its_slot_is_killed(
 
 
 def test_the_crawl_pauses_while_its_slot_is_moved(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
-    """The slot moves key by key, twice. No script sees only a part of the keys, and no page is done twice."""
+    """The slot moves twice, key by key. No script runs with a part of the keys. No page is done twice."""
     crawl = fault_crawl(cluster, site=SITE)
     workers = crawl.start(2)
     meta = keys.meta(crawl.project.name)

@@ -1,4 +1,4 @@
-"""Crawls whose names look like Redis syntax, globs, URLs or log formats use only their own keys."""
+"""Crawls use only their own keys, even if a name looks like Redis syntax, a glob, a URL or a log format."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def names(count: int, rng: random.Random) -> list[str]:
 
 
 def neighbours(name: str) -> list[str]:
-    """Return other names that a careless encoding or pattern would confuse with *name*."""
+    """Return other names. A wrong encoding or pattern would confuse them with *name*."""
     alike = [name + ":", quote(name, safe=""), unquote(name), name + "*", name[:-1], name.swapcase()]
     alike += ["*", "?"]
     return [other[:MAX_LENGTH] for other in dict.fromkeys(alike) if other and other[:MAX_LENGTH] != name]
@@ -62,7 +62,7 @@ def everything(client: redis.Redis) -> dict[bytes, bytes | None]:
 
 
 def live_through(live: LiveFrontier) -> Iterator[str]:
-    """Let workers join, exchange, die, leave and begin again. Yield the name of each step after its end."""
+    """Let workers join, exchange, die, leave and begin again. Yield each step's name when it is over."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     yield "join"
     worker.exchange(*(put(n, n) for n in range(4)), want=2)

@@ -111,7 +111,7 @@ def test_a_worker_with_other_code_leaves_and_the_others_finish(
 def test_a_crew_with_other_code_exits_with_an_error_and_the_right_code_continues(
     make: Callable[..., Made],
 ) -> None:
-    """No worker of the crew could serve the backlog, but nothing of the backlog is lost."""
+    """No worker of the crew can serve the backlog, but no request is lost."""
     _, project = make()
     project.run_worker(settings={"CLOSESPIDER_PAGECOUNT": "20"})
     deploy(project)
@@ -146,7 +146,7 @@ def test_a_run_with_requests_that_no_worker_can_serve_is_not_finished(make: Call
 
 
 def test_the_next_run_crawls_pages_that_no_worker_could_serve(make: Callable[..., Made]) -> None:
-    """With SCHEDULER_PERSIST, those pages do not stay in `seen`."""
+    """With SCHEDULER_PERSIST, the pages that no worker could serve are removed from `seen`."""
     _, project = make(DQ_MAX_PAGES=PAGES - 4, SCHEDULER_PERSIST=True)
     project.run_worker()
     missing = {f"/p/{k}" for k in range(PAGES)} - set(project.count())

@@ -43,7 +43,7 @@ def waiting(server: RedisServer, crawl: str) -> int:
 
 
 def asked(server: RedisServer) -> int:
-    """Return how often clients have begun to wait for the disk, which CONFIG GET appendfsync shows."""
+    """Return how often clients have begun to wait for the disk. A wait begins with CONFIG GET appendfsync."""
     with server.client() as client:
         stats = client.info("commandstats")
     return sum(stats[name]["calls"] for name in stats if name in ("cmdstat_config", "cmdstat_config|get"))
@@ -73,7 +73,7 @@ def test_items_are_on_the_disk_when_a_queue_is_closed(powered: PoweredRedis, cra
 def test_a_queue_that_is_not_durable_loses_items_in_a_power_loss(
     powered: PoweredRedis, crawl_name: str
 ) -> None:
-    """Without the wait for the disk, the queue loses its puts. So the other tests do test this wait."""
+    """Without the wait for the disk, the queue loses its puts. So the other tests depend on this wait."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT, durable=False)
     powered.shut_gate()
     q.put_all(range(ITEMS))
@@ -171,7 +171,7 @@ def test_a_push_with_no_wait_loses_requests_in_a_power_loss(
 def test_a_worker_leaves_when_its_start_requests_are_on_the_disk(
     powered: PoweredRedis, crawl_name: str
 ) -> None:
-    """A worker that has put start requests waits if it leaves an open run, but not at the end of a run."""
+    """The worker waits for the disk if it leaves an open run. At the end of a run, it does not wait."""
 
     async def put_and_leave(name: str, count: int, finish: bool) -> None:
         async with Engine(Crawl(powered.url, name, size=count)) as engine:
@@ -204,7 +204,7 @@ def replicated(start_redis: StartRedis) -> tuple[RedisServer, RedisServer]:
 def wait_for_silent(
     replica: RedisServer, primary: RedisServer, q: Queue, call: Callable[[], object]
 ) -> Background:
-    """Put items that a frozen replica cannot confirm, and start a call that must wait for the replica."""
+    """Freeze the replica, put items that it cannot confirm, and start a call that must wait for it."""
     replica.suspend()
     q.put_all(range(ITEMS))
     begun = Background(call)
@@ -232,7 +232,7 @@ def test_a_failover_to_a_replica_keeps_all_items(start_redis: StartRedis, crawl_
 def test_a_flush_does_not_wait_for_a_replica_that_is_gone_for_good(
     start_redis: StartRedis, crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a flush without a timeout would never return."""
+    """If it waited for such a replica, a flush without a timeout would never return."""
     primary, replica = replicated(start_redis)
     monkeypatch.setattr(durability, "GONE_S", 0.5)
     with Queue(crawl_name, url=primary.url, settings=PATIENT) as q:

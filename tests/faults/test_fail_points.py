@@ -1,4 +1,4 @@
-"""Workers die at the most dangerous places. No page is lost, and few pages are processed twice."""
+"""Workers die at the most dangerous places of the code. No page is lost, and few pages run twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def crawl(fault_crawl: MakeCrawl) -> FaultCrawl:
 def await_death(crawl: FaultCrawl, worker: Worker) -> int:
     """Wait until *worker* has died at its fail point, and return the number of its leases.
 
-    No other worker runs, so none can reclaim them.
+    No other worker runs that could reclaim these leases.
     """
     assert worker.wait(30) == -signal.SIGKILL, worker.text[-3000:]
     crawl.killed.add(worker.pid)
@@ -52,7 +52,7 @@ def assert_the_next_worker_finishes(crawl: FaultCrawl) -> Worker:
 
 
 def times(place: str, once: int, *soak: int) -> list[Any]:
-    """Return parameters: a place, and the pass at which the worker dies, in the short and the long form."""
+    """Return test parameters: *place*, and at which pass a worker dies there (*soak*: in long tests only)."""
     return [pytest.param(place, once)] + [pytest.param(place, n, marks=pytest.mark.soak) for n in soak]
 
 
@@ -81,7 +81,7 @@ def test_no_page_is_lost_when_a_worker_dies_while_it_crawls(
 def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     place: str, on_pass: int, fault_crawl: MakeCrawl
 ) -> None:
-    """The next worker's start() yields all requests. Requests that were admitted before are known."""
+    """The next worker's start() yields all requests again. Redis knows those that the dead worker had put."""
     crawl = fault_crawl(
         site={"pages": 100, "fan_out": 0},
         settings=EXTENSIONS | {"PAGES": 100},
@@ -103,7 +103,7 @@ def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     [*times("between fence and drain", 1, 1, 1), *times("between two steps of the drain", 1, 2, 3)],
 )
 def test_an_interrupted_reclaim_is_resumed(place: str, on_pass: int, crawl: FaultCrawl) -> None:
-    """One worker is killed, and another dies while it reclaims. The third worker gets all requests."""
+    """One worker is killed. A second dies while it reclaims the first. A third worker gets all requests."""
     (first,) = crawl.start()
     crawl.wait_for_part(0.2)
     crawl.kill(first)
@@ -128,7 +128,7 @@ def test_an_interrupted_reclaim_is_resumed(place: str, on_pass: int, crawl: Faul
 def test_no_page_is_lost_when_a_worker_dies_while_it_closes(
     place: str, on_pass: int, crawl: FaultCrawl
 ) -> None:
-    """A worker gets SIGTERM, and dies before or after it has left. The next worker continues."""
+    """A worker gets SIGTERM, and dies before or after it has left the crawl. The next worker continues."""
     (victim,) = crawl.start(environ=fail_at(place, on_pass))
     crawl.wait_for_part(0.2)
     victim.terminate()

@@ -26,7 +26,7 @@ BATCH = 100
 
 
 def feed(client: redis.Redis, kind: str, key: str, urls: Iterable[str]) -> None:
-    """Push *urls* in batches, slightly faster than the workers take them."""
+    """Push *urls* in batches, slightly faster than the workers take them from the start key."""
     waiting = {"list": client.llen, "SET": client.scard, "ZSET": client.zcard, "STREAM": lambda _: 0}[kind]
     left = iter(urls)
     while batch := list(islice(left, BATCH)):
@@ -84,7 +84,7 @@ def test_each_url_that_was_fed_is_crawled(kind: str, shards: int, count: int, fa
 
 
 def test_a_stream_feeds_a_crawl_whose_redis_is_rolled_back(fault_crawl: MakeCrawl) -> None:
-    """A worker is also killed. At the end, each message is acknowledged."""
+    """A worker is also killed. At the end, the workers have acknowledged each message."""
     count = 400
     crawl = fault_crawl(
         start_urls=[],

@@ -1,4 +1,4 @@
-"""Two workers are cut off alternately. Afterwards, requests must not wait for each other."""
+"""Two workers are cut off alternately. Afterwards, they must crawl in parallel with all their slots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 def test_workers_that_are_cut_off_in_turn_leave_no_suspects_and_use_all_slots(
     cuts: int, fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """Pages take 3 to 5 s, and each cut outlasts the TTL. No request is a suspect; all slots are used."""
+    """Pages take 3 to 5 s. Each cut outlasts the TTL. No request becomes a suspect. All slots are used."""
     pages = 150 + 45 * cuts
     crawl = fault_crawl(
         proxied=True, site={"pages": pages, "fan_out": pages, "latency_s": 3.0, "spread_s": 2.0},

@@ -1,4 +1,4 @@
-"""Entries that no worker can read, and requests that none can store: no code runs, nothing is lost."""
+"""Some entries cannot be read, and some requests cannot be stored. No stored code runs. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from support.worker import Worker
 CANARY_SOURCE = "import scrapy\n\n\nclass Mine(scrapy.Request): ...\n\n\nclass Thing(scrapy.Item): ...\n"
 
 PATIENT = "\nfrom scrapy_dq.scheduling import declined\n\ndeclined.MAX_IN_A_ROW = 10**9\n"
-"""With this code, a worker stays, even if many entries in a row need code that it lacks."""
+"""With this code, a worker does not close after many entries in a row that need code that it lacks."""
 
 RENAMED = spider_of("""
     def parse(self, response):
@@ -49,7 +49,7 @@ RENAMED = spider_of("""
 def watched(fault_crawl: MakeCrawl) -> FaultCrawl:
     """Return a crawl whose workers record forbidden actions. Canaries are in its path and in its package."""
     crawl = fault_crawl(
-        site={"pages": 9, "hosts": ["127.0.0.1"]},  # the only host to which a worker may connect
+        site={"pages": 9, "hosts": ["127.0.0.1"]},  # a worker may connect to this host only
         # With SCHEDULER_DEBUG, the log has all dead letters, even of entries that look like start payloads.
         settings={**watched_spider.SETTINGS, "SCHEDULER_DEBUG": True},
         spider=spider_source(watched_spider.WatchedSpider) + PATIENT,
@@ -97,7 +97,7 @@ class Bomb:
 
 
 def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCrawl) -> None:
-    """Entries name a module, file, hook or pickle. Workers use none of these, and give a reason for each."""
+    """Entries name a module, file, hook or pickle. Workers use none of them, and log why each is buried."""
     page = watched.site.url("/hostile")
     bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
     hostile = {
@@ -134,7 +134,7 @@ def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCraw
 
 
 def test_a_request_that_cannot_be_sent_fails_alone(watched: FaultCrawl) -> None:
-    """A request that decodes, but makes Scrapy raise, has failed. The crawl continues to its end.
+    """If Scrapy raises an error for a decoded request, the request has failed. The crawl continues.
 
     With Scrapy 2.13, the first of these requests does not even decode.
     """
@@ -190,7 +190,7 @@ def test_a_crawl_with_random_entries_ends(count: int, watched: FaultCrawl) -> No
 def test_requests_that_cannot_be_stored_survive_the_death_of_their_worker(
     kills: int, fault_crawl: MakeCrawl
 ) -> None:
-    """Four requests in ten have a lambda, a file, a lock or 2 MiB. Workers are killed, and none is lost."""
+    """Four requests in ten have a lambda, a file, a lock or 2 MiB. Workers are killed. No request is lost."""
     crawl = fault_crawl(
         site={"pages": 200 + 100 * kills},
         settings={"SCHEDULER_DEBUG": True, "CONCURRENT_REQUESTS": 8},

@@ -27,7 +27,7 @@ from support.tree_spider import spider_of
 from support.waiting import wait_until
 
 EACH = 3
-"""Items per page. There are several, so that a kill can separate them."""
+"""Items per page. With several items, a kill can come between two of them."""
 SPIDER = spider_of(f"""
     def parse(self, response):
         yield from response.follow_all(css="a", callback=self.parse)
@@ -62,7 +62,7 @@ def scene(fault_redis: RedisServer, start_site: StartSite, make_project: MakePro
 
         def make(more: dict[str, Any] | None = None, **tree: Any) -> Scene:
             site = start_site(**tree)
-            # A worker that is killed at random may meet the same suspect more than three times.
+            # Workers are killed at random, and more than three of them may hold the same suspect.
             settings = {
                 "CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": 1, "DQ_MAX_ATTEMPTS": 100, "DQ_WORKER_TTL": 2,
                 "FEEDS": FEEDS, "ITEM_PIPELINES": {},
@@ -102,7 +102,7 @@ def kill_all(crew: CrewProcess) -> None:
     ("kills", "of_exports"), [(3, 1), pytest.param(65, 10, marks=pytest.mark.soak)], ids=["4", "75"]
 )
 def test_random_kills_lose_no_item(scene: SetScene, figures: Figures, kills: int, of_exports: int) -> None:
-    """One or all workers, the parent, all of them or the export are killed. Feeds have each item once."""
+    """The test kills workers, the parent, all processes or the export. The feeds have each item once."""
     rng = random.Random(kills)
     here = scene(pages=60 + 30 * kills, latency_s=0.05)
     crew = here.crew("-w", "3")
@@ -145,7 +145,7 @@ def test_random_kills_lose_no_item(scene: SetScene, figures: Figures, kills: int
 def test_a_roll_back_of_redis_loses_no_item(
     scene: SetScene, fault_redis: RedisServer, figures: Figures
 ) -> None:
-    """Pages that run again have their items again. No other item is repeated, and none is missing."""
+    """Pages that run again write their items again. No other item is repeated, and no item is missing."""
     here = scene(pages=300, latency_s=0.05)
     crew = here.crew("-w", "2")
     may_be_twice = rolled_back(here, fault_redis)
@@ -161,7 +161,8 @@ def test_a_roll_back_of_redis_loses_no_item(
 def rolled_back(scene: Scene, redis: RedisServer) -> int:
     """Roll Redis back by half a second, when a third of the pages are done.
 
-    Return how many pages may have their items twice: the leases at the snapshot, plus the forgotten pages.
+    Return how many pages may write their items twice: the leases at the snapshot, plus the pages done after
+    it.
     """
     wait_until(lambda: scene.done() >= len(scene.site.paths) // 3, "a third of the pages are done", 60)
     leases, before = held_by(redis, scene), scene.project.count("done")

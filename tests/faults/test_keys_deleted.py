@@ -29,7 +29,7 @@ def begun(make: MakeCrawl, **site: Any) -> tuple[FaultCrawl, list[Worker]]:
 
 @pytest.mark.parametrize("names", [["bands"], ["rotation"], ["members"], ["beats"], ["bands", "rotation"]])
 def test_derived_keys_are_rebuilt(names: list[str], fault_crawl: MakeCrawl) -> None:
-    """Keys that lead to requests are deleted, then a worker is killed. Nothing is lost, nothing hangs."""
+    """Keys that lead to requests are deleted. Then a worker is killed. The crawl ends without a loss."""
     crawl, workers = begun(fault_crawl, pages=300)
     with crawl.redis.client() as client:
         for name in names:
@@ -44,7 +44,7 @@ def test_derived_keys_are_rebuilt(names: list[str], fault_crawl: MakeCrawl) -> N
 
 @pytest.mark.parametrize("what", ["a list of requests", "the leases of a worker", "what came back"])
 def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) -> None:
-    """Workers crawl the other requests. One reports the loss, and none closes with `finished`."""
+    """Workers crawl the other requests. One worker reports the loss. No worker closes with `finished`."""
     crawl, workers = begun(fault_crawl, pages=300)
     prefix = keys.prefix(crawl.project.name)
     with crawl.redis.client() as client:
@@ -72,7 +72,7 @@ def test_requests_that_are_gone_are_reported(what: str, fault_crawl: MakeCrawl) 
 
 
 def test_an_eviction_policy_that_is_set_in_mid_crawl_is_reported(fault_crawl: MakeCrawl) -> None:
-    """With allkeys-random and a full memory, no worker closes with `finished` after a loss."""
+    """If evictions lose requests, no worker closes with `finished`. Each worker reports the policy once."""
     crawl, workers = begun(fault_crawl, pages=600, latency_s=0.3)
     with crawl.redis.client() as client:
         client.config_set("maxmemory-policy", "allkeys-random")

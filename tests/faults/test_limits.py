@@ -1,4 +1,4 @@
-"""Despite faults, partitions with limits and delayed requests lose nothing and do not get stuck."""
+"""Despite faults, no partition with limits and no delayed request is lost or gets stuck."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def assert_all_done(crawl: FaultCrawl, **more: Any) -> None:
 
 @pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.soak)])
 def test_a_killed_worker_delays_no_partition_that_has_limits(kills: int, fault_crawl: MakeCrawl) -> None:
-    """After a reclaim, a dead worker's unsent leases and its requests in flight no longer count."""
+    """After a reclaim, the dead worker's leases no longer count against the limits."""
     crawl = fault_crawl(site={"pages": 100 * kills, "hosts": HOSTS, "latency_s": 0.02}, settings=LIMITS)
     kill_at_random(crawl, kills, random.Random(kills))
 

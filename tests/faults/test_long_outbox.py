@@ -1,4 +1,4 @@
-"""A worker finds far more links than Redis accepts: no call waits, memory is bounded, nothing is lost."""
+"""A worker finds far more links than Redis accepts. No call waits, memory is bounded, no link is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BROAD = spider_of("""
         self.record("done", path)
 """)
 
-# Scrapy takes from start() without a pause while the downloader is busy, so this start() pauses itself.
+# While the downloader is busy, Scrapy takes requests from start() without a pause. So start() itself pauses.
 MANY_STARTS = spider_of("""
     custom_settings = {"CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 5, "RETRY_ENABLED": False}
 
@@ -52,13 +52,13 @@ def test_a_callback_can_yield_many_links_while_redis_is_unavailable(
 ) -> None:
     """The outage does not delay the callback. Workers crawl each link once when Redis is back."""
     site = {"pages": links + 1, "fan_out": links, "latency_s": 0.0}
-    # With one item at a time, the callback continues only after Scrapy has passed on the last link.
+    # With one item at a time, the callback continues only when Scrapy has enqueued its previous link.
     settings = {"CONCURRENT_REQUESTS_PER_DOMAIN": 32, "CONCURRENT_ITEMS": 1}
     crawl = fault_crawl(site=site, spider=BROAD, settings=settings)
     (worker,) = crawl.start()
     wait_until(lambda: crawl.project.count("start"), "the callback begins", 20)
     with crawl.redis.client() as client:
-        # During an fsync, Redis cannot write its AOF. After a kill, it would not know the lease.
+        # During an fsync, Redis cannot write its AOF. If it is killed then, the lease is lost.
         wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "the AOF is written", 10)
     crawl.redis.kill()
 
@@ -75,14 +75,14 @@ def test_a_callback_can_yield_many_links_while_redis_is_unavailable(
     assert outage.kept >= links
 
 
-# The delay is long in the short form, because start() is slow on a busy machine, and the delay is not.
+# The short test has a longer delay. On a busy machine, start() is slower, and must still outrun Redis.
 @pytest.mark.parametrize(
     ("starts", "away_s"), [(60_000, 4.0), pytest.param(1_000_000, 1.0, marks=pytest.mark.soak)]
 )
 def test_many_start_requests_wait_on_disk_while_redis_is_slow(
     starts: int, away_s: float, fault_crawl: MakeCrawl, tmp_path: Path
 ) -> None:
-    """Moves that Redis has not accepted are on disk. Memory grows only by the cost of a start request."""
+    """Moves that Redis has not accepted are on disk. In memory, only a few bytes remain for each request."""
     spill = tmp_path / "spill"
     spill.mkdir()
     crawl = fault_crawl(
@@ -128,6 +128,6 @@ def test_many_start_requests_wait_on_disk_while_redis_is_slow(
     crawl.note(None, starts=starts, behind=behind, on_disk_mib=on_disk // MIB, grown_mib=grown // MIB)
     assert stored() == starts
     assert worker.close_reason == "shutdown"
-    # The limit includes the outbox, the log within DQ_ROLLBACK_HORIZON, and about 80 bytes for each start
-    # request to recognize equal requests.
+    # The limit allows for the outbox, the log of DQ_ROLLBACK_HORIZON, and about 80 bytes for each start
+    # request, by which the worker recognizes equal requests.
     assert grown < 250 * MIB + 120 * starts

@@ -40,7 +40,7 @@ def test_lost_replies_lose_and_double_no_page(exchanges: int, fault_crawl: MakeC
     crawl.assert_whole(verdict)
     for worker in workers:
         outages.assert_no_outage_logged(worker)
-        # Redis has applied each command, so a repeat is enough, and no worker has to register again.
+        # Redis had applied each command. So it is enough to repeat the exchange; no worker has to rejoin.
         assert "dq/rejoins" not in worker.stats
 
 
@@ -48,7 +48,7 @@ def test_lost_replies_lose_and_double_no_page(exchanges: int, fault_crawl: MakeC
     ("times", "seconds"), [(1, 4.0), pytest.param(3, 10.0, marks=pytest.mark.soak)], ids=["once", "3 times"]
 )
 def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_crawl: MakeCrawl) -> None:
-    """All replies are lost for longer than the TTL. Within 3 s after that, a page is done. None is lost."""
+    """All replies are lost for longer than the TTL. 3 s later, a page is done. No page is lost."""
     crawl = fault_crawl(
         proxied=True,
         site={"pages": 200 + 200 * times},
@@ -80,9 +80,9 @@ def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_
 
 
 def test_a_worker_whose_exchanges_are_cut_for_good_loses_its_leases(fault_crawl: MakeCrawl) -> None:
-    """The worker's heartbeats use another connection. It stops them, and other workers finish its requests.
+    """The worker's heartbeats still pass, but the worker stops them. So other workers finish its requests.
 
-    It rejoins when its exchanges pass again.
+    The worker rejoins when its exchanges pass again.
     """
     crawl = fault_crawl(
         proxied=True, site={"pages": 400}, settings={"CONCURRENT_REQUESTS": 8}, spider=GATHERED

@@ -1,4 +1,4 @@
-"""A page that kills each worker that crawls it is buried. No other page is blamed."""
+"""A page kills each worker that crawls it. This page becomes a dead letter, and no other page is charged."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def charges(client: redis.Redis, crawl: str) -> dict[str, int]:
     for worker_id in client.smembers(name + "members"):
         pipe.hvals(f"{name}in-flight:{worker_id.decode()}")
     quarantine, *in_flight = pipe.execute()
-    # A member of the quarantine has the partition, a zero byte, a place of 16 bytes and an id of 12 bytes. A
-    # lease has a rank of 8 bytes. In both follow a byte with the attempts, plus 128 for a suspect, and the
-    # payload.
+    # A member of the quarantine begins with the partition, a zero byte, a place of 16 bytes and an id of 12
+    # bytes. A lease begins with a rank of 8 bytes. In both, the next byte has the attempts, plus 128 for a
+    # suspect. Then the payload follows.
     waiting = (member.partition(b"\0")[2] for member in quarantine)
     entries = [member[28:] for member in waiting] + [lease[8:] for held in in_flight for lease in held]
     found = ((PAGE.search(entry), entry[0] % 128) for entry in entries)
@@ -84,7 +84,7 @@ def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
     ]
 
 
-# Poisoned pages are leaves, because no links are found on a page that is never parsed.
+# Poisoned pages are leaves of the tree. They are never parsed, so links on them would never be found.
 @pytest.mark.parametrize(
     ("pages", "poison"),
     [(300, 199), *(pytest.param(1_000, leaf, marks=pytest.mark.soak) for leaf in (250, 640, 999))],

@@ -1,4 +1,4 @@
-"""Redis comes back without its newest data. Nothing is lost, and only forgotten work is repeated."""
+"""Redis comes back without its newest data. No page is lost, and only forgotten work is repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Losses:
         self._crawl = crawl
         self.count = 0
         self.may_repeat = 0
-        """The pages done in the forgotten time, plus the leases at its beginning and at its end."""
+        """The pages done in the forgotten time, plus the leases at the start and at the end of this time."""
 
     def lose(self, during: Callable[[], object]) -> None:
         """Let Redis lose its writes while *during* runs, and wait until all workers have rejoined."""
@@ -37,8 +37,7 @@ class Losses:
         before = self._exchanges()
         snapshot = crawl.redis.snapshot()
         during()
-        # On a busy machine, a worker may store nothing in this time. It would lose nothing, and need not
-        # rejoin.
+        # On a busy machine, a worker may have made no exchange yet. Such a worker would not have to rejoin.
         wait_until(
             lambda: all(now > before.get(name, -1) for name, now in self._exchanges().items()),
             "each worker has made an exchange", 60,
@@ -66,7 +65,7 @@ def assert_nothing_lost(crawl: FaultCrawl, workers: list[Worker], losses: Losses
     crawl.end_whole(losses.may_repeat, losses=losses.count)
     for worker in workers:
         outages.assert_no_outage_logged(worker)
-        # Redis is away for so short a time that a worker may not notice.
+        # The restart of Redis is so short that a worker may not notice it.
         assert len(outages.outages(worker)) <= losses.count
         assert worker.stats["dq/rejoins"] >= losses.count
 
@@ -129,7 +128,7 @@ def test_a_worker_that_redis_forgot_continues(fault_crawl: MakeCrawl) -> None:
 
 
 def test_a_frontier_that_redis_forgot_completely_is_lost(fault_crawl: MakeCrawl) -> None:
-    """Redis returns without the crawl: all workers close with frontier_lost. The next crawl is complete."""
+    """Redis returns without the crawl. All workers close with frontier_lost. The next crawl is complete."""
     crawl = fault_crawl(site={"pages": 150}, spider=GATHERED)
     before = crawl.redis.snapshot()
     workers = start_together(crawl)
@@ -176,7 +175,7 @@ def test_workers_continue_a_run_whose_start_redis_forgot(part: float, fault_craw
         outages.assert_no_outage_logged(worker)
 
 
-# After its item is stored, the page continues until the test ends it.
+# After the page's item is stored, the callback continues until the test ends it.
 ITEMS = spider_of("""
     async def parse(self, response):
         self.record("start", page_path(response))
@@ -190,7 +189,7 @@ ITEMS = spider_of("""
 
 
 def test_an_item_that_redis_forgot_is_written_again(fault_crawl: MakeCrawl) -> None:
-    """Redis still has the lease, so the page is not crawled again, but its item must be written again."""
+    """Redis still has the lease, so the page is not crawled again. But its item has to be stored again."""
     settings = {"ITEM_PIPELINES": {"scrapy_dq.RedisPipeline": 300}}
     crawl = fault_crawl(site={"pages": 1}, settings=settings, spider=ITEMS)
     (worker,) = crawl.start()
@@ -232,8 +231,7 @@ def test_a_roll_back_beyond_the_log_loses_nothing(fault_crawl: MakeCrawl) -> Non
 
 
 def test_start_requests_that_are_lost_for_good_are_reported(fault_crawl: MakeCrawl) -> None:
-    """Redis only knows the previous run, and no log has the start requests. No worker may close as
-    `finished`.
+    """Redis only knows the previous run, and no log has the start requests. No worker finishes the run.
 
     The run stays open. The same command runs start() again, and then crawls every page in that run.
     """
@@ -271,7 +269,7 @@ def test_a_truncated_aof_holds_no_half_transition(
     crawl_name: str,
     figures: Figures,
 ) -> None:
-    """A cut AOF holds a state that the crawl once had. A longer AOF holds a later state."""
+    """A cut AOF has a state that the crawl once had. If less is cut off, the state is not older."""
     redis = start_redis(redis_kind, appendonly=True)
     live = noted_frontier.NotedFrontier(redis.url, crawl_name)
     noted_frontier.live_through_all(live)
@@ -289,7 +287,7 @@ def test_a_truncated_aof_holds_no_half_transition(
         shutil.rmtree(shortened)
         with redis.client() as client:
             state = stored_state(client, crawl_name, live.order)
-        # Begin with the last state that was found, because after a flush the first state occurs again.
+        # Search from the last found state on, because the first state occurs again after a flush.
         since = found[-1] if found else 0
         assert state in live.states[since:], f"cut after {offset} of {size} bytes"
         found.append(live.states.index(state, since))

@@ -47,7 +47,7 @@ def test_after_flushall_no_worker_closes_with_finished(times: int, fault_crawl: 
 
 @pytest.mark.parametrize("pages", [400, pytest.param(3_000, marks=pytest.mark.soak)])
 def test_a_redis_that_forgets_its_scripts_gets_them_again(pages: int, fault_crawl: MakeCrawl) -> None:
-    """SCRIPT FLUSH every 20 ms, from before the first join, causes neither an error nor a rejoin."""
+    """SCRIPT FLUSH runs every 20 ms, also during the first join. It causes neither an error nor a rejoin."""
     crawl = fault_crawl(site={"pages": pages}, spider=GATHERED)
     with crawl.redis.client() as client, repeated(client.script_flush, EVERY_S) as flushed:
         workers = start_together(crawl)

@@ -34,7 +34,7 @@ def test_no_worker_is_reclaimed_after_redis_was_frozen(
     workers = start_together(crawl)
     for number in range(times):
         crawl.wait_for_part(0.05 + 0.35 * number / times)
-        # First, the workers see each other's heartbeats. Only a heartbeat that was seen can be seen to stop.
+        # Let the workers see each other's heartbeats first, so that they could notice if a heartbeat stops.
         time.sleep(ttl_s / 3)
         crawl.redis.suspend()
         time.sleep(2.5 * ttl_s)
@@ -47,7 +47,7 @@ def test_no_worker_is_reclaimed_after_redis_was_frozen(
     verdict = crawl.end()
     told = [len(outages.outages(worker)) for worker in workers]
     crawl.note(verdict, freezes=times, ttl_s=ttl_s, timeout_s=timeout_s, outages=told)
-    # On a busy machine, Redis may also be late at other times. Workers with a 10 s time-out notice nothing.
+    # On a busy machine, Redis may also be late at other times. Workers with a 10 s time-out report no outage.
     assert min(told) >= times if timeout_s < ttl_s else told == [0, 0]
     for worker in workers:
         outages.assert_no_outage_logged(worker)

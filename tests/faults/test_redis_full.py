@@ -1,6 +1,4 @@
-"""Redis has no room in memory or on its disk: the crawl pauses, logs the reason, and continues when
-there is room again.
-"""
+"""Redis's memory or disk is full. The crawl pauses, logs the reason, and continues when there is room."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ FOREIGN_VALUE = b"x" * 10_000
 
 
 def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> None:
-    """Wait until the workers report outage *number*; check that no page is done and that no worker ends."""
+    """Wait until the workers report outage *number*. Check that no page is done and that no worker ends."""
     for worker in workers:
         wait_until(lambda w=worker: w.text.count(outages.WARNING) == number, "a warning")
     # During this pause, the workers finish the requests that they hold.
@@ -42,7 +40,7 @@ def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> 
 
 
 def report_it(crawl: FaultCrawl, why: str) -> int:
-    """Return how many workers report *reason* as the reason for their wait."""
+    """Return how many workers report a reason for their wait that contains *why*."""
     return sum(why in member.waits_for for member in crawl.overview().members)
 
 
@@ -82,8 +80,8 @@ def test_volatile_ttl_evicts_no_key_of_a_crawl(
     pages: int, start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
     """Redis evicts other keys. The workers warn about the policy, and lose nothing."""
-    # Redis evicts the sampled key with the shortest TTL. If a key of the crawl had a TTL, Redis could evict
-    # that key.
+    # Redis evicts the key with the shortest TTL in a sample. If the crawl's keys had a TTL, Redis could evict
+    # one.
     policy = ["--maxmemory-policy", "volatile-ttl", "--maxmemory-samples", "64"]
     server = start_redis(appendonly=True, maxmemory="6mb", args=policy)
     with server.client() as client:

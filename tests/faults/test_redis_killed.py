@@ -15,7 +15,7 @@ from support.timed_scheduler import TIMED, longest_call_ms
 from support.waiting import Stopwatch
 
 LONGEST_CALL_MS = 200
-# The longest pause between two tries, plus the time for the start of Redis and the first exchange.
+# The longest pause between two attempts of a worker, plus the time in which Redis starts and answers.
 NOTICED_WITHIN_S = 4.0
 
 
@@ -34,7 +34,7 @@ def moves_of(crawl: FaultCrawl, pages: Iterable[str]) -> int:
 def test_the_crawl_continues_on_its_own_after_redis_was_killed(
     away_s: Sequence[float], fault_crawl: MakeCrawl
 ) -> None:
-    """No page is lost, and no call waits. Each outage has one warning, and one line at its end."""
+    """No page is lost, and no call waits. Each outage has one warning, and one log line at its end."""
     crawl = fault_crawl(
         site={"pages": 300 + 150 * len(away_s)},
         settings={"SCHEDULER": TIMED, "CONCURRENT_REQUESTS": 8},
@@ -45,8 +45,8 @@ def test_the_crawl_continues_on_its_own_after_redis_was_killed(
     made: list[list[int]] = [[], []]
     stalled_s = 0.0
     for number, seconds in enumerate(away_s):
-        # The first kill is early, when few pages are known, and all other pages must still be found from
-        # them.
+        # The first kill is early. Few pages are known then, and the workers must still find all other pages
+        # from them.
         crawl.wait_for_part(0.05 + 0.35 * number / len(away_s))
         away = Stopwatch()
         crawl.redis.kill()
@@ -65,7 +65,7 @@ def test_the_crawl_continues_on_its_own_after_redis_was_killed(
     rejoins = sum(worker.stats.get("dq/rejoins", 0) for worker in workers)
     longest_ms = longest_call_ms(crawl.project, 2)
     crawl.note(verdict, kills=len(away_s), longest_call_ms=longest_ms, rejoins=rejoins)
-    # Redis has written all that it had confirmed, unless an fsync was in progress at the kill.
+    # Redis has written all data that it had confirmed, unless an fsync was in progress at the kill.
     crawl.assert_whole(verdict, verdict.repeats if rejoins else 0)
     assert longest_ms < LONGEST_CALL_MS + stalled_s * 1000
     for one, moves in zip(told, [*made[0], *made[1]], strict=True):

@@ -1,4 +1,4 @@
-"""Despite kills and roll-backs, a crawl that never ends always has one entry for each page."""
+"""A crawl that never ends always has one entry for each page, even after kills and roll-backs."""
 
 from __future__ import annotations
 

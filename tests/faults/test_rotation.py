@@ -18,7 +18,7 @@ SITE = {"pages": 500, "latency_s": 0.3}
 def test_a_crawl_survives_the_rotation_of_its_password(
     start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
-    """After its connections are cut, a worker with the old password waits. A new worker has the new one."""
+    """When connections are cut, a worker with the old password waits. A worker with the new one crawls."""
     server = start_redis(appendonly=True)
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "crawler", "on", ">old", "~*", "+@all")
@@ -32,7 +32,7 @@ def test_a_crawl_survives_the_rotation_of_its_password(
             wait_until(lambda w=worker: "denies access" in w.text, "the worker reports the reason", 30)
         leases = crawl.leases()
         assert not {word for word in (">old", ":old@") if word in first.text}
-        first.terminate()  # Redis also refuses its leave, so other workers have to reclaim its leases
+        first.terminate()  # Redis refuses its leave, so other workers have to reclaim its leases
         (third,) = crawl.start(settings={"REDIS_URL": new})
         done = len(crawl.done)
         wait_until(lambda: len(crawl.done) > done + 50, "the worker with the new password crawls")
@@ -55,7 +55,8 @@ def test_a_crawl_waits_while_the_certificate_of_redis_is_expired(
     server, authority = start_redis(appendonly=True), Authority(tmp_path)
     with RedisProxy(server.url, authority.context()) as proxy:
         through = f"{proxy.url}?ssl_ca_certs={authority.path}"
-        # On a busy machine, the workers may return at very different times. None should be declared dead.
+        # On a busy machine, the workers may return at very different times. No worker should be declared
+        # dead.
         patient = {"DQ_WORKER_TTL": 60}
         crawl = fault_crawl(server, through=through, site=SITE, spider=GATHERED, settings=patient)
         workers = start_together(crawl)

@@ -37,7 +37,7 @@ def test_the_crawl_continues_when_its_master_is_killed(sentinels: Sentinels, fau
 def test_the_crawl_follows_a_failover_when_its_master_is_separated(
     sentinels: Sentinels, fault_crawl: MakeCrawl
 ) -> None:
-    """Workers still write to the old master for a while. When it returns, it loses these writes."""
+    """Workers write to the old master for a while. When it returns as a replica, these writes are lost."""
     crawl = fault_crawl(sentinels, site=SLOW_SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -113,7 +113,7 @@ def test_the_crawl_continues_when_a_user_promotes_a_replica(pair: Pair, fault_cr
 
 
 def test_only_moves_that_a_replica_has_are_confirmed(pair: Pair, fault_crawl: MakeCrawl) -> None:
-    """With DQ_WAIT_REPLICAS, the replica may be cut off for longer than a worker's log covers."""
+    """With DQ_WAIT_REPLICAS, no move is lost, even if the replica is cut off for longer than the horizon."""
     settings = {"DQ_WAIT_REPLICAS": 1, "DQ_ROLLBACK_HORIZON": 1}
     crawl = fault_crawl(pair.new, through=pair.address.url, site=SITE, settings=settings)
     workers = crawl.start(2)
@@ -122,13 +122,13 @@ def test_only_moves_that_a_replica_has_are_confirmed(pair: Pair, fault_crawl: Ma
     leases = crawl.leases()
     for worker in workers:
         wait_until(lambda w=worker: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in w.text, "the worker waits")
-    time.sleep(2.0)  # twice the horizon, so that no log still has older moves
+    time.sleep(2.0)  # twice the horizon, so no log still has moves from before
     pair.promote()  # the old master becomes a replica of the new one, so the workers continue
     crawl.end_whole(leases, timeout_s=120)
 
 
 def _wait_for_rejoins(crawl: FaultCrawl, workers: list[Worker]) -> int:
-    """Wait until all workers follow the new master. Return the number of leases plus the pages done."""
+    """Wait until all workers use the new master. Return the sum of leases and done pages."""
     wait_until(
         lambda: all("continues as" in worker.text for worker in workers), "both workers have followed", 30
     )

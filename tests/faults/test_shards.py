@@ -1,4 +1,4 @@
-"""A crawl has many shards, on one Redis, or on a cluster whose masters are killed."""
+"""A crawl has many shards on one Redis, or on a cluster whose masters are killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def metas(crawl: FaultCrawl) -> list[str]:
 
 
 def test_killed_workers_lose_no_page(fault_crawl: MakeCrawl) -> None:
-    """Pages that wait for puts in other shards are crawled again. At the end, all shards are finished."""
+    """A page whose puts in other shards are lost is crawled again. At the end, all shards are finished."""
     crawl = fault_crawl(site=SITE, settings=SPREAD | {"DQ_WORKER_TTL": 30})
     live = crawl.start(2)
     for part in (0.05, 0.15, 0.3, 0.5):
@@ -45,9 +45,10 @@ def test_killed_workers_lose_no_page(fault_crawl: MakeCrawl) -> None:
 
 @pytest.mark.parametrize("lost", [keys.HOME, 5], ids=["home", "another one"])
 def test_a_worker_that_is_cut_off_from_a_shard_returns_its_leases(lost: int, fault_crawl: MakeCrawl) -> None:
-    """The worker gives back leases that it cannot finish, and the other worker finishes the run.
+    """The worker returns leases that it cannot finish, and the other worker finishes the run.
 
-    It rejoins when it reaches the shard again, or closes with `cut_off`, so that the other need not wait.
+    The cut-off worker rejoins when it reaches the shard again, or closes with `cut_off`. So the other worker
+    does not have to wait for it.
     """
     settings = SPREAD | {"DQ_WORKER_TTL": 2}
     crawl = fault_crawl(proxied=True, site=SITE, settings=settings, spider=GATHERED)
@@ -91,7 +92,7 @@ def test_a_crawl_continues_while_all_slots_of_the_cluster_are_moved(
 
 
 def test_a_crawl_at_rest_is_moved_into_other_shards(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
-    """All workers of the crawl were killed. The shards are on several nodes, before and after."""
+    """All workers of the crawl were killed. Before and after the move, the shards are on several nodes."""
     crawl = fault_crawl(cluster, site=SITE, settings=SPREAD)
     for worker in crawl.start(2):
         crawl.wait_for_part(0.2)
@@ -122,7 +123,7 @@ def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) ->
 def test_killing_a_master_and_a_worker_at_once_loses_no_page(
     cluster: Cluster, fault_crawl: MakeCrawl, times: int
 ) -> None:
-    """The master may lose the worker's puts, and the log is gone. Other shards still have the leases."""
+    """The master may lose the worker's puts, and no log has them. But other shards still have its leases."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 300 * times}, settings=SPREAD)
     kill_at_once(cluster, crawl, [0.1 + 0.7 * number / times for number in range(times)])
     verdict = crawl.end(600)
@@ -142,7 +143,7 @@ def answers(crawl: FaultCrawl) -> bool:
 def test_every_master_is_killed_in_turn_and_workers_and_slots_are_moved(
     cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
-    """Pages that are leased or done around the kill of a master may be repeated."""
+    """Pages that are leased or done shortly before a master is killed may be repeated."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 5_000}, settings=SPREAD)
     live = crawl.start(4)
     may_repeat = 0

@@ -19,7 +19,7 @@ from support.worker import Worker
 HORIZON_S = 10.0
 CUT_EVERY_S = 0.1
 ALTERNATIONS = 3
-"""Each worker must notice at least this often that it has reached the other master."""
+"""Each worker has to notice at least this often that it talks to another master than before."""
 
 
 @pytest.mark.soak
@@ -27,7 +27,7 @@ ALTERNATIONS = 3
 def test_switching_between_two_masters_is_not_taken_for_a_roll_back(
     seed: int, sentinels: Sentinels, fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """Each side has a sentinel. All connections are cut repeatedly, and new ones ask one of the sentinels.
+    """Each master has a sentinel. Connections are cut repeatedly, so workers ask one of the sentinels again.
 
     The split ends within the horizon, so no log has an error, and no page is lost.
     """
@@ -38,7 +38,7 @@ def test_switching_between_two_masters_is_not_taken_for_a_roll_back(
     proxies = [start_proxy(sides[0]), start_proxy(sides[0])]
     workers = [crawl.project.start_worker(settings={"REDIS_URL": _by_way_of(proxy)}) for proxy in proxies]
     crawl.wait_for(1)
-    time.sleep(HORIZON_S + 2)  # after this time, a worker may miss moves that its log no longer has
+    time.sleep(HORIZON_S + 2)  # from now on, a lost move may be older than the log of its worker
     old, may_repeat = sentinels.master, crawl.leases() - crawl.done.total()
     split_at = time.monotonic()
     sentinels.split()

@@ -1,4 +1,4 @@
-"""A start() dies, stops or freezes midway. The other workers remember that requests are missing."""
+"""A worker dies, stops or freezes in start(). The other workers know that start requests are missing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ PAGES = 200
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_an_interrupted_start_leaves_the_run_open(how: str, fault_crawl: MakeCrawl) -> None:
-    """The other worker logs this, and closes with start_incomplete. The same command crawls the rest."""
+    """The other worker logs an error, and closes with start_incomplete. The same command crawls the rest."""
     crawl = fault_crawl(site={"pages": PAGES, "fan_out": 0}, settings={"PAGES": PAGES}, spider=PARTS)
     (crawl.project.folder / GO).touch()
     (seeding,) = crawl.start(args={"part": "1"})
@@ -100,7 +100,7 @@ def test_an_interrupted_start_leaves_the_run_open(how: str, fault_crawl: MakeCra
 
 
 def test_a_completed_start_counts_while_its_worker_is_busy(fault_crawl: MakeCrawl) -> None:
-    """The worker with the complete start() is killed before the crawl ends. The other finishes the run."""
+    """The worker with the complete start() is killed during the crawl. The other worker finishes the run."""
     crawl = fault_crawl(
         site={"pages": 100, "fan_out": 0, "latency_s": 10.0},  # so that the crawl outlasts start()
         settings={"PAGES": 100, "CONCURRENT_REQUESTS": 4},
@@ -128,7 +128,7 @@ def test_a_completed_start_counts_while_its_worker_is_busy(fault_crawl: MakeCraw
 
 
 def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(fault_crawl: MakeCrawl) -> None:
-    """No other worker has this request. When its worker dies, the others do not close with `finished`."""
+    """Redis does not have this request. If its worker dies, no other worker closes with `finished`."""
     crawl = fault_crawl(site={"pages": 5}, spider=LOCAL)
     (waiting,) = crawl.start(args={"part": "1"})
     wait_until(lambda: crawl.project.count("exhausted"), "start() is over", 30)
@@ -142,7 +142,7 @@ def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(fault_crawl
 
 
 def test_a_worker_that_was_frozen_in_start_repeats_no_page(fault_crawl: MakeCrawl) -> None:
-    """The others finish and leave before it continues. Its requests are in `seen`, so no page runs again."""
+    """The others finish before it continues. Then its start requests are in `seen`, so no page runs again."""
     crawl = fault_crawl(site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
     (crawl.project.folder / GO).touch()
     (frozen,) = crawl.start(environ={"FREEZE": "1"})
@@ -171,7 +171,7 @@ HOST_OF_ENVIRON = "import os, socket\nsocket.gethostname = lambda: os.environ['O
 def test_a_rerun_just_after_the_end_begins_a_new_run_unless_hosts_shared_the_last(
     hosts: tuple[str, str], fault_crawl: MakeCrawl
 ) -> None:
-    """On two hosts, a supervisor may have restarted the worker: it closes, and explains how to run again."""
+    """On two hosts, a supervisor may restart a worker. So it closes, and explains how to begin a new run."""
     crawl = fault_crawl(site={"pages": 100, "latency_s": 0.01})
     (crawl.project.folder / "sitecustomize.py").write_text(HOST_OF_ENVIRON)
     workers: list[Worker] = [crawl.project.start_worker(environ={"ON_HOST": host}) for host in hosts]
@@ -198,7 +198,7 @@ def test_a_rerun_just_after_the_end_begins_a_new_run_unless_hosts_shared_the_las
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_start_may_yield_its_requests_in_another_order(killed: bool, fault_crawl: MakeCrawl) -> None:
-    """The requests differ only in cb_kwargs. Another worker's start() yields them in reverse."""
+    """The requests differ only in cb_kwargs. Another worker's start() yields them in reverse order."""
     crawl = fault_crawl(site={"pages": 1}, spider=WORDS)
     (first,) = crawl.start()
     crawl.wait_for(15)

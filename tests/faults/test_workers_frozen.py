@@ -1,4 +1,4 @@
-"""Workers hang because they are frozen, or because a callback blocks. Only such workers lose leases."""
+"""A worker loses its leases if it is frozen, or if a callback blocks it too long, and in no other case."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SITE = {"latency_s": 0.1}
 SETTINGS = {"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": TTL_S}
 
 BLOCK_AT = {1: "5", 2: "5 30"}
-"""The pages of a worker at which it blocks. They are early, because the other worker may be faster."""
+"""The numbers of a worker's pages that block it. They are small, because the other worker may be faster."""
 
-# In a worker with BLOCK_AT, a few callbacks block the process at the worst moment: an exchange is in
-# progress, and its reply waits unread.
+# In a worker with BLOCK_AT, a few callbacks block the process at the worst moment: while an exchange is in
+# progress, so that the worker cannot read the reply.
 BLOCKING = spider_of(
     """
     calls = 0
@@ -64,7 +64,7 @@ def wait_for_pages_of(crawl: FaultCrawl, worker: Worker, more: int = 10) -> None
 
 
 def assert_reclaimed_and_back(crawl: FaultCrawl, worker: Worker, times: int) -> None:
-    """Assert that *worker* was fenced and rejoined *times* times. One other worker logs each death."""
+    """Assert that *worker* was fenced and rejoined *times* times, and that another one logged each death."""
     rejoined = re.findall(r"Worker (\S+) continues as (\S+) with 0 leases", worker.text)
     assert len(rejoined) == times == worker.stats.get("dq/rejoins", 0)
     for old_id, _ in rejoined:
@@ -88,7 +88,7 @@ def assert_finished(crawl: FaultCrawl, workers: list[Worker], **more: int) -> No
 def test_a_frozen_worker_is_reclaimed_and_works_again_after_its_return(
     times: int, fault_crawl: MakeCrawl
 ) -> None:
-    """SIGSTOP lasts twice the TTL, and others get its requests. After SIGCONT, it rejoins and crawls."""
+    """A worker is stopped for twice the TTL, and others get its requests. Then it rejoins and crawls."""
     crawl = fault_crawl(site=SITE | {"pages": 150 + 200 * times}, settings=SETTINGS, spider=GATHERED)
     workers = start_together(crawl, 2)
     frozen_times = dict.fromkeys(workers, 0)
@@ -118,9 +118,9 @@ def test_a_frozen_worker_is_reclaimed_and_works_again_after_its_return(
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_worker_with_a_blocking_callback_is_not_declared_dead(times: int, fault_crawl: MakeCrawl) -> None:
-    """A callback sleeps for twice the TTL. Nothing is reclaimed, and no page is processed twice.
+    """A callback sleeps for twice the TTL. No lease is reclaimed, and no page is processed twice.
 
-    This is also longer than the time-out of a reply. Redis replied in time, so no worker logs an outage.
+    The sleep is longer than the time-out for a reply. But Redis replied in time, so no worker logs an outage.
     """
     crawl = fault_crawl(
         proxied=True,
@@ -144,7 +144,7 @@ def test_a_worker_with_a_blocking_callback_is_not_declared_dead(times: int, faul
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_worker_whose_callback_blocks_too_long_loses_its_leases(times: int, fault_crawl: MakeCrawl) -> None:
-    """The worker logs that a callback blocks. Other workers get its requests, and it rejoins afterwards."""
+    """The worker logs that a callback blocks. Other workers get its requests. Later, the worker rejoins."""
     crawl = fault_crawl(
         site=SITE | {"pages": 150 + 200 * times},
         settings=SETTINGS

@@ -15,7 +15,7 @@ SLOW_S = 5.0
 
 
 def kill_at_random(crawl: FaultCrawl, kills: int, rng: random.Random, latest: float = 0.85) -> None:
-    """Kill and replace one of two workers, *kills* times, before the *latest* part of all pages is done."""
+    """Kill and replace one of two workers *kills* times, before the part *latest* of all pages is done."""
     crawl.site.slow_down(int(crawl.pages * latest), SLOW_S)  # so that the last kill comes before the end
     live = crawl.start(2)
     for threshold in sorted(rng.sample(range(crawl.pages // 50, int(crawl.pages * latest)), kills)):
@@ -57,7 +57,7 @@ def test_the_next_crawl_on_the_same_host_resumes_at_once(fault_crawl: MakeCrawl)
 
 
 def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(fault_crawl: MakeCrawl) -> None:
-    """A frozen process still exists. Its leases return after its heartbeat has stood still for the TTL."""
+    """A frozen process still exists, as on another host. Its leases return after a silence of the TTL."""
     crawl = fault_crawl(site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})
     frozen, other = crawl.start(2)
     wait_until(lambda: len(crawl.project.count(pids=[frozen.pid])) >= 20, "20 pages are done", 30)
@@ -69,6 +69,6 @@ def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(fault_crawl: MakeCr
         assert "its heartbeat has stopped" in other.text
     finally:
         frozen.resume()
-    # The frozen worker learns that its run is over, and changes nothing.
+    # The worker continues, learns that its run is over, and changes nothing.
     assert frozen.wait(30) == 0
     assert frozen.close_reason == "finished"

@@ -1,4 +1,4 @@
-"""Workers stop gracefully or not, during slow pages and callbacks. Nothing is lost."""
+"""Workers stop with or without grace, during slow pages and callbacks. No page is lost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CLOSES_ITSELF = spider_of("""
 
 
 def suspects_and_dead_letters(crawl: FaultCrawl) -> int:
-    """Return the number of suspects and dead letters, which only dead workers cause here."""
+    """Return the number of suspects and dead letters. In these tests, only dead workers cause them."""
     with crawl.redis.client() as client:
         name = prefix(crawl.project.name)
         return client.zcard(name + "quarantine") + client.hlen(name + "dead")
@@ -93,7 +93,7 @@ def assert_the_next_crawl_finishes(crawl: FaultCrawl) -> Worker:
 
 
 def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeCrawl) -> None:
-    """The grace begins when the worker notices the deletion, because no later exchange could begin it."""
+    """The grace begins when the worker notices the deletion, because then no exchange can start it later."""
     crawl = slow_pages(fault_crawl, 1)
     (worker,) = crawl.start(settings={"PAGE_S": 3_600})
     wait_until(lambda: in_flight(crawl) > CONCURRENCY, "leases are buffered", 20)
@@ -110,7 +110,7 @@ def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeC
 def test_a_container_that_is_killed_after_its_grace_loses_nothing(
     page_s: float, grace_s: float, killed_after_s: float, times: int, fault_crawl: MakeCrawl
 ) -> None:
-    """Unstarted leases return within 1 s of SIGTERM, others after the grace. No page is charged a death."""
+    """Unstarted leases return within 1 s of SIGTERM, started ones after the grace. No entry is a suspect."""
     crawl = slow_pages(fault_crawl, grace_s)
     back_s: list[tuple[float, float]] = []
     for _ in range(times):
@@ -148,7 +148,7 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
 
 @pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl) -> None:
-    """A worker that gets two signals ends without grace. The next worker crawls its leases again."""
+    """A worker that gets two signals ends at once. The next worker crawls the leased pages again."""
     crawl = fault_crawl(
         # Pages take so long that some are in progress at the second signal.
         site={"pages": 24 * times, "fan_out": 11, "latency_s": 2.0},

@@ -1,4 +1,4 @@
-"""Workers of other versions or projects join a running crawl. Workers that do not fit are refused."""
+"""Workers of other versions or projects join a running crawl. Incompatible workers are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATENCY_S = 0.1
 SITE = {"pages": 200, "latency_s": LATENCY_S}
 SETTINGS = {"CONCURRENT_REQUESTS": 4}
 
-# This code makes the frontier look like another version of scrapy_dq.
+# With this code, the frontier takes the worker for another version of scrapy_dq.
 VERSIONS = """\
 import os
 

@@ -19,7 +19,7 @@ from support.torn import EachStop, Stopper
 
 @pytest.fixture(autouse=True)
 def partitioning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Set the partitions that `put` gives, by the test's parameter; by default, no entry has a partition."""
+    """Let the test's parameter choose the partitions that `put` uses. By default, it uses no partitions."""
     name = getattr(request, "param", "none")
     monkeypatch.setattr(live_frontier, "partitioning", PARTITIONINGS[name])
     return name
@@ -27,7 +27,7 @@ def partitioning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def open_frontier(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., LiveFrontier]]:
-    """Yield a function that returns the frontier of a crawl; at the end of the test, the crawl is deleted."""
+    """Yield a function that returns the frontier of a crawl. At the end of the test, the crawl is deleted."""
     with ExitStack() as frontiers:
 
         def open_one(
@@ -40,7 +40,7 @@ def open_frontier(redis_server: RedisServer, crawl_name: str) -> Iterator[Callab
 
 @pytest.fixture
 def live(open_frontier: Callable[..., LiveFrontier]) -> LiveFrontier:
-    """Return a frontier that serves the oldest entry first: entries leave in the order of their numbers."""
+    """Return a frontier that serves the oldest entry first. Tests number the entries in this order."""
     return open_frontier(Order.FIFO)
 
 
@@ -65,7 +65,7 @@ def sound(live: LiveFrontier) -> Iterator[None]:
 
 @pytest.fixture
 def slow(live: LiveFrontier) -> HandWorker:
-    """Return a worker of a crawl with a delay of 100 s; ten entries wait in partition a."""
+    """Return a worker of a crawl with a delay of 100 s. Ten entries wait in partition a."""
     worker = HandWorker(live, "slow", SLOW)
     worker.exchange(*puts(b"a", 10))
     return worker
@@ -73,7 +73,7 @@ def slow(live: LiveFrontier) -> HandWorker:
 
 @pytest.fixture
 def narrow(live: LiveFrontier) -> HandWorker:
-    """Return a worker of a crawl with a concurrency of 2; ten entries wait in partition a."""
+    """Return a worker of a crawl with a concurrency of 2. Ten entries wait in partition a."""
     worker = HandWorker(live, "narrow", NARROW)
     worker.exchange(*puts(b"a", 10))
     return worker
@@ -112,9 +112,10 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
 
 @pytest.fixture
 def each_stop(redis_server: RedisServer, crawl_name: str, monkeypatch: pytest.MonkeyPatch) -> EachStop:
-    """Return a generator of frontiers, each with a function that stops the script *transition* at a write.
+    """Return a function that yields frontiers, each with a function that stops the script *transition*.
 
-    With each further frontier, the script is stopped one write later.
+    In the first frontier, the script is stopped at its first write, and in each further frontier one write
+    later.
     """
 
     def each(

@@ -1,4 +1,4 @@
-"""Entries to be done again wait under another id, and each exists once."""
+"""After `again`, an entry waits under another id. Each entry exists once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_entry_to_repeat_keeps_its_partition_and_gets_a_new_priority(
 
 
 def test_after_a_roll_back_an_entry_to_repeat_exists_once(live: LiveFrontier, holder: HandWorker) -> None:
-    """Redis forgets the end of the entry: the lease returns, and the entry is done and delayed again."""
+    """Redis forgets that the entry was settled. So it is leased again, and then done and delayed again."""
     snapshot = live.dump()
     holder.exchange(again(1, due_in=100))
     live.roll_back(snapshot)

@@ -1,4 +1,4 @@
-"""Keys are deleted during a crawl: an audit rebuilds derived keys and records losses."""
+"""Keys are deleted during a crawl. An audit rebuilds derived keys and records losses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def filled(live: LiveFrontier, crawl: object = None) -> HandWorker:
 
 
 def crawl_on(live: LiveFrontier, worker: HandWorker, rounds: int = 20) -> tuple[set[int], Receipt, Audited]:
-    """Crawl until the run is finished; return the done entries, the last receipt and the audits' findings."""
+    """Crawl until the run is finished. Return the done entries, the last receipt and the audits' findings."""
     done: set[int] = set()
     found = Audited()
     for _ in range(rounds):
@@ -85,7 +85,7 @@ def _one_deleted(live: LiveFrontier) -> int:
 def test_the_next_list_of_a_partition_is_served_when_its_best_list_is_gone(
     open_frontier: Callable[..., LiveFrontier], spoil: Callable[[LiveFrontier], int]
 ) -> None:
-    """Without this, the next list would stay in the index `more_bands`, and no worker would ever serve it."""
+    """Otherwise the next list would stay in the index `more_bands`, and no worker would lease from it."""
     live = open_frontier(Order.PRIORITY_LIFO)
     worker = HandWorker(live, "worker")
     for n in range(18):
@@ -102,7 +102,7 @@ def test_the_next_list_of_a_partition_is_served_when_its_best_list_is_gone(
     "key", ["bands", "more_bands", "rotation", "members", "beats", "seeds", "busy", "saturated"]
 )
 def test_deleted_derived_keys_are_rebuilt(live: LiveFrontier, key: str, crawl: object) -> None:
-    """Nothing is lost and nothing hangs when any of these keys is deleted during the crawl."""
+    """If one of these keys is deleted during the crawl, no entry is lost and the run ends."""
     worker = filled(live, crawl)
     live.redis.delete(live.key(key))
     done, receipt, found = crawl_on(live, worker)
@@ -118,7 +118,7 @@ def test_deleted_derived_keys_are_rebuilt(live: LiveFrontier, key: str, crawl: o
     [("returned", 1), ("backlog:0:slot 1", None), ("in-flight:worker", 1), ("delayed", 2)],
 )
 def test_lost_entries_are_counted(live: LiveFrontier, key: str, missing: int | None) -> None:
-    """The other entries are crawled and the census counts the loss; the run ends only after an audit."""
+    """The other entries are crawled, and the census counts the loss. The run ends only after an audit."""
     worker = filled(live)
     worker.exchange(put(90, due_in=1000), put(91, due_in=2000))
     if missing is None:
@@ -138,7 +138,7 @@ def test_lost_entries_are_counted(live: LiveFrontier, key: str, missing: int | N
 
 
 def test_a_damaged_run_of_a_name_does_not_count_as_done(live: LiveFrontier) -> None:
-    """Pages of the run are missing, so the same command begins the next run, as without a run name."""
+    """Entries of the run were lost. So the same run name begins the next run, as if the run had no name."""
     named = replace(IDENTITY, run_name="monday")
     worker = HandWorker(live, "worker", named)
     worker.exchange(*puts(b"a", 3))
@@ -152,7 +152,7 @@ def test_a_damaged_run_of_a_name_does_not_count_as_done(live: LiveFrontier) -> N
 
 
 def test_counted_entries_without_keys_keep_the_run_open(live: LiveFrontier, worker: HandWorker) -> None:
-    """The keys are gone but the counts say that entries wait. This is damage, and the run does not end."""
+    """The entries are gone, but are still counted as waiting. This is damage, and the run does not end."""
     worker.exchange(*puts(b"a", 3))
     for name in live.key_names() - {"meta", "members", "beats", "worker:worker"}:
         live.redis.delete(live.key(name))
@@ -179,7 +179,7 @@ def test_the_loss_of_seen_is_noted(
     moves_before: list[list[Move]],
     held_up: Callable[[LiveFrontier], object] | None,
 ) -> None:
-    """Pages will be crawled again, but no request is missing. The run ends only after an audit."""
+    """Pages may be crawled again without `seen`, but none is missing. The run ends only after an audit."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     live.redis.delete(live.key("seen"))
     for moves in moves_before:
@@ -199,7 +199,7 @@ def test_the_loss_of_seen_is_noted(
 def test_a_worker_that_listens_does_not_wait_for_lost_leases(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, seeding: int
 ) -> None:
-    """Redis still counts the lost leases. The audit records them as gone although a worker listens."""
+    """Redis still counts the lost leases. The audit records them as gone, even while a worker listens."""
     worker.exchange(put(1), want=1, seeding=seeding)
     live.redis.delete(live.key("in-flight:worker"))
     assert worker.exchange(seeding=seeding).status is Status.RESYNC
@@ -214,7 +214,7 @@ def test_a_worker_that_listens_does_not_wait_for_lost_leases(
 
 @pytest.mark.parametrize("limits", [{"concurrency": 1}, {"delay_s": 0.1}], ids=str)
 def test_lost_leases_delay_no_partition(live: LiveFrontier, limits: dict[str, float]) -> None:
-    """Lost leases count against a limit and are never settled; waiting entries are served nevertheless."""
+    """Lost leases count against a limit and are never settled. But the waiting entries are still served."""
     worker, other = (HandWorker(live, name, limited(**limits)) for name in ("worker", "other"))
     worker.exchange(*(put(n, partition=b"slot") for n in range(3)), want=1)
     live.redis.delete(live.key("in-flight:worker"))
@@ -263,8 +263,8 @@ def test_a_worker_whose_record_is_gone_is_found_and_drained(
         taken = other.take(4)
         other.exchange(*(ack(n) for n in taken))
         done |= set(taken)
-    # Redis does not know whether the start() of `worker` was complete, so only a start() of a worker that
-    # joins later completes it.
+    # Redis does not know whether the start() of `worker` was complete. So it stays incomplete until a worker
+    # that joins later completes its own start().
     receipt = other.exchange()
     assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
     later = HandWorker(live, "later", replace(IDENTITY, starts="args"))
@@ -272,7 +272,7 @@ def test_a_worker_whose_record_is_gone_is_found_and_drained(
 
 
 def test_many_lists_are_found_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
-    """There are more lists than one call of the audit takes, and all of them are served."""
+    """There are more lists than one call of the audit examines. All of them are served afterwards."""
     count = 450
     worker.exchange(*(put(n, partition=b"slot %d" % n) for n in range(count)))
     live.redis.delete(live.key("bands"), live.key("rotation"))
@@ -299,7 +299,7 @@ def test_an_audit_of_a_sound_crawl_changes_nothing(live: LiveFrontier) -> None:
 def test_a_run_whose_members_are_lost_does_not_finish_while_a_worker_seeds(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Redis does not know whether a start() still runs. This is damage, and the run does not finish."""
+    """Redis cannot know whether a start() still runs. This is damage, and the run does not finish."""
     other.exchange(seeding=1)
     live.redis.delete(live.key("members"))
     receipt = worker.exchange()
@@ -314,7 +314,7 @@ def test_a_run_whose_members_are_lost_does_not_finish_while_a_worker_seeds(
 def test_a_script_that_was_stopped_halfway_hides_no_loss(
     live: LiveFrontier, worker: HandWorker, names: list[str]
 ) -> None:
-    """The audit detects the deleted keys although a stopped script has set the mark `torn`."""
+    """A stopped script has set the mark `torn`. The audit still detects the deleted keys."""
     worker.exchange(*puts(b"a", 4))
     live.redis.delete(*(live.key(name) for name in names))
     live.redis.hset(live.key("meta"), "torn", 0)
@@ -326,7 +326,7 @@ def test_a_script_that_was_stopped_halfway_hides_no_loss(
 def test_the_deleted_record_of_a_worker_is_not_taken_for_a_roll_back(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The worker is still a member, so Redis was not rolled back: the answer has a very high number."""
+    """The worker is still a member, so Redis was not rolled back. The answer has a very high number."""
     worker.exchange(put(1))
     live.redis.delete(live.key("worker:worker"))
     last_seq = worker.rejoin("again").last_seq

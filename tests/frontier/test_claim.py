@@ -1,4 +1,4 @@
-"""Start payloads: a worker claims them into its in-flight hash, and none is lost."""
+"""A worker claims start payloads: Redis moves them to the worker's leases. No payload is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Feed = Callable[..., None]
 
 
 class Fed(LiveFrontier):
-    """A crawl with two start keys of one kind; `feed` adds payloads to one of them."""
+    """A crawl with two start keys of one kind. `feed` adds payloads to one of the keys."""
 
     def __init__(self, url: str, crawl: str, kind: str, order: Order = Order.PRIORITY_LIFO) -> None:
         self.kind = kind
@@ -95,7 +95,7 @@ def test_one_start_payload_is_claimed_for_each_wanted_lease(fed: Fed, claimer: H
 
 
 def test_start_payloads_are_claimed_in_the_order_of_their_key(fed: Fed, claimer: HandWorker) -> None:
-    """Workers take a list from its head and a sorted set from its highest score; a set has no order."""
+    """Workers take a list's head first, and a sorted set's highest score first. A set has no order."""
     fed.feed(b"a", b"b", b"c", b"d")
     taken = payloads((*claim(claimer, 3).leases, *claim(claimer, 3).leases))
     assert sorted(taken) == [b"a", b"b", b"c", b"d"]
@@ -121,7 +121,7 @@ def test_a_repeat_of_the_exchange_gets_the_same_claims(fed: Fed, claimer: HandWo
 
 
 def test_a_late_copy_after_a_rollback_claims_under_another_id(fed: Fed, claimer: HandWorker) -> None:
-    """The worker still works on the earlier claim. If both had one id, settling one would settle both."""
+    """The worker still works on its earlier claim. With one id for both claims, one ack would settle both."""
     snapshot = fed.dump()
     fed.feed(b"a")
     (before,) = claim(claimer, 1).leases
@@ -133,7 +133,7 @@ def test_a_late_copy_after_a_rollback_claims_under_another_id(fed: Fed, claimer:
 
 
 def test_a_dead_workers_claims_are_taken_by_another(fed: Fed, claimer: HandWorker) -> None:
-    """The claims come back as suspects, one at a time, like all leases of a dead worker."""
+    """Other workers get the claims as suspects, one at a time, like all leases of a dead worker."""
     fed.feed(b"a", b"b")
     lost = payloads(claim(claimer, 2).leases)
     other = HandWorker(fed, "other")
@@ -165,7 +165,7 @@ def test_limits_of_sites_do_not_apply_to_start_payloads(fed: Fed, crawl: object)
 def test_a_key_of_another_type_stops_neither_the_crawl_nor_the_other_key(
     fed: Fed, claimer: HandWorker
 ) -> None:
-    """The answer names the key, its type and the right type; the other key and the crawl continue."""
+    """The answer names the key, its type and the right type. The crawl and the other key are not affected."""
     fed.redis.set(fed.names[0], "mine")
     fed.feed(b"a", key=1)
     claimer.exchange(put(1), seeding=3)
@@ -194,7 +194,7 @@ def test_a_start_payload_does_not_count_as_a_page(fed: Fed, claimer: HandWorker)
 def test_a_retried_start_payload_does_not_count_as_a_page(
     fed: Fed, claimer: HandWorker, end: Callable[..., Move]
 ) -> None:
-    """A retry brings the payload back into a run that has claimed nothing yet."""
+    """A retry puts the payload back into a run that has not claimed any payload yet."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     claimer.exchange(end(lease.entry_id, "reason", *(["label"] if end is Fail else [])))
@@ -207,7 +207,7 @@ def test_a_retried_start_payload_does_not_count_as_a_page(
 
 
 def test_a_claimed_start_payload_opens_a_finished_run(fed: Fed) -> None:
-    """The exchange also has a duplicate put, which opens no run. The ack needs an open run."""
+    """The claim opens the run, so the later ack is accepted. A duplicate put does not open a run."""
     worker = HandWorker(fed, "worker")
     worker.exchange(put(1), want=1)
     assert worker.exchange(Ack(b"%012d" % 1)).status is Status.FINISHED

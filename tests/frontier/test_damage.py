@@ -1,4 +1,4 @@
-"""Deleted or evicted keys: an exchange notices the damage; an audit rebuilds the keys or records the loss."""
+"""If keys were deleted or evicted, an exchange notices it. An audit rebuilds the keys or records the loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, entry
 def test_partitions_without_entries_do_not_hide_those_behind_them(
     live: LiveFrontier, crawl: Identity, lists: str
 ) -> None:
-    """Each exchange removes many of these partitions, so that the entries are served and the run ends."""
+    """Each exchange removes many empty partitions. So entries behind them are served, and the run ends."""
     worker = HandWorker(live, "worker", crawl)
     worker.exchange(*puts(b"genuine", 3))
     with live.redis.pipeline(transaction=False) as pipeline:
@@ -58,7 +58,7 @@ def end(live: LiveFrontier, worker: HandWorker, held: list[int]) -> None:
 def test_a_resting_partition_without_entries_hides_no_stall(
     live: LiveFrontier, crawl: Identity, saturated: bool
 ) -> None:
-    """A partition waits for a lease that does not exist, or is in no set; another one seems to rest."""
+    """One partition waits for a lease that does not exist, or is in no index. Another one seems to rest."""
     worker = HandWorker(live, "worker", crawl)
     worker.exchange(*puts(b"a", 3))
     live.redis.zadd(live.key("resting"), {b"q": "inf"})
@@ -81,7 +81,7 @@ def test_a_resting_partition_without_entries_hides_no_stall(
 
 
 def test_lost_leases_are_found_while_a_partition_rests(live: LiveFrontier) -> None:
-    """A partition waits for a lease that does not exist; another one rests because a user blocked it."""
+    """One partition waits for a lease that does not exist. Another one rests because a user blocked it."""
     worker = HandWorker(live, "worker", limited(concurrency=1))
     worker.exchange(*puts(b"a", 2), *puts(b"b", 1, 10))
     live.limit(b"b", block_s=1000.0)

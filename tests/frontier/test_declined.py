@@ -50,13 +50,13 @@ def test_a_declined_entry_goes_to_another_worker_and_never_back(
 def test_an_entry_is_not_buried_while_a_present_worker_may_serve_it(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The entry becomes a dead letter only after each worker declined it; then the run is finished."""
+    """The entry becomes a dead letter only after each worker has declined it. Then the run is finished."""
     declines(worker, 1)
     assert worker.exchange().status is Status.OK
     assert other.take(1) == [1]
     assert worker.exchange().status is Status.OK
     receipt = other.exchange(decline(1))
-    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # neither was offered it again yet
+    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # no worker was offered it again yet
     for each in (worker, other):
         receipt = each.exchange(want=5)
     assert (receipt.status, receipt.census.dead, receipt.census.unserved) == (Status.FINISHED, 1, 1)
@@ -66,7 +66,7 @@ def test_an_entry_is_not_buried_while_a_present_worker_may_serve_it(
 def test_a_returned_entry_is_not_offered_to_workers_that_declined_it(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Redis still knows which workers declined the entry after another worker has released it or has left."""
+    """When another worker releases the entry or leaves, Redis still knows which workers had declined it."""
     declines(worker, 1, 2)
     other.take(2)
     other.exchange(release(1))
@@ -89,7 +89,7 @@ def test_a_worker_that_rejoins_is_still_known_to_have_declined(
 def test_a_declined_entry_does_not_wait_for_the_end_of_the_backlog(
     worker: HandWorker, other: HandWorker
 ) -> None:
-    """Each exchange offers one declined entry; the other ones come when nothing else is left."""
+    """Each exchange offers one declined entry, and more only if no other entry is left."""
     declines(worker, 1, 2, 3)
     worker.exchange(*(put(n) for n in range(4, 8)))
     assert other.take(4) == [1, 4, 5, 6]
@@ -119,7 +119,7 @@ def test_delays_apply_to_declined_entries(live: LiveFrontier, partitioning: str)
 def test_a_worker_is_offered_no_more_than_it_has_room_for(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Declined entries obey the limits of room. Otherwise the worker would release the surplus again."""
+    """A worker gets no more declined entries than it has room for, so it need not release any of them."""
     declines(worker, 1, 2, 3, 4, 5, 6)
     terms = Terms(most=3, here={partition_of(1): (1, 2)})
     assert numbers(other.exchange(want=9, terms=terms)) == [1, 2]
@@ -128,7 +128,7 @@ def test_a_worker_is_offered_no_more_than_it_has_room_for(
 def test_a_blocked_partition_offers_nothing(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """No worker may send requests to the partition, so none is offered its entries."""
+    """While a partition is blocked, its declined entries are offered to no worker."""
     declines(worker, 1)
     live.limit(partition_of(1), block_s=1000.0)
     assert numbers(other.exchange(want=5)) == []
@@ -137,7 +137,7 @@ def test_a_blocked_partition_offers_nothing(
 def test_a_suspect_is_not_offered_to_a_worker_that_declined_it(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Each further death counts as an attempt; the worker that declined the entry never gets it again."""
+    """Each further death counts as an attempt. The worker that declined the entry never gets it again."""
     declines(worker, 1)
     assert other.take(1) == [1]
     worker.reclaim("other")
@@ -157,7 +157,7 @@ def test_a_suspect_is_not_offered_to_a_worker_that_declined_it(
 def test_entries_are_buried_although_a_worker_listens_or_its_start_failed(
     worker: HandWorker, seeding: int
 ) -> None:
-    """The run stays open, and nothing waits in it."""
+    """The entry becomes a dead letter. The run stays open, and no entry waits."""
     declines(worker, 1)
     worker.exchange(want=5, seeding=seeding)
     receipt = worker.exchange(want=5, seeding=seeding)
@@ -187,7 +187,7 @@ def test_a_retry_lets_every_worker_try_again(live: LiveFrontier, worker: HandWor
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_pages_that_no_worker_could_serve_do_not_stay_in_seen(live: LiveFrontier, keeps: bool) -> None:
-    """Their fingerprints are removed when the next run begins; a done page keeps its fingerprint."""
+    """When the next run begins, their fingerprints are removed. The fingerprint of a done page is kept."""
     identity = replace(IDENTITY, keep_seen=keeps)
     worker = HandWorker(live, "worker", identity)
     seen = {"admission": Admission.SEEN}
@@ -220,7 +220,7 @@ def test_an_entry_is_not_buried_while_another_shard_has_entries(
 
 
 def test_dropping_a_partition_drops_its_declined_entries(live: LiveFrontier, worker: HandWorker) -> None:
-    """Declined entries wait in their partition, like all others."""
+    """Declined entries belong to their partition, like all others."""
     worker.exchange(put(9))
     worker.take(1)
     declines(worker, 1, 2)

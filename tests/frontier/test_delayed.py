@@ -1,4 +1,4 @@
-"""An entry that is not due waits in `delayed`, counts as known, and is as safe as any other entry."""
+"""An entry that is not due waits in `delayed`. It counts as known, and is as safe as any other entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def round_due(receipt: Receipt) -> float | None:
 
 
 def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: HandWorker) -> None:
-    """Until then, the census counts the entry as delayed, and the answer has the time until it is due."""
+    """The census counts it as delayed until then, and the answer has the number of seconds until then."""
     receipt = worker.exchange(put(1, due_in=100.0), want=1)
     assert receipt.census == Census(delayed=1, workers=1)
     assert (numbers(receipt), round_due(receipt)) == ([], 100)
@@ -38,7 +38,7 @@ def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: Ha
 def test_a_pause_while_moves_are_packed_does_not_change_the_order(
     live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system may stop the process between any two moves; the order of the due times stays."""
+    """The process may be stopped between any two moves. The order of the due times does not change."""
     moves = [put(n, due_in=100.0 + n / 10) for n in range(5)]
     pauses = count(time.monotonic())
     with monkeypatch.context() as patch:
@@ -58,7 +58,7 @@ def test_a_delay_includes_the_time_in_the_outbox(live: LiveFrontier, worker: Han
 
 
 def test_many_due_entries_are_moved_in_steps(live: LiveFrontier, worker: HandWorker) -> None:
-    """One exchange moves a bounded number; the next ones continue, in order."""
+    """One exchange moves a bounded number of due entries. The next exchanges continue in the same order."""
     for begin in (0, 500, 1000):
         worker.exchange(*(put(n, due_in=100.0 + 10 * n) for n in range(begin, begin + 500)))
     live.advance(16_000)
@@ -78,7 +78,7 @@ def test_large_due_entries_are_moved_in_smaller_steps(live: LiveFrontier, worker
 
 
 def test_a_put_with_a_reason_is_a_dead_letter_at_once(live: LiveFrontier, worker: HandWorker) -> None:
-    """A request that can be stored but not crawled is kept with the reason, and blocks nothing."""
+    """A request that can be stored but not crawled is kept with the reason, and delays no other request."""
     receipt = worker.exchange(put(1, reason="too long for anybody", payload=b"it"), put(2), want=9)
     assert (numbers(receipt), receipt.census.dead, receipt.census.waiting) == ([2], 1, 0)
     letter = live.redis.hget(keys.prefix(live.crawl) + "dead", entry_id(1))

@@ -1,6 +1,7 @@
-"""A Redis user lacks the right to some commands: a join fails and names them.
+"""A Redis user lacks the right to some commands. A join fails, and its error names these commands.
 
-During a crawl, at most one exchange stops midway; later ones are refused before they write.
+If a right is taken away during a crawl, at most one exchange stops midway. Later exchanges are refused before
+they write.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from support.redis_server import RedisServer
 from support.torn import crawl_on, filled, repeat
 
 OPTIONS = {"CREATE", "COUNT", "GROUP", "STREAMS", "NOGROUP"}
-"""Options of stream commands, and one of their errors."""
+"""Words in the Lua files that are options of stream commands or an error, not commands."""
 
 
 def commands_in_lua() -> set[str]:
@@ -32,11 +33,11 @@ def commands_in_lua() -> set[str]:
         "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
         "OTHER", "CHANGED", "GAP", "LATER", "MOVING",
     }  # fmt: skip
-    return found - no_commands - OPTIONS - {"INFO"}  # INFO may be denied: then samples lack the memory
+    return found - no_commands - OPTIONS - {"INFO"}  # INFO may be denied; then samples lack the memory
 
 
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:
-    """The probe tries exactly the commands that the scripts use.
+    """The probe of a Redis user's rights tries exactly the commands that the scripts use.
 
     A script could stop midway at a command that the probe does not try.
     """
@@ -93,7 +94,7 @@ TAKEN_AWAY = ("rpush", "zadd", "hset", "lpush", "hdel", "sadd", "ltrim", "zrem",
 def test_at_most_one_exchange_stops_midway_after_a_right_is_taken_away(
     redis_server: RedisServer, crawl_name: str, command: str
 ) -> None:
-    """The refused exchange writes nothing more until the user has the right again."""
+    """Until the user has the right again, repeats of the refused exchange write nothing."""
     with redis_server.client() as admin:
         name = re.sub(r"\W", "_", crawl_name)
         admin.execute_command("ACL", "SETUSER", name, "on", ">password", "~*", "+@all")

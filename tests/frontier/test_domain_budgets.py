@@ -43,7 +43,7 @@ def begin(live: LiveFrontier, crawl: Any) -> HandWorker:
 
 
 def test_a_partition_gets_no_more_leases_than_its_budget(live: LiveFrontier) -> None:
-    """Entries that are done, failed, to be done again or in flight count against the budget."""
+    """Entries count against the budget if they are in flight, done, failed or to be done again."""
     worker = begin(live, budgeted(3, b=1))
     assert sorted(worker.take(20)) == [0, 1, 2, 10]
     receipt = worker.exchange(ack(0), fail(1), again(2), ack(10), want=9, seeding=1)
@@ -57,7 +57,7 @@ def test_a_partition_gets_no_more_leases_than_its_budget(live: LiveFrontier) -> 
 
 @pytest.mark.parametrize("end", ["ack", "bury", "release"])
 def test_a_deferred_entry_counts_against_the_budget(live: LiveFrontier, end: str) -> None:
-    """A deferred entry counts against the budget as in flight, and after its ack as done."""
+    """A deferred entry counts against the budget: first as in flight, and after its ack as done."""
     worker = begin(live, budgeted(1))
     assert sorted(worker.take(20)) == [0, 10]
     worker.exchange(Defer(entry_id(0)), ack(10), seeding=1)
@@ -82,7 +82,7 @@ def test_a_retry_after_the_end_uses_the_same_budget(live: LiveFrontier) -> None:
 
 
 def test_a_daily_budget_is_renewed_at_midnight(live: LiveFrontier) -> None:
-    """A day ends at midnight UTC by Redis's clock. The partition rests until then, as the answer shows."""
+    """A day ends at midnight UTC by Redis's clock. Until then, the partition rests, as the answer shows."""
     worker = begin(live, budgeted(1, daily=True))
     assert sorted(worker.take(20)) == [0, 10]
     receipt = worker.exchange(ack(0), ack(10), want=9, seeding=1)
@@ -99,7 +99,7 @@ def test_a_daily_budget_is_renewed_at_midnight(live: LiveFrontier) -> None:
 
 
 def spend(live: LiveFrontier, crawl: Any) -> HandWorker:
-    """Return a worker that has done all that the budgets allow."""
+    """Return a worker that has done as many entries as the budgets allow."""
     worker = begin(live, crawl)
     taken = worker.take(20)
     worker.exchange(*map(ack, taken), seeding=1)
@@ -107,7 +107,7 @@ def spend(live: LiveFrontier, crawl: Any) -> HandWorker:
 
 
 def test_a_worker_learns_that_only_entries_over_their_budgets_are_left(live: LiveFrontier) -> None:
-    """No answer reports this if a worker can add an entry or holds one, one is delayed, or a hold is on."""
+    """No answer reports this while a worker seeds or has a lease, an entry is delayed, or a hold is on."""
     worker = spend(live, budgeted(1))
 
     def only_over_budget(*moves: Move, seeding: int = 0) -> bool:
@@ -148,14 +148,14 @@ def test_workers_wait_until_tomorrow_for_a_daily_budget(live: LiveFrontier) -> N
 
 
 def test_an_empty_shard_reports_only_entries_over_budget(live: LiveFrontier) -> None:
-    """An empty shard reports that only entries over budgets are left, as another shard may hold some."""
+    """Even an empty shard reports this, because another shard may have entries over their budgets."""
     worker = spend(live, IDENTITY)
     assert worker.exchange().census.only_over_budget
     assert not worker.exchange(put(50)).census.only_over_budget
 
 
 def test_an_exchange_examines_a_bounded_number_of_partitions(live: LiveFrontier) -> None:
-    """Until an exchange has examined all partitions, one of them may have an entry to lease."""
+    """A partition that no exchange has examined yet may have an entry to lease."""
     worker = HandWorker(live, "worker", budgeted(1))
     for n in range(600):
         worker.exchange(*puts(b"host %d" % n, 2, 2 * n), seeding=1)
@@ -179,7 +179,7 @@ def test_new_budget_settings_apply_at_once(live: LiveFrontier, settings: dict[st
 
 
 def test_after_a_roll_back_to_an_earlier_run_no_budget_is_spent(live: LiveFrontier) -> None:
-    """The waiting entries now belong to the later run, whose budgets are unspent."""
+    """The waiting entries now belong to the later run, which has not spent its budgets."""
     worker = begin(live, budgeted(1))
     assert sorted(worker.take(20)) == [0, 10]
     worker.exchange(ack(0), ack(10), seeding=1)
@@ -189,7 +189,7 @@ def test_after_a_roll_back_to_an_earlier_run_no_budget_is_spent(live: LiveFronti
 
 
 def test_a_lost_count_of_leases_is_noticed(live: LiveFrontier) -> None:
-    """A partition is saturated although no worker holds its entries and its budget is not spent."""
+    """A partition seems saturated, although no worker holds its entries and its budget is not spent."""
     worker = begin(live, budgeted(2))
     assert sorted(worker.take(9)) == [0, 1, 10, 11]
     live.redis.hset(live.key("busy"), mapping={A: 9, B: 9})
@@ -210,7 +210,7 @@ def test_manual_budgets_use_the_period_of_the_settings(live: LiveFrontier) -> No
 
 
 def test_only_partitions_with_a_budget_are_counted(live: LiveFrontier) -> None:
-    """If all were counted, each host of a crawl would leave a field in `spent`."""
+    """If all partitions were counted, each host of a crawl would leave a field in `spent`."""
     worker = begin(live, budgeted(b=9))
     assert sorted(worker.take(2)) == [0, 10]
     worker.exchange(ack(0), ack(10), seeding=1)

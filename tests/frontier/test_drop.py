@@ -1,4 +1,4 @@
-"""`drop` removes the waiting entries of one partition and nothing else; the counts stay right."""
+"""`drop` removes the waiting entries of one partition, and no other entry. The counts stay right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def everywhere(live: LiveFrontier) -> HandWorker:
 def test_all_waiting_entries_of_a_partition_are_dropped(
     everywhere: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Steps may have any size. Entries in flight, failed or dead stay, and so do other partitions."""
+    """Steps may have any size. Entries in flight, failed or dead are kept, and also other partitions."""
     monkeypatch.setattr(drop_module, "STEP", step)
     before = live.state()
     trap = {i for i, entry in before["entries"].items() if entry[0] == "backlog" and TRAP in entry}

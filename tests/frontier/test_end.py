@@ -1,4 +1,4 @@
-"""A run ends exactly when all entries are done and no worker is seeding; a new put opens it again."""
+"""A run ends exactly when all entries are done and no worker is seeding. A new put opens it again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FINISHED = Status.FINISHED
 
 @pytest.mark.parametrize("seeding", [1, 2])
 def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWorker, seeding: int) -> None:
-    """At level 1 its start() still runs; at level 2 it has failed, so requests are missing."""
+    """At level 1, its start() still runs. At level 2, its start() has raised, so requests are missing."""
     worker.exchange(seeding=seeding)
     assert other.exchange().status is Status.OK
     assert worker.exchange(seeding=seeding).status is Status.OK
@@ -41,7 +41,7 @@ def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other
 def test_a_late_copy_of_an_exchange_with_a_finished_run_is_not_applied(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Redis stores the number of the exchange. Otherwise a put would open the run for the copy."""
+    """Redis has stored the exchange's number. So it also refuses the copy after a put has opened the run."""
     worker.exchange()
     other.exchange()
     assert worker.exchange(want=4).status is FINISHED
@@ -54,7 +54,7 @@ def test_a_late_copy_of_an_exchange_with_a_finished_run_is_not_applied(
 
 
 def test_a_finished_run_to_which_a_late_worker_returned_is_not_resumed(live: LiveFrontier) -> None:
-    """A worker that was frozen in start() returns after the end, and all its requests are known."""
+    """A worker that was frozen in start() returns after the end. Redis already knows all its requests."""
     starts = [put(n, start=True, admission=Admission.SEED) for n in (1, 2)]
     frozen, other = HandWorker(live, "frozen"), HandWorker(live, "other")
     frozen.exchange(*starts, seeding=1)
@@ -103,7 +103,7 @@ def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, 
 def test_a_lease_that_a_rollback_took_away_does_not_open_a_finished_run(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Redis forgot the exchange that granted the lease, and a late copy of it found nothing to lease."""
+    """Redis was rolled back and forgot the exchange with the lease. Its late copy found no entry to lease."""
     other.exchange(put(1))
     before = live.dump()
     worker.exchange(want=1)
@@ -120,7 +120,7 @@ def test_a_lease_that_a_rollback_took_away_does_not_open_a_finished_run(
 
 
 def finished_by(live: LiveFrontier, crawl: Identity = IDENTITY) -> HandWorker:
-    """Return the worker that ended a run: one entry seen, one seed, one dead letter."""
+    """Return the worker that ended a run with a seen entry, an entry of start() and a dead letter."""
     last = HandWorker(live, "last", crawl)
     last.exchange(put(1, admission=Admission.SEEN), put(2, admission=Admission.SEED), put(3), want=3)
     assert last.exchange(ack(1), ack(2), bury(3)).status is FINISHED
@@ -128,7 +128,7 @@ def finished_by(live: LiveFrontier, crawl: Identity = IDENTITY) -> HandWorker:
 
 
 def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None:
-    """Only the tombstone stays: the key `meta`."""
+    """Only the tombstone, the key `meta`, is left."""
     last = finished_by(live)
     live.redis.delete(live.key("dead"))
     assert last.leave() == (0, True)
@@ -139,7 +139,7 @@ def test_the_last_to_leave_a_finished_run_unlinks_it(live: LiveFrontier) -> None
 def test_a_finished_run_is_kept_while_other_workers_are_present(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The first worker to leave deletes nothing, because the other workers may open the run again."""
+    """The first worker to leave deletes no key, because the other workers may open the run again."""
     other.exchange(put(1, admission=Admission.SEEN))
     worker.take(1)
     worker.exchange(ack(1))
@@ -154,7 +154,7 @@ def test_a_finished_run_is_kept_while_other_workers_are_present(
 def test_a_run_without_a_name_takes_the_first_name_that_a_worker_brings(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Later, a worker with that name finds the run finished; a second name changes nothing."""
+    """Later, a worker with this name finds the run finished. A second name has no effect."""
     named = HandWorker(live, "named", replace(IDENTITY, run_name="job"))
     other = HandWorker(live, "other", replace(IDENTITY, run_name="another"))
     for each in (worker, named, other):
@@ -165,7 +165,7 @@ def test_a_run_without_a_name_takes_the_first_name_that_a_worker_brings(
 
 
 def test_a_named_run_is_not_run_twice(live: LiveFrontier) -> None:
-    """A worker that is restarted after the end, with the name of the run, finds the run finished."""
+    """A worker with the run's name that is restarted after the end finds the run finished."""
     named = replace(IDENTITY, run_name="job-1")
     finished_by(live, named).leave()
     before = live.dump()
@@ -175,7 +175,7 @@ def test_a_named_run_is_not_run_twice(live: LiveFrontier) -> None:
 
 
 def test_another_run_name_begins_a_new_run(live: LiveFrontier) -> None:
-    """A join compares the name with the last run's name only, and stores it for the next comparison."""
+    """A join compares its name only with the last run's name. Then its own name is stored."""
     finished_by(live, replace(IDENTITY, run_name="job-1")).leave()
     again = HandWorker(live, "again", replace(IDENTITY, run_name="job-2"))
     assert (again.joined.status, again.run) == (Status.OK, 1)
@@ -185,7 +185,7 @@ def test_another_run_name_begins_a_new_run(live: LiveFrontier) -> None:
 
 
 def test_the_name_of_a_run_and_the_time_of_the_last_end_are_stored(live: LiveFrontier) -> None:
-    """A worker with another run name receives the name of its run; the next run keeps the time of the end."""
+    """A worker with another run name receives the run's name. The next run keeps the time of the last end."""
     first = HandWorker(live, "first", replace(IDENTITY, run_name="night-6"))
     second = HandWorker(live, "second", replace(IDENTITY, run_name="night-7"))
     assert second.joined.run_name == "night-6"
@@ -209,10 +209,10 @@ OTHER_ARGS = replace(ARGS, spider_args='{"category": "b"}', starts='{"category":
 
 
 def shared_run(live: LiveFrontier, *others: Identity, host: str = "") -> None:
-    """Let two workers of ARGS and one of each of *others* share a run, finish it and leave.
+    """Let two workers of ARGS and one worker of each of *others* share a run, finish it and leave.
 
     Args:
-        host: all workers' host; empty: each worker has its own host.
+        host: the host of all workers; if empty, each worker has its own host.
     """
     crawls = (ARGS, ARGS, *others)
     workers = [HandWorker(live, f"worker-{n}", crawl, host) for n, crawl in enumerate(crawls)]
@@ -227,7 +227,7 @@ def shared_run(live: LiveFrontier, *others: Identity, host: str = "") -> None:
 
 @pytest.mark.parametrize("crawl", [ARGS, OTHER_ARGS])
 def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
-    """A worker joins within the window, with a former worker's arguments and no name, and changes nothing."""
+    """A worker with a former worker's arguments and no run name joins within the window. Nothing changes."""
     shared_run(live, OTHER_ARGS)
     before = live.dump()
     joined = HandWorker(live, "again", crawl).joined
@@ -247,14 +247,14 @@ def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontie
 def test_a_worker_that_is_not_a_restart_begins_the_next_run(
     live: LiveFrontier, crawl: Identity, host: str
 ) -> None:
-    """It has no window, other arguments, another spider or a run name; or all workers were on one host."""
+    """The worker has no window, other arguments or a run name, or all former workers were on one host."""
     shared_run(live, host=host)
     joined = HandWorker(live, "again", crawl, host).joined
     assert (joined.status, joined.run, joined.ended_s) == (Status.OK, 1, None)
 
 
 def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
-    """A worker that joins after its window is not a restart, whatever its arguments."""
+    """A worker that joins after its window does not count as a restart, even with the same arguments."""
     shared_run(live)
     live.redis.hincrby(live.key("meta"), "ended", -60_001)
     assert HandWorker(live, "again", ARGS).run == 1
@@ -284,7 +284,7 @@ def test_a_run_of_one_worker_is_not_shared(live: LiveFrontier, with_: str) -> No
 
 @pytest.mark.parametrize("third", [False, True])
 def test_a_run_in_which_two_workers_were_alive_is_shared(live: LiveFrontier, third: bool) -> None:
-    """The dead worker sent a heartbeat after the second one joined, or a third worker is present."""
+    """The first worker sent a heartbeat after the second joined, or a third worker was present."""
     first = HandWorker(live, "first", ARGS)
     second = HandWorker(live, "second", ARGS)
     if third:
@@ -299,7 +299,7 @@ def test_a_run_in_which_two_workers_were_alive_is_shared(live: LiveFrontier, thi
 
 
 def test_each_run_is_shared_or_not_regardless_of_the_last_one(live: LiveFrontier) -> None:
-    """The second run has one worker, so the third worker begins a new run although the first was shared."""
+    """Workers shared the first run, but the second run had one worker. So the next one begins a new run."""
     shared_run(live)
     alone = HandWorker(live, "alone", IDENTITY)
     alone.exchange()
@@ -311,7 +311,7 @@ def test_each_run_is_shared_or_not_regardless_of_the_last_one(live: LiveFrontier
 
 
 def test_a_worker_that_was_declared_dead_finds_the_seen_requests(live: LiveFrontier) -> None:
-    """The last worker to leave keeps the tokens, so a late worker opens the run only for a new request."""
+    """The last worker to leave keeps the tokens. So only a new request of a late worker opens the run."""
     sleeper, other = HandWorker(live, "sleeper"), HandWorker(live, "other")
     other.exchange(put(1, admission=Admission.SEED), put(2, admission=Admission.SEEN))
     assert sorted(other.take(2)) == [1, 2]
@@ -330,7 +330,7 @@ def test_a_worker_that_was_declared_dead_finds_the_seen_requests(live: LiveFront
 
 
 def test_no_late_worker_opens_a_cleared_run(live: LiveFrontier) -> None:
-    """Without the seen set, a late put would crawl everything again, so a late worker gets FINISHED."""
+    """Without `seen`, late puts would start the crawl again. So Redis answers a late worker with FINISHED."""
     last = finished_by(live)
     live.redis.delete(live.key("dead"))
     last.leave()
@@ -341,7 +341,7 @@ def test_no_late_worker_opens_a_cleared_run(live: LiveFrontier) -> None:
 
 
 def test_crews_that_begin_together_use_one_run_name(live: LiveFrontier) -> None:
-    """A restarted worker of the second crew finds the run finished; a later crew begins the next run."""
+    """A restarted worker of the second crew finds the run finished. A later crew begins the next run."""
     config = Config(live.crawl)
     for number in range(3):
         first, second = run_name_for(live.redis, config), run_name_for(live.redis, config)

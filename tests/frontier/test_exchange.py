@@ -1,4 +1,4 @@
-"""Redis applies an exchange once, in sequence, from a worker in good standing; others change nothing."""
+"""Redis applies an exchange once, in sequence, and only from a member that is not fenced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOST = Receipt(Status.LOST)
 
 
 def test_puts_are_applied_before_other_moves(live: LiveFrontier) -> None:
-    """At `maxmemory` Redis refuses the whole exchange. After a write such as an ack, it would let puts in."""
+    """A full Redis refuses the whole exchange. If the ack came first, Redis would accept the put after it."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)
     before = live.dump()
@@ -43,7 +43,7 @@ FULL = {
 
 @pytest.mark.parametrize("what", FULL)
 def test_stored_entries_can_be_moved_in_a_full_redis(live: LiveFrontier, what: str) -> None:
-    """Redis checks `maxmemory` only before a script's first write; after that the script may exceed it."""
+    """Redis checks `maxmemory` only before a script's first write. After that, the script may exceed it."""
     dead, worker = HandWorker(live, "dead"), HandWorker(live, "worker")
     worker.exchange(put(1), put(2), put(3), put(4, due_in=50), want=1)
     dead.take(1)
@@ -62,7 +62,7 @@ def test_stored_entries_can_be_moved_in_a_full_redis(live: LiveFrontier, what: s
 
 
 def test_a_repeat_gets_the_stored_reply(live: LiveFrontier, worker: HandWorker) -> None:
-    """After a lost reply the worker sends the same bytes again; Redis repeats its answer and no move."""
+    """After a lost reply, the worker sends the same bytes again. Redis repeats its answer, but no move."""
     worker.exchange(put(1, admission=Admission.SEEN, token=b"t"), want=0)
     first = worker.exchange(put(2), put(3, admission=Admission.SEEN, token=b"t"), put(4), want=2)
     before = live.dump()
@@ -84,7 +84,7 @@ def test_only_the_next_exchange_is_applied(live: LiveFrontier, worker: HandWorke
 
 @pytest.mark.parametrize("held", [0, 1, 3])
 def test_a_wrong_count_of_leases_is_refused(live: LiveFrontier, worker: HandWorker, held: int) -> None:
-    """After a roll-back a late copy may fit the sequence; only the count of leases reveals it."""
+    """After a roll-back, a late copy may have the right number. Only its count of leases is wrong."""
     worker.exchange(put(1), put(2), put(3), want=2)
     before = live.dump()
     assert worker.exchange(ack(1), want=1, held=held) == RESYNC
@@ -95,7 +95,7 @@ def test_a_wrong_count_of_leases_is_refused(live: LiveFrontier, worker: HandWork
 
 
 def test_a_fenced_worker_must_rejoin(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """After the fence, a worker wrongly presumed dead cannot put, settle or lease."""
+    """After the fence, even a worker that is alive cannot put, settle or lease."""
     worker.exchange(put(1), put(2), want=1)
     other.fence("worker")
     before = live.dump()
@@ -104,7 +104,7 @@ def test_a_fenced_worker_must_rejoin(live: LiveFrontier, worker: HandWorker, oth
 
 
 def test_a_frontier_that_is_gone_is_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """A missing frontier never counts as finished, and an exchange does not create one."""
+    """A missing frontier does not count as finished, and an exchange does not create it."""
     worker.exchange(put(1))
     live.roll_back({})
     assert worker.exchange(put(2)) == LOST
@@ -122,7 +122,7 @@ def test_another_frontier_of_the_same_name_is_lost(live: LiveFrontier, worker: H
 
 
 def test_a_zombie_of_an_older_run_changes_nothing(live: LiveFrontier, worker: HandWorker) -> None:
-    """A worker that slept through the end of its run cannot put into the next one, nor open or end it."""
+    """A worker that was frozen at the end of its run cannot put into the next run, open it or end it."""
     worker.exchange()
     other = HandWorker(live, "other")
     assert other.run == worker.run + 1

@@ -1,4 +1,4 @@
-"""A flush deletes a crawl, whatever its keys contain, and no key of another crawl."""
+"""A flush deletes all keys of a crawl, even keys of a wrong type, and no key of another crawl."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.sharded_crawl import Crawl
 
 
 def filled(live: LiveFrontier) -> list[str]:
-    """Fill all keys of a crawl; return the ids of its workers."""
+    """Fill all keys of a crawl. Return the ids of its workers."""
     worker = HandWorker(live, "worker", limited(delay_s=0.001, concurrency=9))
     worker.exchange(
         *puts(b"a", 3), put(3, 1, partition=b"a"), put(4, due_in=900.0),
@@ -44,7 +44,7 @@ def delete(live: LiveFrontier, budget_s: float = inf) -> Flushed:
 
 
 def flushed(live: LiveFrontier) -> None:
-    """Flush the crawl; check that every key is deleted and that a new crawl begins."""
+    """Flush the crawl. Check that every key is deleted and that a new crawl begins."""
     assert not delete(live).left
     assert not live.key_names()
     assert HandWorker(live, "again").joined.run == 0
@@ -55,7 +55,7 @@ def flushed(live: LiveFrontier) -> None:
 def test_a_flush_deletes_keys_of_any_type(
     open_frontier: Callable[..., LiveFrontier], name: str, kind: Seen
 ) -> None:
-    """A flush is the last resort of a user, so it must delete keys that another program has replaced."""
+    """A flush is a user's last resort. So it also deletes keys that another program has replaced."""
     live = open_frontier(Order.FIFO, seen=kind)
     filled(live)
     live.redis.delete(live.key(name))
@@ -64,7 +64,7 @@ def test_a_flush_deletes_keys_of_any_type(
 
 
 def test_a_flush_deletes_keys_that_are_in_no_index(live: LiveFrontier, worker: HandWorker) -> None:
-    """The indexes are gone, so the flush searches for the keys. The next crawl would find what is left."""
+    """The indexes are gone, so the flush searches for keys. Otherwise the next crawl would find old keys."""
     worker.exchange(*puts(b"a", 3), put(3, 1, partition=b"b"), put(4, admission=Admission.SEEN), want=2)
     live.redis.delete(*(live.key(name) for name in ("bands", "more_bands", "rotation", "members")))
     live.redis.hset(live.key("in-flight:long ago"), "id", "record")

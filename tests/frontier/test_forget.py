@@ -1,4 +1,4 @@
-"""`forget` removes fingerprints from any kind of `seen`, and adopted fingerprints of another scheduler."""
+"""`forget` removes fingerprints from any kind of `seen`, and fingerprints adopted from another scheduler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_forgotten_fingerprint_is_new_again(open_frontier: Callable[..., LiveF
 
 
 def test_an_adopted_fingerprint_is_forgotten(live: LiveFrontier, worker: HandWorker) -> None:
-    """A request has another fingerprint in the other scheduler. Both are removed, and count once."""
+    """In the other scheduler, a request has another fingerprint. Both are removed, but counted once."""
     theirs = b"a" * 20, b"b" * 20
     live.call("adopt", worker.epoch, 0, "", 1, list(theirs))
     worker.exchange(seen(1, b"one"))
@@ -53,7 +53,7 @@ def test_a_missing_crawl_is_not_created(live: LiveFrontier) -> None:
 
 
 def waits_twice(live: LiveFrontier, worker: HandWorker, *found: Put) -> None:
-    """Make each entry that *worker* holds wait twice under its id, once in quarantine.
+    """Make each entry that *worker* holds wait twice under its id: in the quarantine and in the backlog.
 
     A user forgets the fingerprints, worker "by" reclaims the leases, and *worker* puts the entries again.
     """
@@ -64,7 +64,7 @@ def waits_twice(live: LiveFrontier, worker: HandWorker, *found: Put) -> None:
 
 
 def test_a_worker_that_leased_an_entry_twice_can_still_get_a_suspect(live: LiveFrontier) -> None:
-    """One worker leases both copies of an entry. One ack ends both leases, also the lease of a suspect."""
+    """One worker leases both copies of an entry. One ack ends both leases, although one copy is a suspect."""
     worker, victim = HandWorker(live, "worker"), HandWorker(live, "victim")
     worker.exchange(seen(1, b"one"), want=1)
     waits_twice(live, worker, seen(1, b"one"))
@@ -78,7 +78,7 @@ def test_a_worker_that_leased_an_entry_twice_can_still_get_a_suspect(live: LiveF
 
 
 def test_an_entry_leased_twice_by_one_worker_counts_once_in_its_partition(live: LiveFrontier) -> None:
-    """If the second copy counted, no settle would end it, and it would fill the partition's limit."""
+    """If the second copy counted against the limit, no move would settle it, and its count would stay."""
     worker = HandWorker(live, "worker", limited(concurrency=4))
     found = [seen(1, b"one"), seen(2, b"two")]
     for each in found:

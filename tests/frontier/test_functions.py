@@ -26,7 +26,7 @@ def functions(live: LiveFrontier) -> None:
 
 
 def calls(live: LiveFrontier) -> dict[str, int]:
-    """Return how often each command was called, or refused."""
+    """Return for each command how often it was called or refused."""
     found = live.redis.info("commandstats")
     return {
         name.removeprefix("cmdstat_"): each["calls"] + each.get("rejected_calls", 0)
@@ -36,7 +36,7 @@ def calls(live: LiveFrontier) -> dict[str, int]:
 
 @pytest.mark.usefixtures("functions", "sound")
 def test_a_library_that_is_not_there_is_loaded(live: LiveFrontier, worker: HandWorker) -> None:
-    """The next exchange loads the library once, even if a user deletes it during the crawl."""
+    """If a user deletes the library during the crawl, the next exchange loads it again."""
     worker.exchange(*puts(b"", 3))
     live.redis.function_delete(EXCHANGE.name)
     assert numbers(worker.exchange(want=1)) == [0]
@@ -73,7 +73,7 @@ def test_a_function_call_keeps_no_state_of_the_previous_one(
         ("fcall", "unknown command 'FCALL', with args beginning with: 'dq_exchange_1'"),
         ("fcall", "This command is not supported by this service"),
         ("fcall", "NOPERM this user has no permissions to run the 'fcall' command"),
-        ("fcall", "Function not found"),  # a proxy has loaded it elsewhere
+        ("fcall", "Function not found"),  # a proxy has loaded the library into another server
         ("function_load", "Command is not available: 'FUNCTION'"),
         ("function_load", "Error compiling function"),
         ("function_load", "NOPERM this user has no permissions to run the 'function|load' command"),
@@ -82,7 +82,7 @@ def test_a_function_call_keeps_no_state_of_the_previous_one(
 def test_a_script_is_used_if_a_service_refuses_functions(
     live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, command: str, words: str
 ) -> None:
-    """The worker tries functions in its first exchange only: once, or again after it loaded the library."""
+    """Only the first exchange tries the function: once, or again after it has loaded the library."""
     live.redis.function_flush()
     asked = refusing(live, monkeypatch, command, words)
     for n in range(3):
@@ -117,7 +117,7 @@ def test_an_error_in_a_function_is_not_taken_for_a_refusal(live: LiveFrontier, w
 
 
 def refusing(live: LiveFrontier, patch: pytest.MonkeyPatch, command: str, words: str) -> list[str]:
-    """Make Redis refuse a command with *words*; return a list that collects the refusals."""
+    """Make Redis refuse a command with *words*. Return a list that collects the refusals."""
     asked: list[str] = []
 
     async def refuse(*_: object) -> None:

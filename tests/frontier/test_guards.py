@@ -7,7 +7,7 @@ from support.live_frontier import HandWorker, ack, put
 
 
 def test_a_worker_that_seeds_again_keeps_the_run_open(worker: HandWorker) -> None:
-    """After its start() has ended, a worker reports level 1 again while it has more puts than an exchange."""
+    """After its start(), a worker reports level 1 again while it has more puts than fit into one exchange."""
     worker.exchange(put(1), put(2))
     assert worker.take(2) == [1, 2]
     worker.exchange(ack(1))

@@ -51,7 +51,7 @@ def report(
 
 
 def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[str, int]:
-    """Send a heartbeat with a report as another Redis user; return the heartbeats."""
+    """Send a heartbeat with a report as another Redis user. Return the heartbeats."""
 
     async def make() -> dict[str, int]:
         async with redis.asyncio.Redis.from_url(url) as client:
@@ -61,7 +61,7 @@ def report_as(live: LiveFrontier, url: str, epoch: str, ended_s: float) -> dict[
 
 
 def grow_older(live: LiveFrontier, seconds: float, field: str = "sampled") -> None:
-    """Make the time with which a `meta` field begins older; by default, the time of the last sample."""
+    """Make the time at the start of a `meta` field older. By default, it is the time of the last sample."""
     first, *rest = live.redis.hget(live.key("meta"), field).decode().split()
     live.redis.hset(live.key("meta"), field, " ".join([str(int(first) - round(seconds * 1000)), *rest]))
 
@@ -88,7 +88,7 @@ def spider(live: LiveFrontier) -> HandWorker:
 
 
 def test_a_sample_holds_the_current_counts(live: LiveFrontier, spider: HandWorker) -> None:
-    """The counts equal the census; time and memory come from Redis."""
+    """The counts equal the census. The time and the memory come from Redis."""
     HandWorker(live, "other")
     spider.exchange(
         *(put(n, admission=Admission.SEEN, token=b"%d" % n) for n in range(8)), put(9, due_in=100)
@@ -105,7 +105,7 @@ def test_a_sample_holds_the_current_counts(live: LiveFrontier, spider: HandWorke
         sample.at, 0, 1, 1, 1, census.waiting, 1, census.in_flight, 2, 8, sample.memory_bytes,
         exchanges=12, exchange_s=0.25, errors=3, outage_s=1.5,
     )  # fmt: skip
-    # No comparison with the current memory: Redis is still freeing keys that other tests unlinked.
+    # The current memory may differ, because Redis may still be freeing keys that other tests unlinked.
     assert 100_000 < sample.memory_bytes <= live.redis.info("memory")["used_memory_peak"]
 
 
@@ -123,7 +123,7 @@ def test_all_workers_together_take_one_sample_in_ten_seconds(live: LiveFrontier,
 
 
 def test_samples_continue_after_the_clock_was_set_back(live: LiveFrontier, spider: HandWorker) -> None:
-    """The last sample then lies in the future, but the next report takes a sample nevertheless."""
+    """The last sample is then in the future, but the next report still takes a sample."""
     report(spider)
     grow_older(live, -3600)
     report(spider, Figures(1))
@@ -132,7 +132,7 @@ def test_samples_continue_after_the_clock_was_set_back(live: LiveFrontier, spide
 
 
 def test_every_sixth_sample_is_kept_for_days(live: LiveFrontier, spider: HandWorker) -> None:
-    """`minutes` gets the first sample and then each sixth one."""
+    """The list `minutes` gets the first sample and then each sixth sample."""
     for _ in range(13):
         report(spider, Figures(1))
         grow_older(live, 10)
@@ -141,7 +141,7 @@ def test_every_sixth_sample_is_kept_for_days(live: LiveFrontier, spider: HandWor
 
 
 def test_the_last_worker_to_leave_takes_a_last_sample(live: LiveFrontier, spider: HandWorker) -> None:
-    """Both lists get this sample, even just after another one. No sample is taken while a worker stays."""
+    """Both lists get this sample, even just after another one. Workers that leave earlier take no sample."""
     other = HandWorker(live, "other", SPIDER)
     report(spider)
     spider.exchange(put(1), want=1)
@@ -161,7 +161,7 @@ def test_a_program_that_leaves_at_once_takes_no_sample(live: LiveFrontier) -> No
 
 
 def test_only_a_member_can_report(live: LiveFrontier, spider: HandWorker) -> None:
-    """A report with another epoch, or from a stranger, is not counted. A stranger gets the heartbeats."""
+    """Redis ignores a report with another epoch or from a non-member. A non-member gets the heartbeats."""
     report(spider, epoch="another")
     spider.worker_id = "nobody"
     assert report(spider, Figures(5), 2.0)[0] == {"spider": 0}
@@ -170,13 +170,13 @@ def test_only_a_member_can_report(live: LiveFrontier, spider: HandWorker) -> Non
 
 
 def test_the_history_is_bounded(live: LiveFrontier, spider: HandWorker) -> None:
-    """The history is bounded in number, and to 256 KiB in a crawl of a million entries with long events."""
+    """Each list is bounded in length. With a million entries and long events, all need at most 256 KiB."""
     size = 2**20
     for name in ("done", "failed", "waiting", "delayed", "seen"):
         live.change_count(name, size + len(name))
     figures, meta = Figures(size, size / 1000, size, size / 1000), live.key("meta")
     for n in range(MAX_MINUTES + 20):
-        live.redis.hset(meta, "sampled", f"0 0 {n} 0 0 0 0")  # so that `minutes` gets each sample
+        live.redis.hset(meta, "sampled", f"0 0 {n} 0 0 0 0")  # so that `minutes` also gets each sample
         report(spider, figures)
     for n in range(MAX_EVENTS + 20):
         steer(live.redis, live.crawl, Command.PAUSE, f"{n:03}" + "x" * 500)
@@ -288,7 +288,7 @@ def test_a_program_is_in_the_journal_only_if_it_dies(live: LiveFrontier, spider:
 
 
 def test_the_end_of_a_run_is_an_event(live: LiveFrontier, spider: HandWorker) -> None:
-    """A run that ends again and again, for example with one put per hour, keeps one event with a count."""
+    """A run may end repeatedly, for example after one put per hour. All ends are one event with a count."""
     spider.exchange()
     ended = events(live)[-1]
     for n in range(2):
@@ -348,7 +348,7 @@ def let_the_last_event_be_older(live: LiveFrontier) -> None:
 
 
 def test_an_outage_is_noted_once_for_all_workers(live: LiveFrontier, spider: HandWorker) -> None:
-    """The first worker that is back notes the outage; a later outage is another event."""
+    """The first worker that returns notes the outage. A later outage is another event."""
     other = HandWorker(live, "other", SPIDER)
     report(spider, Figures(0, 0, 4, 12.5), 12.5)
     report(other, Figures(0, 0, 4, 12.0), 12.0)
@@ -364,7 +364,7 @@ def test_an_outage_is_noted_once_for_all_workers(live: LiveFrontier, spider: Han
 def test_the_beginning_of_an_outage_is_one_event_for_all_workers(
     live: LiveFrontier, spider: HandWorker
 ) -> None:
-    """Each worker reports the start and the reason of its wait; another reason is another event."""
+    """Each worker reports the start and the reason of its wait. Another reason is another event."""
     other = HandWorker(live, "other", SPIDER)
     for worker, why in ((spider, "full"), (spider, "full"), (other, "full"), (other, "denied")):
         report(worker, waited_s=5.0, reason=why)

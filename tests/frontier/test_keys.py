@@ -1,4 +1,4 @@
-"""Whatever characters crawl names contain, two crawls share no key and each crawl lies in one slot."""
+"""With any characters in their names, two crawls share no key, and each crawl is in one slot."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_hash_tag_is_the_whole_name(name: str) -> None:
 def test_a_crawl_can_have_an_unusual_name(
     open_frontier: Callable[..., LiveFrontier], crawl_name: str, suffix: str
 ) -> None:
-    """A name of 300 characters that are special in Redis, globs and URLs works like any other."""
+    """A name of 300 characters, many of them special in Redis, globs or URLs, works like any other."""
     name = (crawl_name + NASTY * 30)[:300] + suffix
     plain = open_frontier(Order.FIFO, name + "?")
     HandWorker(plain, "worker").exchange(put(1))

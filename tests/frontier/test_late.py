@@ -1,4 +1,4 @@
-"""A worker is absent when its run finishes: the answers that it gets, and the state of the next crawl."""
+"""A worker is absent when its run finishes. The tests check its answers, and the state of the crawl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def start(number: int) -> Put:
 
 
 class Late:
-    """A worker's protocol; the test makes each exchange."""
+    """A worker's protocol, whose exchanges the test makes one by one."""
 
     def __init__(self, live: LiveFrontier, crawl: Identity) -> None:
         self._run = live._loop.run_until_complete
@@ -41,7 +41,7 @@ class Late:
 
 
 def finish_without(late: Late, other: HandWorker) -> None:
-    """Let *late* begin its start(); *other* declares it dead and finishes the run."""
+    """Let *late* begin its start(). Then *other* declares it dead and finishes the run."""
     late.speak(start(1))
     other.exchange(start(1), seeding=1)
     other.fence(late.protocol.id)
@@ -51,7 +51,7 @@ def finish_without(late: Late, other: HandWorker) -> None:
 
 
 def test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run(live: LiveFrontier) -> None:
-    """The worker ends with its own run. In the next run, its start() would count as incomplete."""
+    """The worker learns that its run is over. In the next run, its start() would count as incomplete."""
     other = HandWorker(live, "other", replace(ARGS, run_name=""))
     late = Late(live, replace(ARGS, run_name=""))
     finish_without(late, other)
@@ -64,9 +64,9 @@ def test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run(live: LiveFront
 
 
 def test_a_late_worker_that_listens_learns_that_its_run_is_over(live: LiveFrontier) -> None:
-    """A listening worker was frozen while another one finished the run.
+    """A listening worker was frozen while another worker finished the run.
 
-    Its run is finished while it listens, and over when it stops listening.
+    While it listens, its run is finished, but not over. When it stops listening, its run is over.
     """
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
@@ -81,7 +81,7 @@ def test_a_late_worker_that_listens_learns_that_its_run_is_over(live: LiveFronti
 
 
 def test_a_late_worker_with_an_empty_outbox_learns_that_its_run_is_over(live: LiveFrontier) -> None:
-    """The worker has seen the end of the run, but its spider keeps it open (DontCloseSpider)."""
+    """The worker knows that the run is finished, but its spider does not close (DontCloseSpider)."""
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
     late.protocol.seeding = 0
@@ -95,7 +95,7 @@ def test_a_late_worker_with_an_empty_outbox_learns_that_its_run_is_over(live: Li
 
 
 def test_a_run_whose_start_must_run_again_is_not_over(live: LiveFrontier) -> None:
-    """Redis was rolled back further than the worker's log, and another worker finished the run.
+    """Redis was rolled back further than the worker's log reaches, and another worker finished the run.
 
     The worker's rejoin opens the run again, and the same command continues it.
     """

@@ -1,4 +1,4 @@
-"""Limits change by hand during a crawl, through other settings, and from run to run."""
+"""Limits change during a crawl, through a user or through other settings, and from run to run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A, B = b"a", b"b"
 
 
 def test_a_higher_limit_frees_waiting_entries(live: LiveFrontier, narrow: HandWorker) -> None:
-    """The next exchange applies the change. 0 means no limit, a negative value the default of the crawl."""
+    """The next exchange applies the change. 0 means no limit. A negative value means the crawl's default."""
     assert narrow.take(9) == [0, 1]
     assert live.limit(A, concurrency=4) == (0.0, 4, 0.0)
     assert narrow.take(9) == [2, 3]
@@ -65,7 +65,7 @@ def test_settings_that_raise_the_concurrency_free_waiting_entries(
 
 
 def test_the_next_run_has_the_limits_of_its_settings(live: LiveFrontier, slow: HandWorker) -> None:
-    """The next run has no manual limits, blocks or rests of the last run."""
+    """The next run starts without the manual limits, blocks and rests of the last run."""
     for n in range(10):
         slow.exchange(want=1)
         slow.exchange(ack(n))
@@ -104,7 +104,7 @@ def test_the_state_of_partitions_is_deleted_with_the_run(live: LiveFrontier, how
 
 
 def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontier, slow: HandWorker) -> None:
-    """Redis is rolled back to the end of the previous run, so only the worker knows its run's limits."""
+    """Redis is rolled back to the end of the previous run. So only the worker knows the limits of its run."""
     live.limit(A, delay_s=0.0)
     while slow.exchange(*(Release(i) for i in slow.held), want=0).census.waiting:
         slow.exchange(*(ack(n) for n in slow.take(9)))
@@ -117,7 +117,7 @@ def test_a_worker_that_rejoins_into_a_new_run_keeps_its_limits(live: LiveFrontie
 def test_limits_of_a_later_run_count_leases_of_an_earlier_run_after_a_roll_back(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Three entries were leased without a limit. Until they return, they fill the later limit of three."""
+    """Three entries were leased without a limit. Until they return, they use up the later limit of three."""
     worker.exchange(*puts(A, 9), want=3)
     before = live.dump()
     assert worker.take(6) == [3, 4, 5, 6, 7, 8]
@@ -125,7 +125,7 @@ def test_limits_of_a_later_run_count_leases_of_an_earlier_run_after_a_roll_back(
     other = HandWorker(live, "other", limited(concurrency=3))
     live.roll_back(before)
     other.rejoin("other again", run=1)
-    live.state()  # the partition stands in the rotation until its turn
+    live.state()  # the partition is in the rotation until its turn
     assert other.take(9) == []
     other.reclaim("worker")
     assert len(other.take(9)) == 3

@@ -1,6 +1,6 @@
 """Lists so long that Redis compresses their inner parts, with the settings of docs/deploying.md.
 
-Redis 6.2 dies in this test with `list-compress-depth 1`.
+With `list-compress-depth 1`, Redis 6.2 crashes in this test.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def live(crawl_name: str, request: pytest.FixtureRequest) -> Iterator[LiveFronti
 
 
 def test_a_long_list_is_served_and_grows_at_the_same_end(live: LiveFrontier, worker: HandWorker) -> None:
-    """A crawl of one site with the default order makes such a list."""
+    """A crawl of one site with the default order has such a list."""
     for first in range(0, WAIT, MAX_MOVES):
         worker.exchange(*(put(n, payload=PAYLOAD) for n in range(first, first + MAX_MOVES)))
     expected = list(range(WAIT))

@@ -111,7 +111,7 @@ def test_only_one_lua_file_makes_key_names() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
-    """A script uses each ARGV that ARGS names, and no other; its locals have the same names."""
+    """A script uses each ARGV that ARGS names, and no other. Its locals have the same names."""
     code = re.sub(r"--.*", "", LUA[name])
     used = {int(i) for i in re.findall(r"ARGV\[(\d+)\]", code)}
     args = stated_args(name)
@@ -192,14 +192,14 @@ def test_a_call_passes_the_arguments_that_its_script_states(name: str) -> None:
 
 
 def test_every_transition_has_a_typed_call() -> None:
-    """Each script has a method or a command that calls it, and each of them has a script."""
+    """Each script has a method or a command that calls it, and each method and command has a script."""
     called = {*(SCRIPT_OF.get(method, method) for method in CALLS), *COMMANDS, "probe"}
     assert called == set(SCRIPTS)
 
 
 @pytest.mark.parametrize("name", sorted(LUA))
 def test_a_lua_file_is_short_and_opens_with_its_name(name: str) -> None:
-    """A Lua file has at most 240 lines of at most 120 characters; its first line begins with its name."""
+    """A Lua file has at most 240 lines of at most 120 characters. Its first line begins with its name."""
     lines = LUA[name].splitlines()
     assert len(lines) <= 240
     assert max(map(len, lines)) <= 120
@@ -231,8 +231,8 @@ def test_a_lua_file_includes_what_it_calls(name: str) -> None:
 def test_a_lua_file_includes_only_what_it_uses(name: str) -> None:
     """Each call of a script creates its functions, so unused functions cost time.
 
-    Two files are exempt: the kinds of seen in `base` are used through a table, and `stopped` is called by
-    each script.
+    Two files are exempt: scripts use the kinds of seen in `base` through a table, and each script calls
+    `stopped`.
     """
     included = re.search("^-- @include (.*)$", LUA[name], re.MULTILINE)
     for file in included[1].split() if included and name != "base" else ():
@@ -243,7 +243,7 @@ def test_a_lua_file_includes_only_what_it_uses(name: str) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_no_two_files_of_a_script_define_the_same_name(script: str) -> None:
-    """If two files defined a name, their order would decide which definition a third file uses."""
+    """If two files defined the same name, their order would decide which definition a third file uses."""
     names = [name for part in parts(script)[:-1] for name in DEFINED[part]]
     assert len(names) == len(set(names))
 
@@ -254,14 +254,14 @@ def test_every_lua_file_is_part_of_a_script() -> None:
 
 
 def test_every_script_compiles(redis_server: RedisServer) -> None:
-    """The exchange, which workers call as a function, also compiles as a script with at most 200 locals."""
+    """This includes the exchange: workers call it as a function, but a script may have only 200 locals."""
     with redis_server.client() as client:
         for name in SCRIPTS:
             client.script_load(source(name))
 
 
 def test_scripts_begin_with_the_flag_that_dragonfly_reads() -> None:
-    """Dragonfly looks for the flag at the beginning of a script; a library must begin with its name."""
+    """Dragonfly looks for the flag at the start of a script. A library must begin with its name instead."""
     assert {source(name).partition("\n")[0] for name in SCRIPTS} == {"--!df flags=allow-undeclared-keys"}
     name, text = library("exchange")
     assert text.partition("\n")[0] == f"#!lua name={name}"

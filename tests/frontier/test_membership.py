@@ -1,4 +1,4 @@
-"""Workers join, rejoin, are fenced and drained, and leave; their leases go to the right place."""
+"""Workers join, rejoin, are fenced and drained, and leave. Their leases go to the right place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALL = range(1, 6)
 
 
 def puts_of_one_partition() -> list[Put]:
-    """Return puts of all entries into one partition, where they are served by number, even after a return."""
+    """Return puts of all entries into one partition, which serves them by number, even after a release."""
     return [put(n, partition=partition_of(0)) for n in ALL]
 
 
@@ -61,7 +61,7 @@ def but_beats(live: LiveFrontier) -> dict[bytes, bytes]:
 
 
 def test_a_repeated_join_does_not_start_a_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """A member's join that arrives again after the run has finished leaves it finished."""
+    """A copy of a member's join arrives after the run has finished. The run stays finished."""
     worker.exchange()
     before = but_beats(live)
     assert live.call("join", "worker", {"host": "worker"}, "epoch-2", IDENTITY).run == worker.run
@@ -74,7 +74,7 @@ def test_a_repeated_join_does_not_start_a_run(live: LiveFrontier, worker: HandWo
 def test_rejoin_keeps_the_leases_of_the_worker_and_releases_the_rest(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Leases that the worker knows continue under its new id; its others return without an attempt."""
+    """Leases that the worker knows continue under its new id. Its other leases return without an attempt."""
     worker.exchange(*puts_of_one_partition())
     assert other.take(1) == [1]
     assert worker.take(3) == [2, 3, 4]
@@ -89,7 +89,7 @@ def test_rejoin_keeps_the_leases_of_the_worker_and_releases_the_rest(
 def test_a_repeated_rejoin_of_a_worker_declared_dead_in_between_works(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
-    """Each answer has the number of the stored exchange, so the worker does not assume a roll-back."""
+    """Each answer has the number of the worker's last stored exchange. So the worker assumes no roll-back."""
     worker.exchange(put(1))
     worker.exchange(put(2))
     if fenced:
@@ -107,7 +107,7 @@ def test_a_repeated_rejoin_of_a_worker_declared_dead_in_between_works(
 def test_the_last_exchange_of_one_id_is_not_taken_for_that_of_another(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """A new id without an exchange is declared dead; only the repeat of its rejoin asks for the id before."""
+    """A new id is declared dead before its first exchange. A repeat of its rejoin names the id before."""
     worker.exchange(put(1))
     worker.exchange(put(2))
 
@@ -148,7 +148,7 @@ def test_rejoin_with_waiting_parentless_puts_is_accepted_in_a_finished_run(
 
 
 def test_rejoin_with_logged_puts_needs_a_run_that_is_not_cleared(live: LiveFrontier) -> None:
-    """Redis may have forgotten the puts. After the end is cleared, they would begin the crawl again."""
+    """Redis may have forgotten the puts. Without the run's keys, the puts would begin the crawl again."""
     worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
     worker.exchange()
     other.exchange()
@@ -164,7 +164,7 @@ def test_rejoin_with_logged_puts_needs_a_run_that_is_not_cleared(live: LiveFront
 
 
 def test_rejoin_of_an_older_run_answers_that_it_is_over(live: LiveFrontier, worker: HandWorker) -> None:
-    """A worker of a run that is over does not enter the next run, even with parentless puts."""
+    """A worker whose run is over does not enter the next run, even with puts that have no parent."""
     worker.exchange()
     HandWorker(live, "other")
     before = live.dump()
@@ -185,9 +185,9 @@ def test_rejoin_when_redis_forgot_the_start_of_the_run(live: LiveFrontier, worke
 
 
 def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, worker: HandWorker) -> None:
-    """Redis is rolled back to an open earlier run. That run was over, so its seen set must hide no request.
+    """Redis is rolled back to an open earlier run, whose `seen` must not filter requests of the later run.
 
-    A worker that joined it after the roll-back continues in the later run, and no entry is lost.
+    A worker that joined the earlier run after the roll-back continues in the later run. No entry is lost.
     """
     since = HandWorker(live, "since")
     since.exchange(*(put(n, admission=Admission.SEEN) for n in (1, 2, 3)), want=1)
@@ -209,7 +209,7 @@ def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, 
 def test_the_first_worker_of_a_run_learns_how_many_failed_requests_stay_seen(
     live: LiveFrontier, keeps: bool, leaves: bool
 ) -> None:
-    """The next run deletes the records. With the old seen set, no worker crawls these pages again."""
+    """The next run deletes their records. If it keeps `seen`, no worker crawls these pages again."""
     crawl = replace(IDENTITY, keep_seen=keeps)
     first = HandWorker(live, "first", crawl)
     first.exchange(*(put(n, admission=Admission.SEEN, partition=b"") for n in (1, 2, 3)), want=3)
@@ -227,7 +227,7 @@ def test_the_first_worker_of_a_run_learns_how_many_failed_requests_stay_seen(
 def test_after_a_roll_back_an_earlier_run_becomes_the_later_one(
     live: LiveFrontier, phase: str, kept_then: bool, keeps: bool, kept: int
 ) -> None:
-    """The earlier run gets the name, arguments and limits of the later one. `seen` stays if both keep it."""
+    """The earlier run gets the later run's name, arguments and limits. `seen` stays if both runs keep it."""
     earlier = HandWorker(live, "earlier", replace(IDENTITY, run_name="one", keep_seen=kept_then))
     earlier.exchange(put(1, admission=Admission.SEEN), want=1)
     live.redis.sadd(live.key("adopted"), b"seen by another scheduler")
@@ -249,7 +249,7 @@ def test_after_a_roll_back_an_earlier_run_becomes_the_later_one(
 def test_after_a_roll_back_an_earlier_run_uses_the_settings_of_the_later_one(
     open_frontier: Callable[..., LiveFrontier], phase: str, first: str
 ) -> None:
-    """Fingerprints that had expired when the later run began are new, and workers of that run can join."""
+    """Pages whose fingerprints had expired when the later run began are new. Workers of this run can join."""
     live = open_frontier(seen=Seen.EXPIRING)
     kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0)
     then = replace(kept, partition_by="slot", run_name="one")
@@ -289,7 +289,7 @@ def test_only_fenced_workers_are_drained(live: LiveFrontier, worker: HandWorker,
 
 
 def test_every_step_of_a_long_drain_moves_some_leases(live: LiveFrontier, worker: HandWorker) -> None:
-    """However many leases there are, each step moves some while any are left."""
+    """Each step moves some leases, until no lease is left."""
     other = HandWorker(live, "other")
     worker.exchange(*(put(n, payload=b"x" * 100) for n in range(900)))
     left = len(worker.take(900))
@@ -326,7 +326,7 @@ def test_reclaiming_needs_the_right_epoch_and_run(
 def test_a_worker_that_leaves_returns_all_its_leases(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The leases return to their places, without an attempt and not as suspects; the member is gone."""
+    """The leases return to their places, without an attempt and not as suspects. The member is removed."""
     other.exchange(*puts_of_one_partition())
     assert worker.take(3) == [1, 2, 3]
     assert worker.leave() == (3, False)
@@ -368,7 +368,7 @@ def member(live: LiveFrontier, worker_id: str) -> Member:
 def test_a_worker_that_rejoins_keeps_since_and_done(
     live: LiveFrontier, worker: HandWorker, other: HandWorker, fenced: bool
 ) -> None:
-    """A fenced worker also keeps both. Once its old record is gone, both begin again."""
+    """A fenced worker also keeps both values. If its old record is gone, both values begin again."""
     live.redis.hset(live.key("worker:worker"), mapping={"since": 5000, "done": 7})
     if fenced:
         other.fence("worker")
@@ -385,7 +385,7 @@ def test_a_worker_that_rejoins_keeps_since_and_done(
 
 @pytest.mark.parametrize("rejoins", [False, True], ids=["join", "rejoin"])
 def test_a_late_copy_of_a_registration_lets_no_late_exchange_in(rejoins: bool, live: LiveFrontier) -> None:
-    """Both copies arrive after the worker has left, when Redis has deleted the token of its put."""
+    """Late copies of a registration and an exchange arrive after the leave. The put's token is deleted."""
     HandWorker(live, "spider").exchange(seeding=1)
     program = HandWorker(live, "program")
     if rejoins:

@@ -1,4 +1,4 @@
-"""The frontier and the reference, driven by the same random moves, agree in every answer and all state."""
+"""The frontier and a reference get the same random calls. They agree in every answer and in all state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from support.reference_partitions import UNIT_S
 from support.stored import Dump, crawl_keys, reference_state
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "50"))
-"""Number of examples in `make test`; `make check` runs fewer."""
+"""The number of examples in `make test`. `make check` runs fewer."""
 settings.register_profile(
     "frontier",
     max_examples=EXAMPLES,
@@ -47,12 +47,12 @@ settings.register_profile(
 QUICK = settings.get_profile("frontier")
 SOAK = settings(QUICK, max_examples=50 * EXAMPLES)
 STARTS = ("args", "", "args", "other args")
-"""Names of the workers' start() methods; empty: the worker has none."""
+"""Names of the workers' start() methods. An empty name means that the worker has none."""
 WORKERS = 4
 
 
 class FrontierMachine(BothFrontiers):
-    """Some workers, their faults, late copies of their calls, and a Redis that forgets."""
+    """Some workers, their faults, late copies of their calls, and a Redis that is rolled back."""
 
     @initialize(
         order=st.sampled_from(list(Order)),
@@ -65,7 +65,7 @@ class FrontierMachine(BothFrontiers):
     def begin(
         self, order: Order, seen: Seen, limits: Limits, partitions: int, named: bool, moves: list[Any]
     ) -> None:
-        """Let two workers join; the first has found requests and holds some of them."""
+        """Let two workers join. The first worker has found requests and holds some of them."""
         self.live = LiveFrontier(self.url, f"model-{secrets.token_hex(8)}", order, seen)
         self.seen = seen
         self.live.ahead_ms = round(2 * UNIT_S * 1000)
@@ -83,7 +83,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(named=st.booleans(), keep_seen=st.booleans(), limits=st.sampled_from((None,) * 5 + LIMITS))
     def join(self, named: bool, keep_seen: bool, limits: Limits | None = None) -> None:
-        """A process starts; if there are more than WORKERS processes, the oldest is killed."""
+        """A process starts. If there are more than WORKERS processes, the oldest one is killed."""
         worker_id = self.new_name("worker")
         self.limits = limits or self.limits
         crawl = Identity(
@@ -201,14 +201,14 @@ class FrontierMachine(BothFrontiers):
         """The user retries some failed requests and dead letters."""
         reference = self.reference
         kept = [record[0] for record in reference.failed], sorted(reference.dead)
-        # After the last worker has cleared a run, a late put may store an entry again that failed in it.
+        # After a run's keys were deleted, a late put may store an entry again that had failed in the run.
         stored = reference.unfinished()
         chosen = [
             [entry_id for i, entry_id in enumerate(ids) if bits >> i & 1 and entry_id not in stored]
             for ids, bits in zip(kept, (failed, dead), strict=True)
         ]
-        # The frontier chooses the entries of a step and their order, because HSCAN follows a hash that
-        # differs in each server. Each step gives turns to its partitions, so the reference repeats the steps.
+        # The frontier chooses the entries of a step and their order, because the order of HSCAN differs in
+        # each server. Each step changes the turns of its partitions. So the reference repeats the same steps.
         steps: tuple[list[bytes], list[bytes]] = ([], [])
 
         def step(
@@ -266,7 +266,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(who=WHICH, times=st.integers(1, 4), limit=st.integers(1, 20), max_attempts=st.integers(2, 3))
     def crash(self, who: int, times: int, limit: int, max_attempts: int) -> None:
-        """A worker dies with all its leases; the next workers that take them die also."""
+        """A worker dies with all its leases. The next workers that take these leases also die."""
         for _ in range(times):
             if actor := self.pick(self.actors, who):
                 self.send(actor, [], 10, 0, lost=False)
@@ -292,7 +292,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(spared=st.sampled_from((2, 1, 1, 0)))
     def flush(self, spared: int) -> None:
-        """The user flushes the crawl; Redis refuses this unless all members are known to be dead."""
+        """The user flushes the crawl. Redis refuses this unless all members are known to be dead."""
         dead = sorted(self.reference.members)[spared:]
         refused_for, expected = self.reference.flush(dead)
         refused_by, census, _, _ = self.live.call("flush", dead)
@@ -306,7 +306,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule(which=WHICH)
     def roll_back(self, which: int) -> None:
-        """Redis is rolled back to a snapshot; the workers are not."""
+        """Redis is rolled back to a snapshot, but the workers keep their state."""
         if snapshot := self.pick(self.snapshots, which):
             self.live.roll_back(snapshot[0])
             self.reference = deepcopy(snapshot[1])
@@ -315,7 +315,7 @@ class FrontierMachine(BothFrontiers):
 
     @invariant()
     def the_state_is_the_same(self) -> None:
-        """The stored state equals the reference's; no other key was touched."""
+        """The stored state equals the reference's state. No other key has changed."""
         expected = self.not_past(reference_state(self.reference))
         if self.seen is Seen.COMPACT:
             tokens = expected["tokens"]
@@ -358,7 +358,7 @@ def _no_time_passes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_the_frontier_does_what_the_reference_does(redis_server: RedisServer) -> None:
-    """Under random moves and faults every answer and the whole stored state equal the reference's."""
+    """With random moves and faults, every answer and the whole stored state equal those of the reference."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=QUICK)
 
 
@@ -381,7 +381,7 @@ def machine(redis_server: RedisServer, _no_time_passes_by_itself: None) -> Itera
 
 
 def test_retried_dead_letters_are_served_as_in_the_reference(machine: FrontierMachine) -> None:
-    """A retried dead letter returns to its place; later puts have later places. (Hypothesis found this.)"""
+    """A retried dead letter returns to its place. Later puts have later places. (Hypothesis found this.)"""
     unlimited = Limits(0.0, 0, {})
     order, seen = Order.PRIORITY_LIFO, Seen.EXACT
     machine.begin(order=order, seen=seen, limits=unlimited, partitions=1, named=False,

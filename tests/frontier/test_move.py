@@ -1,4 +1,4 @@
-"""A crawl without workers moves into another shape or another Redis; nothing is lost or left behind."""
+"""A crawl without workers is moved to another shape (order, kind of seen, shards) or to another Redis."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_crawl_is_moved_completely(
     crawl_of: Callable[..., Crawl], elsewhere: str, seen: Seen, as_seen: Seen, before: int, after: int,
     partitioned: bool,
 ) -> None:  # fmt: skip
-    """A crawl moves to another shape, another Redis and back: requests stay seen, and all entries wait."""
+    """A crawl is moved to another shape, another Redis and back. Requests stay seen, and all entries wait."""
     crawl = crawl_of(seen, partitioned)
     known = filled(crawl, before)
     entries, counts = crawl.entries(), sums(crawl, before)
@@ -70,7 +70,7 @@ def test_a_crawl_is_moved_completely(
 def test_a_crawl_can_get_another_shape_in_the_same_redis(
     crawl_of: Callable[..., Crawl], order: Order
 ) -> None:
-    """The move uses a temporary name and leaves no key of it. A move into the present shape does nothing."""
+    """The move uses keys with a temporary name, and leaves none. A move to the present shape does nothing."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 2)
     entries, counts = crawl.entries(), sums(crawl, 2)
@@ -108,9 +108,9 @@ def test_a_move_that_fails_at_any_step_loses_and_doubles_nothing(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], monkeypatch: pytest.MonkeyPatch,
     elsewhere: str, before: int, after: int, late: bool, partitioned: bool, away: bool,
 ) -> None:  # fmt: skip
-    """Each script call fails once, and the move is repeated. No worker can join a half-moved crawl.
+    """One script call after another fails, and the move is repeated. No worker can join a half-moved crawl.
 
-    A repeat of a complete move does nothing.
+    If the move is already complete, a repeat changes nothing.
     """
     monkeypatch.setattr("scrapy_dq.frontier.archive.load._PART", 40)
     crawl, kills = crawl_of(Seen.EXACT, partitioned), 0
@@ -148,7 +148,7 @@ def test_a_move_that_fails_at_any_step_loses_and_doubles_nothing(
 def test_a_repeated_move_restores_the_data_that_a_rolled_back_redis_lost(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """A shard of the new crawl is rolled back before the end, so the move fails and deletes nothing."""
+    """A shard of the new crawl is rolled back before the end. So the move fails, and deletes nothing."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     entries, whole = crawl.entries(), Shard(crawl.name, 0)
@@ -182,7 +182,7 @@ def test_the_end_is_on_disk_before_anything_is_deleted(
     crawl_of: Callable[..., Crawl], killed_at: Callable[[int, bool], None], monkeypatch: pytest.MonkeyPatch,
     elsewhere: str,
 ) -> None:  # fmt: skip
-    """A move is killed before the end is on disk, and its repeat waits for the disk before it deletes."""
+    """A move is killed before its end is on disk. The repeat waits for the disk before it deletes keys."""
     crawl = crawl_of(Seen.EXACT, True)
     crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
@@ -209,7 +209,7 @@ def test_the_end_is_on_disk_before_anything_is_deleted(
 
 
 def test_moved_data_is_on_disk(crawl_of: Callable[..., Crawl]) -> None:
-    """With an AOF in Redis, the move reports no doubts."""
+    """If Redis has an AOF, the move reports no doubts."""
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 2)
     assert crawl.move(3).doubts == []
@@ -221,7 +221,7 @@ def test_moved_data_is_on_disk(crawl_of: Callable[..., Crawl]) -> None:
 
 @quick
 def test_a_list_that_is_in_no_index_is_moved(crawl_of: Callable[..., Crawl], elsewhere: str) -> None:
-    """Redis has evicted the index of the list; the audit before the move finds the list."""
+    """Redis has evicted the index of the list. The audit before the move finds the list."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 2)
     entries = crawl.entries()
@@ -260,7 +260,7 @@ def test_the_run_continues_after_a_move(crawl_of: Callable[..., Crawl], elsewher
 def test_a_run_that_has_finished_stays_finished(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """The next run knows the kept fingerprints, which were converted to another kind of seen."""
+    """The kept fingerprints are converted to another kind of seen. The next run knows them."""
     monkeypatch.setattr(sharded_crawl, "IDENTITY", replace(sharded_crawl.IDENTITY, keep_seen=True))
     crawl = crawl_of(Seen.EXACT, True)
     crawl.join(1)

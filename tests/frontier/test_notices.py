@@ -1,4 +1,4 @@
-"""Notices about a run: each kind is reported once, whichever worker asks."""
+"""Each kind of notice about a run is given once, to the first worker that asks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_missing_crawl_and_a_running_crawl_have_no_notices(live: LiveFrontier)
 
 
 def test_dead_letters_and_the_end_are_notified_once(live: LiveFrontier) -> None:
-    """A notice has the current counts; the next run has its own notices."""
+    """A notice has the current counts. The next run has its own notices."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), put(2), put(3), want=2)
     worker.exchange(bury(1))
@@ -54,7 +54,7 @@ def test_the_third_death_is_notified(live: LiveFrontier) -> None:
 def test_an_outage_of_a_minute_is_notified(live: LiveFrontier) -> None:
     worker = HandWorker(live, "worker")
     for seconds, told in ((59.9, []), (60.0, ["outage"]), (90.0, [])):
-        live.redis.hdel(live.key("meta"), "sampled")  # so that each report is a separate outage
+        live.redis.hdel(live.key("meta"), "sampled")  # so that each report counts as a separate outage
         live.call("report", worker.worker_id, worker.epoch, True, Figures(), seconds)
         assert kinds(live) == told
 

@@ -1,6 +1,7 @@
-"""Each order holds for ties, and for entries that come back after a lease.
+"""Each order also holds for equal priorities, and for entries that return after a lease.
 
-Without partitions there is one strict order of all entries; with partitions, each has its own.
+Without partitions, there is one strict order of all entries. With partitions, each partition has its own
+order.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def expected(order: Order, puts: list[Put]) -> dict[bytes, list[int]]:
 
 
 def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -> None:
-    """3,000 entries are put a thousand at a time, leased in various portions, and some are released."""
+    """3,000 entries are put, a thousand at a time. They are leased in portions, and some are released."""
     puts = random_puts(3000, seed=5)
     for i in range(0, len(puts), MAX_MOVES):
         worker.exchange(*puts[i : i + MAX_MOVES])
@@ -71,7 +72,7 @@ def test_thousands_are_served_in_order(live: LiveFrontier, worker: HandWorker) -
 
 @pytest.mark.parametrize("size", [5_000, 200_000, 1_000_000])
 def test_an_exchange_brings_no_more_than_its_bytes(live: LiveFrontier, worker: HandWorker, size: int) -> None:
-    """The lease that reaches MAX_EXCHANGE_BYTES is the last; the next exchange continues after it."""
+    """The lease that reaches MAX_EXCHANGE_BYTES is the last lease. The next exchange continues after it."""
     count = 2 * MAX_EXCHANGE_BYTES // size + 5
     rng = random.Random(7)
     puts = [put(n, n % 2, payload=b"x" * rng.randint(size // 2, size)) for n in range(count)]
@@ -89,7 +90,7 @@ def test_an_exchange_brings_no_more_than_its_bytes(live: LiveFrontier, worker: H
 
 @pytest.mark.parametrize("huge", [2**31, 2**50, 2**53 + 1, 2**60, 2**63 - 1, 10**30])
 def test_huge_priorities_are_served_first_or_last(live: LiveFrontier, worker: HandWorker, huge: int) -> None:
-    """Any int is a valid priority; beyond ±2**49 priorities are equal."""
+    """Any int is a valid priority. Beyond ±2**49, all priorities are equal."""
     worker.exchange(put(1, huge), put(2, -huge), put(3, 0))
     worker.exchange(put(4, huge, start=True), put(5, -huge, start=True), put(6, huge))
     served = {
@@ -166,7 +167,7 @@ def test_priority_orders_equal_those_of_scrapy(
 def test_redis_6_does_not_walk_a_long_list_for_its_newest_entries(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """For an LRANGE at the end of a long list, Redis 6 walks there from the head, for milliseconds."""
+    """If LRANGE reads the end of a long list, Redis 6 walks there from the head, which takes milliseconds."""
     if int(live.redis.info("server")["redis_version"].partition(".")[0]) > 6:
         pytest.skip("a newer Redis begins at the nearer end")
     for begin in range(0, 11_000, 1_000):

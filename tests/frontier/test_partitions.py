@@ -1,4 +1,4 @@
-"""Each partition gets its turns and leaves no keys behind; partitions with similar names stay apart."""
+"""Each partition gets its turns and leaves no keys behind. Partitions with similar names stay apart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def crowd(worker: HandWorker) -> HandWorker:
 
 
 def test_a_big_partition_does_not_delay_small_ones(worker: HandWorker) -> None:
-    """Although 900 entries of one site came first, the first ten leases include each other site."""
+    """Although 900 entries of one site came first, the first ten leases include all other sites."""
     worker.exchange(*puts(A, 900))
     worker.exchange(*(put(1000 + i, partition=b"small %d" % i) for i in range(9)))
     taken = partitions(worker.exchange(want=10))
@@ -58,7 +58,7 @@ def test_partitions_of_which_a_worker_holds_the_fewest_leases_come_first(crowd: 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(5.0, 1)], ids=["free", "limited"])
 def test_an_empty_partition_leaves_nothing_behind(live: LiveFrontier, limits: Limits) -> None:
-    """The entries of a hundred partitions are leased, released, quarantined and done; no key is left."""
+    """Entries of a hundred partitions are leased, released, quarantined and done. Then no key is left."""
     worker = HandWorker(live, "worker", replace(IDENTITY, limits=limits))
     before = live.key_names()
     worker.exchange(*(put(n, n % 3, partition=b"slot %d" % n) for n in range(100)), put(100, due_in=10.0))

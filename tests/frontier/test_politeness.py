@@ -1,4 +1,4 @@
-"""Limits bound the rate and the concurrent leases of each partition over all workers."""
+"""Limits bound the rate and the number of leases of each partition for all workers together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ A, B = b"a", b"b"
 
 
 def test_the_delay_counts_from_the_sending_of_the_request(live: LiveFrontier, slow: HandWorker) -> None:
-    """If the report of a sending arrives a minute late, every worker waits a minute less."""
+    """If the report that a request was sent arrives a minute late, every worker waits a minute less."""
     other = HandWorker(live, "other", SLOW)
     slow.exchange(want=1)
     live.advance(500)
@@ -112,7 +112,7 @@ def test_many_rests_end_at_once(slow: HandWorker) -> None:
 def test_the_concurrency_of_a_partition_holds_for_all_workers_together(
     live: LiveFrontier, narrow: HandWorker
 ) -> None:
-    """With two entries in flight, one per worker, no worker gets more until one is done."""
+    """While each of two workers holds an entry, no worker gets more until one entry is done."""
     other = HandWorker(live, "other", NARROW)
     assert numbers(narrow.exchange(want=1)) == [0]
     assert numbers(other.exchange(want=9)) == [1]
@@ -124,7 +124,7 @@ def test_the_concurrency_of_a_partition_holds_for_all_workers_together(
 
 
 def test_a_block_applies_to_all_workers(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """A worker reports a block of 500 s. No worker leases earlier; the other partitions continue."""
+    """A worker reports a block of 500 s. No worker gets a lease before its end. Other partitions continue."""
     worker.exchange(*puts(A, 3), *puts(B, 3, 10))
     receipt = worker.note(block(A, 500), want=1)
     assert (numbers(receipt), round(receipt.next_due_s or 0, -1)) == ([10], 500)

@@ -1,4 +1,4 @@
-"""Programs without a spider join a crawl; they leave its settings to workers with a spider."""
+"""Programs without a spider join a crawl. Only workers with a spider define the crawl's settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def meta(live: LiveFrontier, *fields: str) -> list[str]:
 
 
 def test_the_first_worker_with_a_spider_defines_the_crawl(open_frontier: OpenFrontier) -> None:
-    """A program feeds a crawl that does not exist; the spider that joins later meets no conflict."""
+    """A program feeds a crawl that does not exist yet. A spider that joins later meets no conflict."""
     live = open_frontier(Order.LIFO)
     program = HandWorker(live, "program", PROGRAM)
     program.exchange(put(1), seeding=3)
@@ -50,7 +50,7 @@ def test_a_program_changes_nothing_of_a_crawl_with_a_spider(open_frontier: OpenF
 def test_a_crawl_that_programs_began_without_an_order_is_served_oldest_first(
     open_frontier: OpenFrontier,
 ) -> None:
-    """A program that gives another order than `fifo` is refused."""
+    """A later program that gives an order is accepted only with `fifo`."""
     HandWorker(open_frontier(Order.FIFO), "program", PROGRAM)
     with pytest.raises(FrontierRefused, match="'fifo', this worker has 'lifo'"):
         HandWorker(open_frontier(Order.LIFO), "other", replace(PROGRAM, order_given=True))
@@ -58,7 +58,7 @@ def test_a_crawl_that_programs_began_without_an_order_is_served_oldest_first(
 
 
 def test_a_given_order_must_equal_the_stored_one(open_frontier: OpenFrontier) -> None:
-    """A program may name the order of a new crawl; later workers with another order are refused."""
+    """A program may set the order of a new crawl. Later workers with another order are refused."""
     HandWorker(open_frontier(Order.LIFO), "program", replace(PROGRAM, order_given=True))
     with pytest.raises(FrontierRefused, match="DQ_ORDER"):
         HandWorker(open_frontier(Order.FIFO), "other", replace(PROGRAM, order_given=True))
@@ -68,7 +68,7 @@ def test_a_given_order_must_equal_the_stored_one(open_frontier: OpenFrontier) ->
 
 @pytest.mark.parametrize("keep_seen", [False, True])
 def test_seen_is_kept_as_the_spider_requested(live: LiveFrontier, keep_seen: bool) -> None:
-    """SCHEDULER_PERSIST holds even if a program leaves a finished run last or begins the next one."""
+    """SCHEDULER_PERSIST applies even if a program is the last to leave a run, or begins the next run."""
     spider = HandWorker(live, "spider", replace(IDENTITY, keep_seen=keep_seen))
     program = HandWorker(live, "program", PROGRAM)
     spider.exchange(put(1, admission=Admission.SEEN), want=1)
@@ -83,7 +83,7 @@ def test_seen_is_kept_as_the_spider_requested(live: LiveFrontier, keep_seen: boo
 
 
 def test_tokens_that_no_worker_can_repeat_are_deleted(live: LiveFrontier, worker: HandWorker) -> None:
-    """Otherwise a queue in use for years would keep 12 bytes of each item that it ever had."""
+    """Otherwise a queue that is used for years would keep 12 bytes for each item that was ever put."""
     worker.exchange(put(1), put(2), put(3), want=9)
     gone = b"".join(b"%012d" % n for n in (1, 3, 4))
     worker.exchange(ack(1), terms=Terms(forget=gone))
@@ -92,9 +92,9 @@ def test_tokens_that_no_worker_can_repeat_are_deleted(live: LiveFrontier, worker
 
 
 def test_the_log_lists_the_tokens_that_can_be_deleted() -> None:
-    """A token can be deleted once neither the log nor another worker can repeat its put.
+    """A token can be deleted when neither the log nor another worker can repeat its put.
 
-    A logged put loses its bound, because Redis must not refuse its repeat.
+    A put in the log has no bound any more, because Redis must not refuse its repeat.
     """
     log = ReplayLog(10.0)
     for n, once in enumerate((True, False, True)):
@@ -111,7 +111,7 @@ def test_the_log_lists_the_tokens_that_can_be_deleted() -> None:
 def test_a_program_that_begins_the_next_run_leaves_the_kept_fingerprints_alone(
     open_frontier: OpenFrontier, seen: Seen
 ) -> None:
-    """The program does not know their fingerprinter or their kind of seen, so the stored values stay."""
+    """The program knows neither the fingerprinter nor the kind of seen. So the stored values are kept."""
     live = open_frontier(Order.FIFO, seen=seen)
     kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0 if seen is Seen.EXPIRING else 0.0)
     spider = HandWorker(live, "spider", kept)

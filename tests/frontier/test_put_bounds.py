@@ -1,4 +1,4 @@
-"""Puts beyond a bound are refused; puts that an adopted dupefilter knows are dropped."""
+"""Redis refuses a put beyond its bound, and drops a put whose fingerprint was adopted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_repeat_of_a_stored_put_counts_as_seen_and_is_not_refused(
 
 
 def test_adopted_fingerprints_count_as_seen(live: LiveFrontier, worker: HandWorker) -> None:
-    """A request that another scheduler has seen is dropped and not added to `seen`; others are stored."""
+    """A request that another scheduler has seen is dropped, and not added to `seen`. Others are stored."""
     assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED, b"\x02" * 20])[0] == 2
     assert live.call("adopt", worker.epoch, worker.run, "", 1, [ADOPTED])[0] == 0
     receipt = worker.exchange(known(1), known(2, b"\x03" * 20), put(3), want=9)
@@ -82,7 +82,7 @@ def test_an_adoption_cannot_continue_in_another_run(live: LiveFrontier, worker: 
 def test_a_gap_in_the_numbers_of_an_adoption_shows_a_roll_back(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """A repeat has the same number; a gap between two numbers means that Redis lost a call."""
+    """A repeat of a call has the same number. A gap between two numbers shows that Redis lost a call."""
 
     def adopt(number: int) -> bool:
         return live.call("adopt", worker.epoch, worker.run, worker.worker_id, number, [ADOPTED])[1]

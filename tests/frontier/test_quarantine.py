@@ -1,4 +1,4 @@
-"""The entries of a dead worker run again one by one; further deaths are charged, and too many bury."""
+"""The entries of a dead worker run again one by one. Further deaths are charged; too many bury the entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.parametrize("partitioning", ["none", "one"], indirect=T
 
 @pytest.fixture
 def suspects(live: LiveFrontier, worker: HandWorker) -> list[int]:
-    """Return the numbers of entries 1, 2 and 3, whose worker has died; 4 and 5 were never leased."""
+    """Return [1, 2, 3], the entries whose worker has died. Entries 4 and 5 were never leased."""
     worker.exchange(*(put(n) for n in range(1, 6)))
     victim = HandWorker(live, "victim")
     assert victim.take(3) == [1, 2, 3]
@@ -22,7 +22,7 @@ def suspects(live: LiveFrontier, worker: HandWorker) -> list[int]:
 
 
 def test_the_first_death_is_not_charged(live: LiveFrontier, suspects: list[int]) -> None:
-    """Redis does not know which entry killed the worker, so all of them are quarantined, uncharged."""
+    """Redis does not know which entry killed the worker. So all are quarantined, and none is charged."""
     entries = live.state()["entries"]
     assert {int(i): (charged, suspect) for i, (_, charged, suspect, _) in entries.items()} == {
         1: (0, True), 2: (0, True), 3: (0, True), 4: (0, False), 5: (0, False),
@@ -30,7 +30,7 @@ def test_the_first_death_is_not_charged(live: LiveFrontier, suspects: list[int])
 
 
 def test_a_worker_holds_one_suspect_at_a_time(worker: HandWorker, suspects: list[int]) -> None:
-    """The best suspect is served at its place; other suspects are skipped until it is settled."""
+    """The first suspect is served at its place. The other suspects are skipped until it is settled."""
     assert worker.take(10) == [1, 4, 5]
     assert numbers(worker.exchange(ack(4), ack(5), want=10)) == []
     assert numbers(worker.exchange(ack(1), want=10)) == [2]
@@ -53,7 +53,7 @@ def test_suspects_and_released_entries_are_merged(
 def test_a_released_suspect_stays_a_suspect(
     live: LiveFrontier, worker: HandWorker, suspects: list[int]
 ) -> None:
-    """A worker that releases a suspect, or leaves, charges no attempt, and the entry stays a suspect."""
+    """If a worker releases a suspect or leaves, no attempt is charged, and the entry stays a suspect."""
     worker.take(1)
     worker.exchange(release(1))
     assert live.state()["entries"][entry_id(1)] == ("backlog", 0, True, b"payload")
@@ -82,8 +82,9 @@ def suspected(live: LiveFrontier) -> list[int]:
 def test_leases_lost_with_two_workers_that_stay_away_are_suspects(
     live: LiveFrontier, worker: HandWorker, back: bool
 ) -> None:
-    """A worker that falls silent may only be cut off, so its leases do not become suspects.
-    They do if a second worker falls silent with them and the first one has not come back.
+    """The leases of one silent worker do not become suspects, because this worker may only be cut off.
+
+    They become suspects if a second worker falls silent with them while the first one is still away.
     """
     worker.exchange(*(put(n) for n in range(1, 5)))
     first, second = HandWorker(live, "first"), HandWorker(live, "second")
@@ -119,7 +120,7 @@ def test_a_suspect_is_buried_with_the_reason_at_the_limit(
 def test_a_repeated_exchange_returns_the_attempts_of_a_suspect(
     worker: HandWorker, suspects: list[int], live: LiveFrontier
 ) -> None:
-    """Redis stores the attempts and the mark of a suspect in one byte; the repeat returns the attempts."""
+    """Redis stores the attempts and the suspect mark in one byte. A repeat returns only the attempts."""
     victim = HandWorker(live, "victim")
     victim.take(1)
     worker.reclaim("victim")

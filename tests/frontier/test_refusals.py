@@ -25,7 +25,7 @@ from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, put
 def test_a_worker_of_another_crawl_is_refused(
     live: LiveFrontier, worker: HandWorker, changed: dict[str, str], words: str
 ) -> None:
-    """The open run has another fingerprinter, spider or partition setting, and the error names it."""
+    """The open run has another fingerprinter, spider or partition setting. The error names the difference."""
     before = live.dump()
     with pytest.raises(FrontierRefused, match=words):
         HandWorker(live, "other", replace(IDENTITY, **changed))
@@ -41,7 +41,7 @@ def test_a_worker_of_another_release_is_refused(
     differs: str,
     finished: bool,
 ) -> None:
-    """A worker that would misread the keys does not touch them, not even a kept `seen` after the end."""
+    """A worker that would misread the keys does not change them, not even a kept `seen` of a finished run."""
     worker = HandWorker(live, "worker")
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     if finished:
@@ -59,7 +59,7 @@ def test_a_worker_of_another_release_is_refused(
 def test_other_settings_are_accepted_after_a_run_that_kept_nothing(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """After a finished run that kept nothing, another spider may take the name; then its settings count."""
+    """If a finished run has kept nothing, another spider may use the crawl's name, with its own settings."""
     worker.exchange()
     worker.leave()
     other = replace(IDENTITY, spider="another", fingerprinter="another")
@@ -69,7 +69,7 @@ def test_other_settings_are_accepted_after_a_run_that_kept_nothing(
 
 
 def test_kept_fingerprints_require_the_same_fingerprinter(live: LiveFrontier, worker: HandWorker) -> None:
-    """If `seen` is kept, the next run must make the same fingerprints; spider and order may differ."""
+    """If `seen` is kept, the next run needs the same fingerprinter. Its spider and order may differ."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     worker.exchange(ack(1))
     worker.leave(keep_seen=True)
@@ -81,7 +81,7 @@ def test_kept_fingerprints_require_the_same_fingerprinter(live: LiveFrontier, wo
 
 
 def test_other_arguments_are_reported_not_refused(live: LiveFrontier, worker: HandWorker) -> None:
-    """The join returns the arguments with which the run began, so that the caller can log a warning."""
+    """The join returns the arguments of the run's first worker, so that the caller can log a warning."""
     assert worker.joined.spider_args == IDENTITY.spider_args
     other = HandWorker(live, "other", replace(IDENTITY, spider_args='{"a": 1}'))
     assert other.joined.spider_args == IDENTITY.spider_args

@@ -1,4 +1,4 @@
-"""A retry moves failed requests and dead letters back to their places, each once."""
+"""A retry moves failed requests and dead letters back to their places, each of them once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def retry_all(live: LiveFrontier) -> Retried:
 
 
 def test_quiet_workers_are_woken(live: LiveFrontier, worker: HandWorker) -> None:
-    """A retry sends a command to workers without work, but not if it moves nothing."""
+    """A retry wakes workers without work, but only if it moves a request."""
     worker.exchange(put(1), want=1)
     worker.exchange(fail(1))
     assert retry_all(live).failed == 1
@@ -73,7 +73,7 @@ def test_a_request_that_fails_again_during_the_retry_is_not_moved_again(
 
 
 def test_a_retry_moves_all_of_very_many_records(live: LiveFrontier, worker: HandWorker) -> None:
-    """Each read or call takes only some of the records; new failures between the calls hide none."""
+    """Each call takes only some of the records. New failures between the calls hide no record."""
     live.frontier.keep_failed = 1000
     for begin in range(0, 1000, 250):
         worker.exchange(*(put(n) for n in range(begin, begin + 250)), want=250)
@@ -94,7 +94,7 @@ def test_a_retry_moves_all_of_very_many_records(live: LiveFrontier, worker: Hand
 
 
 def test_a_record_is_found_although_its_position_has_changed(live: LiveFrontier, worker: HandWorker) -> None:
-    """Other requests failed after the read, and the full list was trimmed, so the script must search."""
+    """After the read, other requests failed, and the full list was trimmed. So the script must search."""
     worker.exchange(*(put(n) for n in range(8)), want=8)
     worker.exchange(*(fail(n) for n in range(5)))
     records = live.redis.lrange(live.key("failed"), 0, -1)
@@ -103,7 +103,7 @@ def test_a_record_is_found_although_its_position_has_changed(live: LiveFrontier,
     moved = retry_records(
         live.redis, live.frontier.name, look(live), [(records[i], i - kept) for i in (0, 1, 4)]
     )
-    assert moved == (2, 0)  # the last one was trimmed since
+    assert moved == (2, 0)  # the last record was trimmed
     assert [int(record[0]) for record in live.state()["failed"]] == [6, 5, 2]
     assert worker.take(9) == [3, 4]
 
@@ -113,7 +113,7 @@ def test_a_record_is_found_although_its_position_has_changed(live: LiveFrontier,
 
 @pytest.mark.parametrize("how", END)
 def test_a_repeated_retry_changes_nothing(live: LiveFrontier, worker: HandWorker, how: str) -> None:
-    """After a lost reply the retry is repeated. The record is gone, wherever its entry is by then."""
+    """After a lost reply, the retry is repeated. It finds no record, so it does not move the entry again."""
     worker.exchange(put(1), want=1)
     worker.exchange(END[how](1))
     records = [(record, -1) for record in live.redis.lrange(live.key("failed"), 0, -1)]
@@ -133,7 +133,7 @@ def test_a_batch_is_bounded_in_bytes(live: LiveFrontier, worker: HandWorker) -> 
 
 
 def test_a_new_crawl_or_run_under_the_same_name_is_left_alone(live: LiveFrontier, worker: HandWorker) -> None:
-    """Since the command's read, the crawl was deleted and begun again, or its next run has begun."""
+    """After the command's read, the crawl was deleted and begun again, or its next run began."""
     worker.exchange(put(1), want=1)
     worker.exchange(bury(1))
     for epoch, run in (("other", 0), (worker.epoch, 1), (worker.epoch, -1)):

@@ -1,4 +1,4 @@
-"""A compact `seen` loses no fingerprint, and grows and is deleted in bounded steps."""
+"""A compact `seen` loses no fingerprint. It grows and is deleted in bounded steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def in_parts(tokens: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 def test_every_exchange_uses_the_stored_kind_of_seen(
     live: LiveFrontier, open_frontier: Callable[..., LiveFrontier]
 ) -> None:
-    """Programs do not know the kind of seen but use it, even a program that joined before it was set."""
+    """Programs use the stored kind of seen, even a program that joined before the kind was stored."""
     program = replace(
         IDENTITY, fingerprinter="", spider="", keep_seen=None, order_given=False, seen_given=False
     )
@@ -67,7 +67,7 @@ def test_every_exchange_uses_the_stored_kind_of_seen(
 
 
 def test_no_fingerprint_is_lost_as_seen_grows(live: LiveFrontier) -> None:
-    """Exchanges store 250,000 fingerprints: all are known afterwards, in evenly filled intsets."""
+    """Exchanges store 250,000 fingerprints. All are known afterwards, in evenly filled intsets."""
     tokens = [sha1(b"%d" % n).digest() for n in range(250_000)]
     worker = HandWorker(live, "worker")
     for part in in_parts(tokens):
@@ -91,7 +91,7 @@ def test_no_fingerprint_is_lost_as_seen_grows(live: LiveFrontier) -> None:
 
 
 def test_overdue_splits_are_made_a_few_at_a_time(live: LiveFrontier) -> None:
-    """However many splits are due, an exchange makes only a few, and only if it adds a fingerprint."""
+    """An exchange makes only a few of the due splits, and only if it adds a fingerprint."""
     worker = HandWorker(live, "worker")
     worker.exchange(*(seen(n, n) for n in range(500)))
     live.redis.hset(live.key("seen"), "count", 1_000_000)
@@ -138,7 +138,7 @@ def test_the_docs_state_the_chance_of_a_false_seen() -> None:
 
 
 def left_behind(live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finish a run that keeps nothing; the sweep of its last worker fails."""
+    """Finish a run that keeps nothing. The sweep of its last worker, which deletes the old `seen`, fails."""
 
     async def die(*_: object) -> bool:
         raise FrontierUnavailable("Redis does not answer")
@@ -155,7 +155,7 @@ def left_behind(live: LiveFrontier, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_old_seen_set_is_unlinked_in_small_steps(
     live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next workers' exchanges finish an interrupted sweep; no old fingerprint counts in the new run."""
+    """Exchanges of the next run finish an interrupted sweep. No old fingerprint counts in the new run."""
     left_behind(live, monkeypatch)
     worker = HandWorker(live, "worker", KEPT)
     assert worker.exchange(seen(1, 1), seen(2, 1000)).dropped == ()
@@ -190,7 +190,7 @@ def test_a_sweep_is_bounded(
 
 
 def test_a_sweep_finds_all_of_very_many_generations(live: LiveFrontier) -> None:
-    """The sweep does not scan from the start of the hash, where it would soon find nothing."""
+    """The sweep does not scan from the start of the hash each time, where it would soon find nothing."""
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 1 for n in range(1500)})
     for _ in range(1500 // 16 + 2):
         if not live.call("sweep", 0.0):

@@ -1,4 +1,4 @@
-"""A new run ignores fingerprints that have expired, but a run that continues ignores none."""
+"""A new run ignores fingerprints that have expired. Within a run, no fingerprint expires."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def finish(worker: HandWorker) -> None:
 
 
 def test_within_a_run_nothing_is_forgotten(live: LiveFrontier) -> None:
-    """A run of any length still knows every page that it admitted."""
+    """Even a very long run knows every page that it has admitted."""
     worker = HandWorker(live, "worker", CRAWL)
     assert worker.exchange(seen(1, 1), seen(2, 2), seen(3, 1)).dropped == (2,)
     live.advance(100 * HOUR)
@@ -51,7 +51,7 @@ def test_within_a_run_nothing_is_forgotten(live: LiveFrontier) -> None:
 
 
 def test_a_new_run_forgets_pages_older_than_the_time_to_live(live: LiveFrontier) -> None:
-    """Pages admitted longer ago than the time to live are new again; the other pages are known."""
+    """Pages admitted longer ago than the time to live are new again. The other pages are known."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1), seen(2, 2))
     age(live, 1, HOUR + 60)
@@ -62,7 +62,7 @@ def test_a_new_run_forgets_pages_older_than_the_time_to_live(live: LiveFrontier)
 
 
 def test_an_expired_page_is_admitted_once(live: LiveFrontier) -> None:
-    """After its new admission a page is known in this run and in the next."""
+    """After its new admission, a page is known in this run and in the next run."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1))
     age(live, 1, 2 * HOUR)
@@ -86,7 +86,7 @@ def test_a_put_that_was_already_seen_is_as_old_as_before(live: LiveFrontier) -> 
 
 
 def test_ages_count_from_the_start_of_the_run(live: LiveFrontier) -> None:
-    """The age at the start of the run decides, not the age at the put."""
+    """A fingerprint expires by its age at the start of the run, not by its age at the put."""
     worker = HandWorker(live, "worker", CRAWL)
     worker.exchange(seen(1, 1))
     age(live, 1, HOUR - 60)
@@ -108,7 +108,7 @@ def test_without_a_time_to_live_nothing_is_forgotten(live: LiveFrontier) -> None
 
 @pytest.mark.parametrize("method", ["join", "flush"])
 def test_fingerprints_that_lost_their_meta_are_cleared(live: LiveFrontier, method: str) -> None:
-    """Without `meta` the kind of seen is unknown, but the old fingerprints hide no page."""
+    """Without `meta`, the kind of seen is unknown. But the old fingerprints filter no page."""
     HandWorker(live, "worker", CRAWL).exchange(seen(1, 1))
     live.redis.delete(keys.meta(live.crawl))
     if method == "join":

@@ -1,4 +1,4 @@
-"""One shard of several follows home, ends with home, and keeps leases whose work is done."""
+"""A shard other than home follows home's run and its end. It keeps leases of done requests for a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPREAD = replace(IDENTITY, shards=3)
 
 
 def test_leases_of_one_process_in_another_shard_count_once() -> None:
-    """A process has other worker ids in the other shard, so one of its workers gets all counts of there."""
+    """A process has other worker ids in another shard. So one of its workers gets all counts from there."""
     here, there = ([Member(name, {"pid": 1}, False, n, done=10 * n) for name in "ab"] for n in (1, 2))
     other = Member("c", {"pid": 2}, False, 5)
     found = _of_all([*here, other], there)
@@ -48,7 +48,7 @@ def ends(version: int = UNFINISHED) -> Terms:
 
 
 class Other:
-    """A shard other than home; `join` lets a worker join it as real workers do."""
+    """A shard other than home. `join` lets a worker join it as real workers do."""
 
     def __init__(self, live: LiveFrontier) -> None:
         self._live = live
@@ -78,7 +78,7 @@ def test_a_shard_is_created_with_the_epoch_and_the_run_of_home(live: LiveFrontie
 
 
 def test_a_shard_that_is_gone_after_all_shards_existed_is_lost(live: LiveFrontier, other: Other) -> None:
-    """Before that, a join creates a missing shard, because the worker that should have may have died."""
+    """Before that, a join creates a missing shard, because the worker that had to create it may have died."""
     home = HandWorker(live, "a", SPREAD).joined
     assert not home.shards_exist
     other.join(home)
@@ -104,7 +104,7 @@ def test_a_worker_whose_crawl_was_lost_as_it_joined_clears_no_shard(live: LiveFr
 
 
 def test_a_run_that_ends_while_a_worker_joins_it_is_not_begun_again(live: LiveFrontier, other: Other) -> None:
-    """The end of the run has cleared the shard, so all later puts would be new there and run again."""
+    """The end of the run has cleared the shard. So all puts would be new there, and pages would run again."""
     home = HandWorker(live, "a", SPREAD)
     other.join(home.joined)
     home.exchange(seeding=Seeding.DONE, terms=ends(home.exchange(seeding=Seeding.DONE).census.version))
@@ -116,7 +116,7 @@ def test_a_run_that_ends_while_a_worker_joins_it_is_not_begun_again(live: LiveFr
 
 
 def test_a_cleared_shard_is_used_again_if_home_was_opened_again(live: LiveFrontier, other: Other) -> None:
-    """A late put has opened home again since the shard was cleared."""
+    """After the shard was cleared, a late put has opened home again."""
     home = HandWorker(live, "a", SPREAD)
     other.join(home.joined)
     live.run(other.frontier.leave("a", home.joined.epoch, 0, None, version=2**52))
@@ -126,7 +126,7 @@ def test_a_cleared_shard_is_used_again_if_home_was_opened_again(live: LiveFronti
 
 
 def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -> None:
-    """Home was deleted and a new crawl began."""
+    """Home was deleted, and a new crawl began. The shard still has the old crawl's keys."""
     old = HandWorker(live, "a", SPREAD).joined
     other.join(replace(old, epoch="0ld"))
     live.redis.rpush(keys.prefix(other.name) + "failed", "record")
@@ -135,7 +135,7 @@ def test_a_shard_of_another_crawl_is_cleared(live: LiveFrontier, other: Other) -
 
 
 def test_a_shard_begins_the_run_of_home_and_does_not_go_back(live: LiveFrontier, other: Other) -> None:
-    """The shard drops the rest of an older run, because all of it was done before home began this run."""
+    """The shard deletes its data of an older run, which was done before home began the next run."""
     home = HandWorker(live, "a", SPREAD).joined
     other.join(home)
     assert other.join(replace(home, run=1), worker_id="b").run == 1
@@ -170,7 +170,7 @@ def test_home_finishes_only_with_the_version_of_the_collect(live: LiveFrontier, 
 
 
 def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, other: Other) -> None:
-    """No worker may finish the run with an answer from before, and a finished run opens again."""
+    """No worker can finish the run with an earlier version, and a finished run opens again."""
     worker = HandWorker(live, "a", SPREAD)
     version = worker.exchange(terms=ends()).census.version
     raised = worker.exchange(seeding=1, terms=ends())
@@ -186,7 +186,7 @@ def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, o
 def test_a_shard_other_than_home_never_finishes_on_its_own(
     live: LiveFrontier, other: Other, since: int
 ) -> None:
-    """After the end at home, the last worker to leave the shard clears it, unless a put came *since*."""
+    """After the end at home, the last worker to leave a shard clears it, unless puts came *since*."""
     worker = HandWorker(live, "a", SPREAD)
     worker.exchange(put(1), want=1, terms=THERE)
     assert worker.exchange(ack(1), terms=THERE).status is Status.OK
@@ -219,7 +219,7 @@ def test_a_partition_with_a_kept_lease_is_in_use_under_its_own_name(live: LiveFr
 
 @pytest.mark.parametrize("ends_by", ["its worker's death", "a release"])
 def test_a_kept_lease_does_not_count_as_a_suspect(live: LiveFrontier, other: Other, ends_by: str) -> None:
-    """The suspect's work is done, so no attempt is charged, and its worker gets the next suspect."""
+    """The suspect is done. So no attempt is charged, and its worker gets the next suspect."""
     first, worker = HandWorker(live, "a"), HandWorker(live, "b")
     first.exchange(put(1), put(2))
     first.take(2)
@@ -252,7 +252,7 @@ def test_a_worker_with_a_suspect_in_another_shard_gets_no_suspect(live: LiveFron
 
 
 def test_losses_of_another_shard_are_noted_at_home(live: LiveFrontier) -> None:
-    """A loss counts once, however often and by however many workers it is reported."""
+    """A loss counts once, even if several workers report it several times."""
     worker = HandWorker(live, "a")
 
     def told(*notes: Gone) -> int:
@@ -264,7 +264,7 @@ def test_losses_of_another_shard_are_noted_at_home(live: LiveFrontier) -> None:
 
 
 def test_a_run_with_losses_in_another_shard_is_not_complete(live: LiveFrontier) -> None:
-    """A worker with the name of such a run begins the next run, as after a loss at home."""
+    """A worker with the run's name begins the next run, as it does after a loss at home."""
     named = replace(IDENTITY, run_name="today")
     worker = HandWorker(live, "a", named)
     worker.exchange(terms=Terms(notes=[Gone(2, 1)]), seeding=1)

@@ -28,7 +28,7 @@ def broken(live: LiveFrontier, how: str, crawl: Identity = ARGS, seeding: int = 
 
 
 def all_done(worker: HandWorker) -> Receipt:
-    """Crawl all entries; return the receipt of the exchange that finds nothing left."""
+    """Crawl all entries. Return the receipt of the exchange that finds no entry left."""
     worker.exchange(*(ack(n) for n in worker.take(9)))
     return worker.exchange()
 
@@ -38,7 +38,7 @@ def all_done(worker: HandWorker) -> Receipt:
 def test_other_workers_do_not_finish_a_run_with_an_incomplete_start(
     live: LiveFrontier, how: str, seeding: int
 ) -> None:
-    """All entries are done and no worker seeds, but a start() is incomplete. The census reports it."""
+    """All entries are done and no worker seeds. But a start() is incomplete, as the census reports."""
     broken(live, how, seeding=seeding)
     worker = HandWorker(live, "worker", OTHER)
     receipt = all_done(worker)
@@ -49,12 +49,12 @@ def test_other_workers_do_not_finish_a_run_with_an_incomplete_start(
 
 
 def test_without_seed_once_only_a_later_start_replaces_an_interrupted_one(live: LiveFrontier) -> None:
-    """With DQ_SEED_ONCE = False, each start() yields only its own requests, so no earlier one replaces it."""
+    """With DQ_SEED_ONCE = False, each start() has its own requests. So no earlier start() replaces it."""
     early = HandWorker(live, "early", OWN)
     complete = HandWorker(live, "complete", OWN)
     complete.exchange()
     broken(live, "killed", OWN)
-    # Redis's clock does not show which worker began later, because it may have been set back.
+    # The order of the joins counts, not Redis's clock, because the clock may have been set back.
     live.redis.hset(live.key("worker:early"), "since", 2**50)
     assert all_done(early).census.incomplete == 1
     later = HandWorker(live, "later", OWN)
@@ -65,7 +65,7 @@ def test_without_seed_once_only_a_later_start_replaces_an_interrupted_one(live: 
 
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_worker_that_was_declared_dead_completes_its_own_start(live: LiveFrontier, drained: bool) -> None:
-    """With DQ_SEED_ONCE = False, the returning worker completes the start() that counted as interrupted."""
+    """With DQ_SEED_ONCE = False, a returning worker completes its start(), which counted as interrupted."""
     worker, by = HandWorker(live, "worker", OWN), HandWorker(live, "by", replace(IDENTITY, starts=""))
     worker.exchange(put(1), seeding=1)
     by.fence("worker")
@@ -79,7 +79,7 @@ def test_a_worker_that_was_declared_dead_completes_its_own_start(live: LiveFront
 
 
 def test_the_start_of_a_worker_without_a_record_does_not_count_as_later(live: LiveFrontier) -> None:
-    """With DQ_SEED_ONCE = False, a drained worker returns after another start() was interrupted."""
+    """With DQ_SEED_ONCE = False, a drained worker returns after another worker's start() was interrupted."""
     worker = HandWorker(live, "worker", OWN)
     by = HandWorker(live, "by", replace(IDENTITY, starts=""))
     by.fence("worker", gone=True)
@@ -91,7 +91,7 @@ def test_the_start_of_a_worker_without_a_record_does_not_count_as_later(live: Li
 
 
 def test_a_continued_start_does_not_replace_another_one(live: LiveFrontier) -> None:
-    """With DQ_SEED_ONCE = False, two start() methods are interrupted, and one of the workers returns."""
+    """With DQ_SEED_ONCE = False, two start() methods are interrupted. One of the two workers returns."""
     frozen = HandWorker(live, "frozen", OWN)
     frozen.exchange(put(2), seeding=1)
     broken(live, "killed", OWN)
@@ -114,7 +114,7 @@ def test_the_mark_that_a_start_must_run_again_is_kept(live: LiveFrontier) -> Non
 
 
 def test_a_completed_start_stays_complete_if_its_worker_dies(live: LiveFrontier) -> None:
-    """A worker that dies, or leaves, after its start() is complete leaves nothing incomplete."""
+    """If a worker dies or leaves after its start() is complete, no start() counts as incomplete."""
     worker = HandWorker(live, "worker", ARGS)
     worker.exchange(seeding=0)
     worker.fence("worker", gone=True)
@@ -136,7 +136,7 @@ def test_only_a_later_start_replaces_one_that_must_run_again(live: LiveFrontier,
 def test_a_rejoin_reports_that_start_must_run_again_even_if_the_worker_then_dies(
     live: LiveFrontier,
 ) -> None:
-    """A rejoin shows that Redis was rolled back further than the worker's log; the next one reports it."""
+    """The worker's rejoin reports level 4, because Redis was rolled back too far. Then the worker dies."""
     complete = HandWorker(live, "complete", ARGS)
     complete.exchange(put(9))
     worker = HandWorker(live, "worker", ARGS)
@@ -147,7 +147,7 @@ def test_a_rejoin_reports_that_start_must_run_again_even_if_the_worker_then_dies
 
 
 def test_seen_kept_for_a_retry_belongs_to_the_run_that_a_start_opens_again(live: LiveFrontier) -> None:
-    """`seen` was kept for a returning worker; now it belongs to an open run, as after a new put."""
+    """`seen` was kept for a late worker. Now it belongs to an open run again, as after a new put."""
     frozen, other = HandWorker(live, "frozen", ARGS), HandWorker(live, "other", ARGS)
     other.exchange(put(1, admission=Admission.SEEN))
     other.take(1)

@@ -1,4 +1,4 @@
-"""Commands reach all workers; while a crawl is on hold, nothing is leased."""
+"""Commands reach all workers. While a crawl is on hold, no entry is leased."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def say(live: LiveFrontier, word: Command) -> Hold | None:
 def test_nothing_is_leased_until_the_crawl_is_resumed(
     live: LiveFrontier, worker: HandWorker, word: Command
 ) -> None:
-    """Puts and acks are still stored; each exchange reports the hold."""
+    """Puts and acks are still applied. Each exchange reports the hold."""
     worker.exchange(*puts(b"", 4), want=1)
     assert say(live, word) is HOLDS[word]
     held = worker.exchange(ack(0), put(4), want=9)

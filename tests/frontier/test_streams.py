@@ -1,4 +1,4 @@
-"""Start payloads from a stream: a message is acknowledged when all requests made of it are done."""
+"""Start payloads come from a stream. A message is acknowledged when all its requests are done."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def made_of(lease: Lease, n: int) -> Put:
 def test_a_message_is_pending_until_the_last_of_its_requests_is_done(
     fed: Stream, claimer: HandWorker
 ) -> None:
-    """A message stays pending until all its requests are done, also later ones such as a retry."""
+    """A message stays pending until all its requests are done, including later ones such as a retry."""
     fed.feed(b"a", b"b")
     (lease,) = claim(claimer, 1).leases
     assert lease.message.startswith(fed.names[0].encode() + b"\0")
@@ -88,7 +88,7 @@ def test_a_message_is_pending_until_the_last_of_its_requests_is_done(
 def test_a_message_is_acknowledged_however_its_request_ends(
     fed: Stream, claimer: HandWorker, end: type[Move]
 ) -> None:
-    """The crawl itself keeps failed requests and dead letters, so the stream need not keep the message."""
+    """The crawl keeps failed requests and dead letters. So the stream need not keep the message."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     arguments = {Ack: (), Fail: ("reason", "label"), Bury: ("reason",)}[end]
@@ -97,7 +97,7 @@ def test_a_message_is_acknowledged_however_its_request_ends(
 
 
 def test_a_known_request_does_not_keep_its_message_pending(fed: Stream, claimer: HandWorker) -> None:
-    """A duplicate put does not count a second time, so one ack is enough."""
+    """A duplicate put does not count a second time. So one ack is enough."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     child = made_of(lease, 1)
@@ -109,7 +109,7 @@ def test_a_known_request_does_not_keep_its_message_pending(fed: Stream, claimer:
 
 
 def test_a_request_put_again_after_a_roll_back_is_counted(fed: Stream, claimer: HandWorker) -> None:
-    """Redis was rolled back and has forgotten the claim; a worker's log puts the request again."""
+    """Redis was rolled back and has forgotten the claim. A worker's log puts the request again."""
     fed.feed(b"a")
     (name,) = fed.names[:1]
     fed.redis.xgroup_create(name, fed.group, "0")
@@ -122,7 +122,7 @@ def test_a_request_put_again_after_a_roll_back_is_counted(fed: Stream, claimer: 
 
 
 def test_messages_that_a_crawl_has_forgotten_are_read_again(fed: Stream, claimer: HandWorker) -> None:
-    """A clear makes a crawl forget. A message in progress is not read again, however long it takes."""
+    """A clear makes a crawl forget its messages. An old message in progress is not read again."""
     fed.feed(b"a", b"b")
     before = claim(claimer, 2).leases
     fed.let_idle()
@@ -134,7 +134,7 @@ def test_messages_that_a_crawl_has_forgotten_are_read_again(fed: Stream, claimer
 
 
 def test_messages_of_a_dead_consumer_are_read_again(fed: Stream, claimer: HandWorker) -> None:
-    """Another consumer has read the message; after a minute, the crawl reads it again."""
+    """Another consumer has read the message, but has not acknowledged it. Later, the crawl reads it again."""
     fed.feed(b"a")
     fed.redis.xgroup_create(fed.names[0], fed.group, "0")
     fed.redis.xreadgroup(fed.group, "other", {fed.names[0]: ">"})
@@ -144,7 +144,7 @@ def test_messages_of_a_dead_consumer_are_read_again(fed: Stream, claimer: HandWo
 
 
 def test_messages_in_progress_do_not_hide_other_messages(fed: Stream, claimer: HandWorker) -> None:
-    """New messages do not hide them either, because each exchange examines some pending messages."""
+    """New messages do not hide pending ones either, because each exchange examines some pending messages."""
     most = 8
     fed.feed(*(b"%d" % n for n in range(2 * most + 1)))
     while len(claimer.held) <= 2 * most:
@@ -167,7 +167,7 @@ def test_pending_messages_of_every_stream_are_read_again(fed: Stream, claimer: H
 
 
 def test_messages_of_dropped_requests_are_acknowledged(fed: Stream, claimer: HandWorker) -> None:
-    """This holds wherever the request waits. Otherwise the next run would read the message again."""
+    """This holds for waiting, returned and delayed requests. Otherwise the next run would read it again."""
     fed.feed(b"a", b"b")
     (first, second) = claim(claimer, 2).leases
     other = replace(put(9, partition=b"other"), message=second.message)
@@ -184,7 +184,7 @@ def test_messages_of_dropped_requests_are_acknowledged(fed: Stream, claimer: Han
 
 @pytest.mark.parametrize("end", [Fail, Bury])
 def test_a_retried_request_is_counted_again(fed: Stream, claimer: HandWorker, end: type[Move]) -> None:
-    """If it were not counted, its end would acknowledge the message while another request waits."""
+    """If a retried request were not counted, its end would acknowledge the message too early."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     claimer.exchange(made_of(lease, 1), made_of(lease, 2), Ack(lease.entry_id), seeding=3)
@@ -204,7 +204,7 @@ def test_a_retried_request_is_counted_again(fed: Stream, claimer: HandWorker, en
 def test_a_request_that_is_put_twice_under_its_id_counts_once(
     fed: Stream, claimer: HandWorker, due_in: float
 ) -> None:
-    """A user forgot the fingerprint, and a replay log puts the request again while its entry waits."""
+    """A user forgets the fingerprint. Then a replay log puts the request again while its entry waits."""
     fed.feed(b"a")
     (lease,) = claim(claimer, 1).leases
     due_at = time.monotonic() + due_in if due_in else 0.0
@@ -297,7 +297,7 @@ def test_an_import_acknowledges_the_messages_of_its_requests(
     "meta", ['{"depth": 3}', '{"at": 1764230400123456789, "of": []}', "null", ' [{"a": 0.1}] ', "{no json"]
 )
 def test_several_fields_of_a_message_become_json(fed: Stream, claimer: HandWorker, meta: str) -> None:
-    """`meta` is JSON and stays as written; text that is not JSON stays text.
+    """`meta` is JSON and is not changed. Text that is not JSON stays text.
 
     Lua would round large numbers and turn an empty list into an object.
     """

@@ -1,4 +1,4 @@
-"""Stats are summed once, even if a report is repeated; untrusted bytes affect one stat at most."""
+"""Stats are summed once, even if a report is repeated. Untrusted bytes affect at most one stat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Teller:
         self.live, self.worker, self.source, self.number = live, worker, source, 0
 
     def tell(self, *deltas: Delta, **other: Any) -> str:
-        """Report *deltas* under the next number; *other* replaces arguments of `Frontier.tally`."""
+        """Report *deltas* under the next number. *other* replaces arguments of `Frontier.tally`."""
         self.number += 1
         args = {"epoch": self.worker.epoch, "run": self.worker.run, "number": self.number} | other
         return str(self.live.call("tally", self.source, *args.values(), pack_tally(deltas)))
@@ -49,7 +49,7 @@ def test_the_counts_of_all_workers_are_summed(live: LiveFrontier, teller: Teller
 
 
 def test_a_repeat_counts_once(live: LiveFrontier, teller: Teller) -> None:
-    """An equal number is a repeat after a lost reply; each worker has its own numbers."""
+    """An equal number means a repeat after a lost reply. Each worker has its own numbers."""
     for _ in range(3):
         assert teller.tell(("sum", "a", 1), number=1) == "OK"
     assert read(live) == {"a": 1}
@@ -97,13 +97,13 @@ def test_sums_are_kept_until_the_next_run_begins(live: LiveFrontier, teller: Tel
 
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, -(2**63)])
 def test_whole_numbers_are_exact_to_64_bits(live: LiveFrontier, teller: Teller, number: int) -> None:
-    """A long crawl may receive that many bytes; a Lua number would round them."""
+    """A long crawl may receive as many bytes. A Lua number would be rounded."""
     teller.tell(("sum", "a", number), ("max", "b", number), ("min", "c", number))
     assert read(live) == {"a": number, "b": number, "c": number}
 
 
 def test_a_sum_that_overflows_continues_as_a_broken_number(live: LiveFrontier, teller: Teller) -> None:
-    """The sum becomes a floating-point number; it neither fails nor becomes negative."""
+    """The sum becomes a floating-point number. It does not become negative, and no call fails."""
     for _ in range(2):
         assert teller.tell(("sum", "a", 2**63 - 1), ("sum", "b", 10**30), ("sum", "c", 1e300)) == "OK"
     assert read(live) == pytest.approx({"a": 2.0**64, "b": 2e30, "c": 2e300})

@@ -1,4 +1,4 @@
-"""A script that stops at any write loses nothing; the run finishes only after an audit."""
+"""A script may stop at any write. No entry is lost, and the run finishes only after an audit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ HASTY = limited(0.0, 3, **{"slot 1": (None, 1), "new": (0.001, None), "another":
 @HOW
 @pytest.mark.parametrize("identity", [IDENTITY, HASTY], ids=["unlimited", "limited"])
 def test_an_exchange_that_was_stopped_loses_nothing(each_stop: EachStop, identity: Any, words: str) -> None:
-    """The exchange has all kinds of puts and settles, and leases all waiting entries."""
+    """The exchange has puts and settles of all kinds, and leases all waiting entries."""
     for live, stop in each_stop("exchange", words, least=20):
         worker, dying = HandWorker(live, "worker", identity), HandWorker(live, "dying", identity)
         worker.exchange(*(put(n, n % 2, partition=slot(n)) for n in range(24)), seeding=1)
@@ -94,7 +94,7 @@ def test_an_exchange_that_was_stopped_loses_nothing(each_stop: EachStop, identit
 def test_a_put_that_was_stopped_is_new_when_it_is_repeated(
     each_stop: EachStop, seen: Seen, words: str
 ) -> None:
-    """The run was finished, and the put opens it before an entry waits."""
+    """The run was finished. The put opens the run before it stores the entry."""
     for live, stop in each_stop("exchange", words, seen, least=6):
         worker = HandWorker(live, "worker", replace(IDENTITY, seen_ttl_s=1000.0 * (seen is Seen.EXPIRING)))
         worker.exchange(put(9, admission=Admission.SEEN, token=MOVED), want=1)
@@ -116,7 +116,7 @@ def test_a_put_that_was_stopped_is_new_when_it_is_repeated(
 @HOW
 @pytest.mark.parametrize("kind", ["list", "set", "zset", "stream"])
 def test_no_start_payload_is_lost(each_stop: EachStop, crawl_name: str, kind: str, words: str) -> None:
-    """A payload stays in its key until it is in flight."""
+    """A payload stays in its start key until it is in flight."""
     name = keys.prefix(crawl_name) + "fed"
     for live, stop in each_stop("exchange", words, fed=StartKeys(kind, (name,), b"m"), least=4):
         live.redis.delete(name)
@@ -139,7 +139,7 @@ def test_no_start_payload_is_lost(each_stop: EachStop, crawl_name: str, kind: st
 
 @HOW
 def test_an_offer_that_was_stopped_is_made_again(each_stop: EachStop, words: str) -> None:
-    """The repeat offers the declined entry, which only this worker can receive."""
+    """A repeat of the exchange offers the declined entry, which only this worker can receive."""
     for live, stop in each_stop("exchange", words):
         first, worker = HandWorker(live, "first"), HandWorker(live, "worker")
         first.exchange(put(1), want=1)
@@ -210,7 +210,7 @@ def test_a_retry_or_drop_that_was_stopped_loses_no_entry(each_stop: EachStop, wh
 @HOW
 @pytest.mark.parametrize(("what", "finished"), [("join", False), ("join", True), ("leave", True)])
 def test_a_run_begins_once(each_stop: EachStop, what: str, finished: bool, words: str) -> None:
-    """The repeat completes the description of the run and begins no other run."""
+    """A repeat of the call completes the description of the run, and begins no other run."""
     identity = replace(IDENTITY, limits=Limits(0.0, 3, {"a": (1.0, None)}))
     for live, stop in each_stop(what, words):
         if finished:
@@ -308,7 +308,7 @@ def test_a_run_marked_as_torn_is_finished_only_after_an_audit(live: LiveFrontier
 def test_an_audit_believes_only_counts_that_were_stored(
     live: LiveFrontier, worker: HandWorker, mark: int, gone: int
 ) -> None:
-    """After a script that could not store its counts, settled entries must not be reported as gone."""
+    """If a stopped script could not store its counts, settled entries are not reported as gone."""
     worker.exchange(put(1), put(2), want=2)
     live.redis.hdel(live.key("in-flight:worker"), entry_id(1))
     live.redis.hset(live.key("meta"), "torn", mark)

@@ -1,4 +1,4 @@
-"""One worker's calls reach two masters in turn: a former one that is cut off, and its successor."""
+"""One worker's calls reach two masters in turn: the old master, which is cut off, and its successor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST = {"host": "here"}
 
 
 class Masters:
-    """Two states of one frontier, one of them in Redis, and a worker; the test sets the time."""
+    """Two states of one frontier, one of them in Redis, and a worker. The test sets the time."""
 
     def __init__(self, live: LiveFrontier) -> None:
         self.live = live
@@ -36,10 +36,10 @@ class Masters:
         self._numbers = count(1)
 
     def put(self, now: float, *, in_turn: bool = False) -> None:
-        """Put a request without a parent and make calls until it is stored.
+        """Put a request without a parent, and make calls until it is stored.
 
         Args:
-            in_turn: each rejoin reaches the other master.
+            in_turn: whether each rejoin reaches the other master.
         """
         worker, call = self.worker, None
         worker.outbox.append(put(next(self._numbers)))
@@ -80,7 +80,7 @@ def masters(live: LiveFrontier) -> Masters:
 
 
 def test_no_put_counts_as_lost_within_the_horizon(masters: Masters) -> None:
-    """Each master knows one id of the worker, and the puts under this id; the log has the other puts."""
+    """Each master knows one id of the worker, and the puts under this id. The log has the other puts."""
     for turn in range(6):
         masters.put(HORIZON_S + 2 + turn)
         masters.swap()
@@ -90,7 +90,7 @@ def test_no_put_counts_as_lost_within_the_horizon(masters: Masters) -> None:
 
 
 def test_a_worker_continues_if_a_master_knows_none_of_its_last_ids(masters: Masters) -> None:
-    """Such a master refuses the exchanges, and the other master answers each rejoin that follows."""
+    """Such a master refuses the exchange, and the other master answers the rejoin that follows."""
     for _ in range(FORMER_IDS):
         masters.put(HORIZON_S + 2, in_turn=True)
         masters.swap()
@@ -101,7 +101,7 @@ def test_a_worker_continues_if_a_master_knows_none_of_its_last_ids(masters: Mast
 
 
 def test_a_late_copy_of_a_rejoin_does_not_hide_the_former_ids(masters: Masters) -> None:
-    """One master answers the rejoin; the other one gets its copy, and later the next rejoin."""
+    """One master answers the rejoin. The other master gets a late copy of it, and later the next rejoin."""
     masters.put(HORIZON_S + 2)
     masters.swap()
     masters.put(HORIZON_S + 2, in_turn=True)

@@ -22,14 +22,14 @@ from support.worker import Worker
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Yield the URL of one server. The kind of server makes no difference to Scrapy."""
+    """Yield the URL of one server for all tests. The kind of server makes no difference to Scrapy."""
     with RedisServer(appendonly=True) as server:
         yield server.url
 
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[redis.Redis]:
-    """Yield a client of that server, made in the way of a user's program."""
+    """Yield a client of this server, made as a user's program would make it."""
     with get_redis(url=redis_url) as client:
         yield client
 
@@ -38,7 +38,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 def begin(
     redis_url: str, make_project: Callable[..., Project], start_site: Callable[..., TreeSite]
 ) -> Callable[..., tuple[TreeSite, Project]]:
-    """Return a function that starts a site and makes a project whose given spider crawls it."""
+    """Return a function that starts a site, and makes a project with a given spider that crawls it."""
 
     def make(spider: str, settings: dict[str, Any] | None = None, **tree: Any) -> tuple[TreeSite, Project]:
         site = start_site(pages=1, **tree)

@@ -1,4 +1,4 @@
-"""A session passes on the commands for all workers: to its memory, to the engine and to the log."""
+"""A session obeys the commands for all workers: it forgets fingerprints, closes the spider and pauses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def session() -> Session:
 def test_a_session_obeys_forget_and_stop_commands(
     session: Session, before: Commands, words: Commands, forgets: int, closes: int
 ) -> None:
-    """Commands from before the worker joined have no effect. A counter that went back gives no command."""
+    """Commands from before the join have no effect. Lower counters, after a roll-back, stop no worker."""
     session.commanded(before, words)
     assert session.admissions.forget_sent.call_count == forgets  # type: ignore[attr-defined]
     assert session.hooks.close_spider.call_count == closes  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def test_a_session_obeys_forget_and_stop_commands(
         session.hooks.close_spider.assert_called_with("stopped")  # type: ignore[attr-defined]
 
 
-# The requests of start() cannot be stored, so each worker crawls its own.
+# The requests of start() cannot be stored, so each worker crawls its own requests.
 LOCAL = spider_of("""
     async def start(self):
         for number in range(3):

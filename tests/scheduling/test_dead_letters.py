@@ -1,4 +1,4 @@
-"""Stored entries that cannot be crawled are set aside with a reason, and the engine never gets them."""
+"""Stored entries that cannot be crawled become dead letters with a reason. The engine never gets them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = "http://127.0.0.1/p/1"
 
 
 def entry(fields: dict[int, Any], version: int = 1) -> bytes:
-    """Return an entry that another program could write."""
+    """Return an entry as another program could write it."""
     return bytes((version,)) + msgpack.packb(fields)
 
 
@@ -35,7 +35,7 @@ def nested(depth: int) -> bytes:
     return bytes((1,)) + b"\x82\x01" + msgpack.packb(PAGE) + b"\x08\x81\xa1a" + b"\x91" * depth + b"\xc0"
 
 
-# Each payload has a part of the reason for which it is buried.
+# For each name: a payload, and a part of the reason with which it is buried.
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "its format is None"),
     "another format": (entry({URL: PAGE}, version=9), "its format is 9"),
@@ -85,7 +85,7 @@ def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
             assert any(part in reason for reason in given), case
 
 
-# Decoding accepts these requests, but they make a part of Scrapy raise. Each names a page of the site.
+# These requests can be decoded, but a part of Scrapy raises an error for them. Each has a page of the site.
 TROUBLE: dict[str, dict[int, Any]] = {
     "cb_kwargs": {CB_KWARGS: {"surprise": 1}},
     "slot": {META: {"download_slot": [1]}},
@@ -102,7 +102,7 @@ TROUBLE: dict[str, dict[int, Any]] = {
 def test_requests_that_make_scrapy_raise_do_not_stop_the_crawl(
     redis_url: str, tree: Tree, look: Look
 ) -> None:
-    """If a meta makes a middleware or the downloader raise, only its own request fails."""
+    """If a middleware or the downloader raises an error because of a meta, only this request fails."""
     site, project = tree(pages=9)
     with closing(LiveFrontier(redis_url, project.name)) as live:
         stranger = HandWorker(live, "stranger", IDENTITY)

@@ -1,4 +1,4 @@
-"""DQ_DOMAIN_BUDGET limits the requests to a host per run, over all workers. The others stay waiting."""
+"""DQ_DOMAIN_BUDGET limits the requests of all workers to a host per run. Other requests stay waiting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of_hosts(site: TreeSite) -> Counter[str]:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_no_host_gets_more_than_its_budget(redis_url: str, tree: Tree, look: Look, shards: int) -> None:
-    """A host may have its own budget. Workers close when only such requests are left. A user can raise it."""
+    """A host may have its own budget. If all budgets are spent, workers close. A user can raise budgets."""
     limits = {"127.0.0.2": {"budget": 20}}
     settings: dict[str, Any] = {"DQ_DOMAIN_BUDGET": 10, "DQ_DOMAIN_LIMITS": limits, "DQ_WORKER_TTL": 2}
     settings |= {"DQ_SHARDS": shards, "DQ_ROLLBACK_HORIZON": 1}

@@ -19,7 +19,7 @@ Prompt = Callable[[], float]
 
 EARLY_S = 0.02
 PROMPT_S = 0.6
-"""A due request is sent within this time, plus stalls of the machine."""
+"""A due request is sent within this time, plus the time in which the machine stalls."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def prompt_s() -> Prompt:
     return lambda: PROMPT_S + clock.stalled_s
 
 
-# A spider that fetches /root. Its callback yields the test's requests; all other pages are recorded.
+# This spider fetches /root, whose callback yields the test's requests. All other pages are recorded.
 SPIDER = spider_of("""
     async def start(self):
         yield scrapy.Request(self.start_urls[0] + "/root?s=0", self.root, dont_filter=True)
@@ -61,7 +61,7 @@ def all_hits(site: TreeSite, target: str) -> list[float]:
 
 
 def test_a_crawl_waits_for_a_request_until_it_is_due(begin: Tree, prompt_s: Prompt) -> None:
-    """dq_delay, dq_not_before, or the later of both decides. The idle worker makes few exchanges."""
+    """The later of dq_delay and dq_not_before is the due time. The idle worker makes few exchanges."""
     site, project = begin(
         spider(
             'request("/now?s=0")',
@@ -104,7 +104,7 @@ FOLLOWED = ("/flaky?s=0&flaky=1", "/moved?to=/there%3Fs=0")
 def test_retries_and_redirects_of_a_delayed_request_are_not_delayed_again(
     begin: Tree, prompt_s: Prompt, local: str
 ) -> None:
-    """A retry and a redirect copy the meta of the delayed request."""
+    """A retry and a redirect copy the meta of the delayed request, but not the delay."""
     site, project = begin(spider(*(f'request("{target}", dq_delay=1{local})' for target in FOLLOWED)))
     project.run_to_end(timeout_s=20)
     hits = first_hits(site)
@@ -116,7 +116,7 @@ def test_retries_and_redirects_of_a_delayed_request_are_not_delayed_again(
 
 
 def test_a_local_request_waits_in_its_worker(begin: Tree, prompt_s: Prompt) -> None:
-    """A local request waits for its due time, even as the last request. Its parent is acked afterwards."""
+    """A local request waits until it is due, even if it is the last request. Then its parent is acked."""
     site, project = begin(
         spider(
             'request("/now?s=0", dq_local=True)',
@@ -141,7 +141,7 @@ LOCAL_START = spider_of("""
 
 
 def test_a_crawl_with_only_a_delayed_local_request_left_does_not_end(begin: Tree) -> None:
-    """The local request comes from start(), so it has no parent, and Redis does not know it."""
+    """The local request comes from start(). So it has no parent, and Redis knows nothing of it."""
     _, project = begin(LOCAL_START)
     project.run_to_end(timeout_s=20)
     assert project.count() == {"/later?s=0": 1}
@@ -188,7 +188,7 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     reasons: Reasons,
     debug: bool,
 ) -> None:
-    """Each dead letter has a reason and is not in `seen`, so a later request for its page is crawled."""
+    """Each dead letter has a reason. Its page is not in `seen`, so a later request for it is crawled."""
     site = start_site(pages=1)
     requests = [f'request("/{n}?s=0", {meta})' for n, meta in enumerate([*BAD_TIMES, *BAD_TIMES])]
     project = make_project(
@@ -206,7 +206,7 @@ def test_an_invalid_time_makes_a_dead_letter_and_the_crawl_continues(
     assert max(map(len, told)) < 300
     with connect_url(redis_url) as client:
         letters = client.hvals(keys.prefix(project.name) + "dead")
-    # This is the partition in which the request would wait after a retry.
+    # After a retry, the request would wait in this partition.
     assert {msgpack.unpackb(letter, raw=True)[6] for letter in letters} == {b"127.0.0.1"}
     assert worker.text.count("becomes a dead letter") == len(requests if debug else BAD_TIMES)
     assert "Traceback" not in worker.text

@@ -102,7 +102,7 @@ def test_a_complete_engine_is_accepted_and_reports_requests_that_leave_it() -> N
 
 
 def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped() -> None:
-    """Pages in a callback are not given up, and nothing is if the downloader does not list its requests."""
+    """A page in its callback is not given up. If the downloader does not list its requests, no request is."""
     engine = make_engine()
     pages = [scrapy.Request(f"http://example.com/{name}") for name in ("slow", "parsed")]
     output: list[Any] = []
@@ -129,7 +129,7 @@ def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped(
 
 
 def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> None:
-    """The new request has the old one as its parent, even while other requests are under way."""
+    """The old request is the parent of the new one, even while other requests are in progress."""
     engine = make_engine()
     settlement = EngineHooks(
         SimpleNamespace(engine=engine, signals=SignalManager()), lambda *_: None, lambda _: None
@@ -141,7 +141,7 @@ def test_a_redirect_or_retry_is_the_child_of_the_request_that_became_it() -> Non
 
 
 def test_no_hook_of_scrapy_shows_when_a_request_is_done() -> None:
-    """If Scrapy adds such a hook, settlement should use it: docs/internals/settlement.md."""
+    """If this fails, a new Scrapy has such a hook. scrapy_dq should use it: docs/internals/settlement.md."""
     for cls in (BaseScheduler, Scheduler):
         assert not [name for name in dir(cls) if name.startswith("finish") or name.endswith("_finished")]
 
@@ -149,7 +149,7 @@ def test_no_hook_of_scrapy_shows_when_a_request_is_done() -> None:
 def test_an_unsupported_scrapy_is_one_error_line_and_no_connection(
     caplog: pytest.LogCaptureFixture, make_project: MakeProject
 ) -> None:
-    """Opening fails before the worker connects to Redis. Closing afterwards is safe."""
+    """The scheduler does not open, and does not connect to Redis. It can still be closed."""
 
     class AnySpider(scrapy.Spider):
         name = "any"

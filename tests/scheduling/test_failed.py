@@ -147,7 +147,7 @@ def test_requests_that_fail_for_good_are_kept(project: Project, redis_url: str, 
     """Redis keeps URL, reason, time, worker and request. Handled and dropped requests are not kept."""
     worker = project.run_to_end()
     census = look(project).census
-    # 19 requests minus the failed ones, plus one child.
+    # Of 19 requests, all except the failed ones are done, and one child.
     assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 19 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
         records = kept(client, project.name, "failed")
@@ -160,7 +160,7 @@ def test_requests_that_fail_for_good_are_kept(project: Project, redis_url: str, 
     assert len({one.worker_id for one in records}) == 1
     assert str(worker.pid) in records[0].worker_id
     assert all(one.label.encode() in one.payload for one in records)
-    # The local child also counts, but it has no lease and is not stored.
+    # The stat also counts the failed local child, which has no lease and is not stored.
     assert worker.stats["dq/failed"] == len(FAILED) + 1
     told = f"WARNING: Requests of this run: {len(FAILED)} failed for good. `scrapy dq failed --crawl "
     assert told in worker.text.splitlines()[-1]
@@ -203,7 +203,7 @@ class Pipeline:
 
 
 def test_a_request_fails_if_its_await_is_cancelled(begin: Tree, redis_url: str) -> None:
-    """A database driver may cancel an await. Scrapy then logs nothing, and would lose item and request."""
+    """A database driver may cancel an await. Scrapy would log nothing, and lose the item and the request."""
     _, project = begin(CANCELLED, settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.Pipeline": 1}})
     assert project.run_to_end().close_reason == "finished"
     with connect_url(redis_url) as client:
@@ -218,7 +218,7 @@ def test_a_request_fails_if_its_await_is_cancelled(begin: Tree, redis_url: str) 
 
 
 def test_start_fails_if_its_await_is_cancelled(begin: Tree) -> None:
-    """Scrapy takes the cancellation for the end of the engine. Then no worker of the crawl would finish."""
+    """Scrapy would take the cancellation for the end of the engine, and no worker would finish the crawl."""
     _, project = begin(CANCELLED, settings={"IN_START": True})
     worker = project.run_worker()
     assert worker.close_reason == "start_error", worker.text
@@ -240,7 +240,7 @@ LOGINS = spider_of("""
 
 
 def test_no_login_is_stored_with_a_reason_or_logged(begin: Tree, redis_url: str) -> None:
-    """Scrapy's errors quote the URL or a part of it. Lines from Scrapy itself are not checked here."""
+    """Scrapy's error messages quote URLs. The test does not check log lines that Scrapy itself writes."""
     settings = {"DOWN": f"http://127.0.0.1:{free_port()}", "RETRY_ENABLED": False}
     _, project = begin(LOGINS, settings=settings)
     worker = project.run_to_end()
@@ -258,7 +258,7 @@ def test_no_login_is_stored_with_a_reason_or_logged(begin: Tree, redis_url: str)
 
 
 def test_a_run_with_persist_warns_about_failed_requests_that_it_forgets(project: Project) -> None:
-    """Failed pages are in `seen`, so no worker crawls them again, and their records are gone."""
+    """Failed pages stay in `seen`, so no worker crawls them again. Their records are deleted."""
     settings = {"SCHEDULER_PERSIST": True}
     text = f"WARNING: Crawl {project.name!r}: {len(FAILED)} requests of the last run had failed for good or"
     runs = [project.run_to_end(settings=settings).text.count(text) for _ in range(3)]
@@ -315,7 +315,7 @@ class Rescue:
 
 
 def reasons_of(project: Project, redis_url: str) -> dict[str, str]:
-    """Return a dict of the reasons of failed requests, by path."""
+    """Return the reasons of failed requests, by path."""
     with connect_url(redis_url) as client:
         return {urlsplit(one.label).path: one.reason for one in kept(client, project.name, "failed")}
 

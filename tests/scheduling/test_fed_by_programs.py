@@ -40,7 +40,7 @@ def test_a_spider_waits_while_a_queue_is_open(
     project = make_project([], redis_url=redis_url)
     with Queue(project.name, url=redis_url) as q:
         with pytest.raises(queue.Empty):
-            q.get_nowait()  # joins the crawl; otherwise the spider could find nothing and finish first
+            q.get_nowait()  # joins the crawl; otherwise the spider could find no request and finish
         worker = project.start_worker()
         for round_ in range(2):
             q.put(site.url(f"/p/0?{round_}"))
@@ -53,7 +53,7 @@ def test_a_spider_waits_while_a_queue_is_open(
 
 
 def test_a_program_takes_the_requests_that_a_spider_found(tree: Tree, redis_url: str) -> None:
-    """The program gets a stopped crawl's requests as dicts. Each request that it finishes is done."""
+    """The program gets a stopped crawl's requests as dicts. Requests that the program finishes are done."""
     site, project = tree(settings={"CLOSESPIDER_PAGECOUNT": 20}, pages=200, latency_s=0.02)
     worker = project.run_worker()
     assert worker.close_reason == "closespider_pagecount"

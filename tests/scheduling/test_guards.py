@@ -1,4 +1,4 @@
-"""Guards between Scrapy and the frontier: pages and their children, and the time for closing."""
+"""Details between Scrapy and the frontier: pages and their children, tokens, and the time for closing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from support.given import Tree
 from support.tree_spider import spider_of
 from support.waiting import wait_until
 
-# A page has four children with one URL. In the first run, the callback stops after two of them; in the
-# second, it yields all four in reverse. With TWO_PARENTS, two pages have equal children that do not show
-# their parent.
+# A page has four children with one URL. The first worker's callback stops after two children. The second
+# worker's callback yields all four in reverse order. With TWO_PARENTS, two pages have equal children, which
+# do not name their parent.
 CHILDREN = spider_of("""
     async def start(self):
         for name in "ab" if self.settings.getbool("TWO_PARENTS") else "a":
@@ -41,7 +41,7 @@ CHILD_NAMES = [f"child-{number}" for number in (1, 2, 3, 4)]
 
 
 def test_a_page_that_runs_again_may_yield_its_requests_in_another_order(begin: Tree) -> None:
-    """The contents of the requests identify them, not their order, so each request is crawled once."""
+    """A request's content identifies it, not the order of the requests. So each request is crawled once."""
     _, project = begin(CHILDREN)
     first = project.run_worker(settings={"BREAK": 1}, timeout_s=20)
     assert first.close_reason == "enough"
@@ -59,7 +59,7 @@ def test_equal_children_of_two_parents_stay_separate(begin: Tree) -> None:
 
 
 def test_the_id_of_a_redirect_does_not_depend_on_its_latency() -> None:
-    """If a worker is declared dead, two workers may download the page. Both must store the same redirect."""
+    """If a worker is declared dead, two workers may download a page. Both redirects must have the same id."""
     ids = []
     for latency in (b"0.1", b"0.2"):
         admissions = Admissions(RequestFingerprinter().fingerprint)
@@ -71,7 +71,7 @@ def test_the_id_of_a_redirect_does_not_depend_on_its_latency() -> None:
 
 @pytest.mark.parametrize("start", [False, True])
 def test_the_token_of_a_request_does_not_depend_on_its_delay(start: bool) -> None:
-    """A page may request itself after a random delay. If it runs twice, only one request must remain."""
+    """A page may request itself after a random delay. If the page runs twice, only one request is stored."""
 
     def token(delay: float) -> bytes:
         admissions = Admissions(RequestFingerprinter().fingerprint)
@@ -83,7 +83,7 @@ def test_the_token_of_a_request_does_not_depend_on_its_delay(start: bool) -> Non
 
 
 def test_closing_takes_no_longer_than_the_rest_of_the_grace() -> None:
-    """The grace begins with the signal, not when the last page ends. One try is always made."""
+    """The grace begins with the signal, not when the last page ends. The worker makes at least one try."""
 
     async def time_left(since_signal_s: float | None) -> float:
         session = Session.__new__(Session)
@@ -102,9 +102,9 @@ def test_closing_takes_no_longer_than_the_rest_of_the_grace() -> None:
 def test_after_a_lost_outbox_a_worker_forgets_its_requests_and_may_close(
     parentless: bool, shares_seen: bool, closes: int
 ) -> None:
-    """Pages that run again must also send their requests again. Only the next crawl runs start() again.
+    """Pages that run again must be able to send their requests again. Only the next crawl runs start() again.
 
-    With a project's own dupefilter, the worker closes, because that filter would drop the lost requests.
+    With a project's own dupefilter, the worker closes, because this filter would drop the lost requests.
     """
     session = Session.__new__(Session)
     session.admissions = Admissions(lambda request: b"")
@@ -133,7 +133,7 @@ def test_requests_after_a_worker_has_left_are_dropped_with_a_warning(begin: Tree
     assert worker.text.count("is dropped: this worker has left the crawl") == 1
 
 
-# The callback does not yield the child, so the child's parent is unknown.
+# The callback hands the child to the engine and does not yield it. So the child's parent is unknown.
 HANDED_TO_THE_ENGINE = spider_of("""
     async def parse(self, response):
         self.crawler.engine.crawl(response.follow("/child?s=0", self.child, meta={"dq_local": True}))
@@ -151,7 +151,7 @@ HANDED_TO_THE_ENGINE = spider_of("""
 
 
 def test_a_page_waits_for_a_local_request_that_may_be_its_child(tree: Tree) -> None:
-    """The child's parent is unknown, so all pages in progress wait for it. The killed page runs again."""
+    """The child's parent is unknown. So all pages in progress wait for it, and run again after a kill."""
     _, project = tree(spider=HANDED_TO_THE_ENGINE, pages=1)
     first = project.start_worker(settings={"HOLD": 1})
     wait_until(lambda: project.count("later"), "the page's callback has ended before an exchange", 20)

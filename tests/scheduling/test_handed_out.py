@@ -1,4 +1,4 @@
-"""A project's scheduler class copies or drops requests: a lease belongs to the copy; a dropped one fails."""
+"""A project's scheduler class copies or drops requests. A copy gets the lease. A dropped request fails."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ from scrapy_dq.scheduling import handed_out
 
 @pytest.mark.parametrize("name", ["Copies", "Replaces", "ReplacesMeta", "Buffers", "Wraps"])
 def test_a_lease_follows_its_request_into_a_copy(begin: Tree, look: Look, name: str) -> None:
-    """Stored and local requests are done when the engine's copy is done, with or without a delay."""
+    """Stored and local requests are done when the engine's copy of them is done, with or without a delay."""
     scheduler = f"tree_project.spiders.spider.{name}"
     _, project = begin(SPIDER, {"SCHEDULER": scheduler, "DQ_DOMAIN_DELAY": 0.01})
     worker = project.run_worker(timeout_s=20)

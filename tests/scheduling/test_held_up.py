@@ -1,6 +1,6 @@
-"""Requests may wait in a downloader middleware for another, still scheduled request to the same site.
+"""Requests may wait in a downloader middleware for another request to the same site, such as a login.
 
-They must not keep it from being sent.
+The waiting requests must not prevent the worker from sending this other request.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ def test_pages_that_wait_for_a_login_do_not_block_it(tree: Tree, slots: int) -> 
 
 @pytest.mark.parametrize("downloader", [object(), SimpleNamespace(active=set(), slots=None)])
 def test_no_request_counts_as_held_up_in_an_unknown_downloader(downloader: object) -> None:
-    """With DQ_PARTITION_BY = "none", a downloader without `active` or `slots` is allowed."""
+    """With DQ_PARTITION_BY = "none", Scrapy's downloader needs no attributes `active` and `slots`."""
     hooks = EngineHooks.__new__(EngineHooks)
     hooks._engine = SimpleNamespace(downloader=downloader)
     assert hooks.held_up() == set()
 
 
 def test_a_site_at_its_limit_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a request keeps counting because its site is at its limit, another site's request is accepted.
+    """If a waiting request is not chosen, because its site is at its limit, another request is chosen.
 
-    The first one is offered again later.
+    The first request is tried again later.
     """
     hanging, waiting = Request("http://hanging/"), Request("http://waiting/")
     hooks: Any = SimpleNamespace(held_up=lambda: {hanging, waiting}, wake=lambda: None)

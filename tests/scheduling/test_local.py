@@ -1,4 +1,4 @@
-"""Local requests (`dq_local`, or not storable) stay in their worker, and no crash loses them."""
+"""Local requests (with `dq_local`, or not storable) stay in their worker. No crash loses them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ENTER = spider_of("""
 
 @pytest.mark.parametrize("local", [True, False])
 def test_a_login_that_only_one_worker_has_is_reported_once(tree: Tree, local: bool) -> None:
-    """An ordinary login is sent once in a run, so the other worker fetches its pages without the cookie."""
+    """Only one worker sends an ordinary login, so the other worker fetches its pages without the cookie."""
     _, project = tree(spider=ENTER, settings={"LOCAL": local}, pages=30)
     workers = project.start_workers(2)
     assert project.wait(60) == ["finished", "finished"]
@@ -147,7 +147,7 @@ class Middleware:
 
 @pytest.mark.parametrize("through", ["callback", "middleware"])
 def test_a_request_that_is_returned_again_does_not_stay_in_memory(tree: Tree, through: str) -> None:
-    """A callback or a middleware returns its own request, which must not become its own parent."""
+    """A callback or a middleware returns its own request. This request must not become its own parent."""
     _, project = tree(
         spider=AGAIN,
         settings={
@@ -183,9 +183,9 @@ def test_requests_that_cannot_be_stored_are_crawled_by_their_own_worker(tree: Tr
     assert "spider_exceptions/count" not in stats
 
 
-# Five pages each have one local child: fetched directly, with the meta of the page, after a redirect, after a
-# retry, and one that cannot be stored. At the same time, another page's callback continues, and its children
-# are crawled.
+# Five pages have one local child each. The children are fetched directly, with the meta of the page, after a
+# redirect, or after a retry, and one child cannot be stored. At the same time, the callback of another page
+# continues, and its children are crawled.
 MORTAL = spider_of("""
     async def start(self):
         site = self.start_urls[0]
@@ -244,13 +244,13 @@ KINDS = ("direct", "passed_on", "moved", "flaky", "unstorable")
 
 
 def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Tree, look: Look) -> None:
-    """The worker is killed in callbacks of local children. Their pages are in flight, and run again."""
+    """The worker is killed in the callbacks of local children. Their pages are in flight, and run again."""
     _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.start_worker(settings={"MODE": "hold"})
     wait_until(lambda: set(project.count("child")) == {*KINDS}, "all local children are under way", 20)
     wait_until(lambda: set(project.count("leaf")) >= {*KINDS}, "their first children are done", 20)
     done = look(project).census.done
-    # Acks are sent in order, so acks of more pages than can run at once include later ones.
+    # Acks are sent in order. After the acks of so many pages, all earlier acks have been sent.
     wait_until(lambda: look(project).census.done > done + 40, "other pages are acked", 20)
     first.kill()
     assert project.count("page") == dict.fromkeys(KINDS, 1)
@@ -263,7 +263,7 @@ def test_a_page_whose_local_child_dies_with_its_worker_runs_again(begin: Tree, l
 
 
 def test_a_page_whose_local_child_is_interrupted_runs_again(begin: Tree) -> None:
-    """CloseSpider in the callback of a local child releases its page, and the next worker runs the page."""
+    """CloseSpider in the callback of a local child releases its page. The next worker runs the page."""
     _, project = begin(MORTAL, settings={"MODE": "go"})
     first = project.run_worker(settings={"MODE": "stop"}, timeout_s=20)
     assert first.close_reason == "stopped"
@@ -294,7 +294,7 @@ UNFILTERED = spider_of("""
 def test_a_page_that_runs_again_does_not_double_its_unfiltered_children(
     kind: str, redis_url: str, make_project: MakeProject, start_site: StartSite, look: Look
 ) -> None:
-    """Children of a local request are not doubled either, nor children with their parent's meta."""
+    """This also holds for children of a local request, and for children with their parent's meta."""
     project = make_project(
         [start_site(pages=22, fan_out=0).url("/p/0")], redis_url=redis_url, spider=UNFILTERED,
         settings={"MODE": "go", "KIND": kind},
@@ -309,7 +309,7 @@ def test_a_page_that_runs_again_does_not_double_its_unfiltered_children(
     assert project.count("listing") == {"-": 1}
 
 
-# Callbacks of LINKS may be lambdas, which cannot be stored. A site may have any number of such links.
+# Requests of LINKS may have a lambda as callback, which cannot be stored. A site may have many such links.
 MANY_LOCAL = spider_of("""
     def parse(self, response):
         for host, count, target, local in self.settings.getlist("LINKS"):
@@ -334,7 +334,7 @@ def links(tree: Tree) -> Tree:
 def test_local_requests_of_a_slow_site_leave_room_for_other_sites(
     links: Tree,
 ) -> None:
-    """Any number of requests uses only their site's own slots, or slots that other sites leave free."""
+    """A slow site's requests use only this site's own slots, and slots that other sites leave free."""
     site, project = links(
         (HOSTS[1], 20, "/slow/%d?s=600", True), (HOSTS[2], 40, "/quick/%d?s=0", False),
         CONCURRENT_REQUESTS_PER_DOMAIN=2,

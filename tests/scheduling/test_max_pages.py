@@ -1,4 +1,4 @@
-"""DQ_MAX_PAGES limits the requests of a run over all workers."""
+"""DQ_MAX_PAGES limits the requests of a run for all workers together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_kill_does_not_change_the_number_of_pages(crawl: tuple[TreeSite, Proje
 
 
 def test_one_worker_with_several_shards_keeps_max_pages(crawl: tuple[TreeSite, Project], look: Look) -> None:
-    """The worker keeps the limit however its requests are spread, although it asks all shards at once."""
+    """The worker asks all shards at the same time, but keeps the limit for all of them together."""
     site, project = crawl
     settings = {"DQ_SHARDS": 3, "DQ_PARTITION_BY": "none", "DQ_ROLLBACK_HORIZON": 1}
     assert project.run_worker(settings={**settings, "DQ_MAX_PAGES": 25}).close_reason == "max_pages"
@@ -61,7 +61,7 @@ def test_one_worker_with_several_shards_keeps_max_pages(crawl: tuple[TreeSite, P
 
 
 def test_workers_with_several_shards_exceed_max_pages_only_slightly(crawl: tuple[TreeSite, Project]) -> None:
-    """A worker learns late what other workers lease in another shard, and still crawls its own leases."""
+    """A worker learns late of other workers' leases in another shard, and still crawls its own leases."""
     site, project = crawl
     settings = {"DQ_SHARDS": 3, "DQ_PARTITION_BY": "none", "DQ_ROLLBACK_HORIZON": 1}
     workers = [project.start_worker(settings={**settings, "DQ_MAX_PAGES": 25}) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Requests that end before a download handler gets them reach no site, and do not count for a limit."""
+"""Some requests end before a download handler gets them. They reach no site, and count against no limit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("local", [False, True])
 def test_requests_that_are_never_sent_do_not_wait_for_each_other(begin: Tree, local: bool) -> None:
-    """The site allows one request per hour. Only the last request is sent; earlier ones must not delay it."""
+    """The site's delay is an hour. Only the last request is sent, and the earlier ones must not delay it."""
     paths = " ".join(f"/{kind}?n={n}" for n in range(10) for kind in ("forbidden", "ignored", "own"))
     settings = {**SETTINGS, "DQ_DOMAIN_DELAY": 3600, "PATHS": paths + " /page?s=0&last=1", "LOCAL": local}
     site, project = begin(ENDED_EARLY, settings)

@@ -1,4 +1,4 @@
-"""Scrapy's loop never waits for Redis, however slow Redis is."""
+"""Scrapy's loop never waits for Redis, even if Redis is slow."""
 
 from __future__ import annotations
 

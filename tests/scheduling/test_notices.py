@@ -1,4 +1,4 @@
-"""DQ_NOTIFY_URL: a real webhook receives the events of a real crawl."""
+"""With DQ_NOTIFY_URL, a real webhook receives the notices of a real crawl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unusual requests are neither lost, nor do they hang the crawl."""
+"""Unusual requests are not lost, and do not block the crawl."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TIMELESS = spider_of("""
 
 
 def test_a_host_name_that_python_would_encode_for_hours_does_not_block_a_worker(tree: Tree) -> None:
-    """Links and redirects have hosts of 20,000 letters, and pages claim an encoding for host names."""
+    """Links and redirects have hosts of 20,000 letters. Pages declare an encoding that is for host names."""
     _, project = tree(spider=TIMELESS, pages=1)
     worker = project.run_to_end(timeout_s=60)
     assert project.count() == {"/odd?s=0": 1}
@@ -65,7 +65,7 @@ BRACKETS = spider_of("""
 
 
 def test_a_link_that_cannot_be_parsed_is_dropped(tree: Tree) -> None:
-    """Scrapy turns a full-width bracket into a real one. Then the fingerprint or the slot would raise."""
+    """Scrapy turns a full-width bracket into a real one. Its fingerprint or slot would raise an error."""
     _, project = tree(spider=BRACKETS, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/plain?s=0", "/plain?s=0&in=%5Bquery%5D"], 2)
@@ -82,9 +82,9 @@ def test_a_priority_of_another_type_loses_nothing(tree: Tree) -> None:
 
 
 def test_a_local_request_can_yield_itself_again(tree: Tree) -> None:
-    """`yield response.request` may poll. Each request is crawled, and the parent is acked at the end.
+    """A callback may poll with `yield response.request`. All requests are crawled; then the parent is acked.
 
-    This includes a request class that Scrapy cannot copy.
+    This is also true for a request class that Scrapy cannot copy.
     """
     _, project = tree(spider=POLLING, pages=1)
     worker = project.run_to_end(timeout_s=30)
@@ -113,7 +113,7 @@ class Baker:
 
 
 def test_the_cookies_of_a_site_are_not_stored_with_each_retry(redis_url: str, tree: Tree) -> None:
-    """A site's cookies could be 900 kB, so failures are stored without them. The worker adds them again."""
+    """A site's cookies can have 900 kB, so requests are stored without them. The worker adds them again."""
     _, project = tree(spider=COOKIES % free_port(), pages=1)
     project.run_to_end(timeout_s=30)
     assert project.count("cookies") == {"small=1": 1}
@@ -161,7 +161,7 @@ SCHEMES = spider_of("""
 
 
 def test_a_page_cannot_lead_to_a_file_of_this_host(tree: Tree) -> None:
-    """A spider may open files: file requests from start() are crawled, and so are their links.
+    """A spider may open files. File requests from start() are crawled, and also links in these files.
 
     Links from the web or an FTP server must not lead to files, even if the spider keeps them until it is
     idle.

@@ -46,7 +46,7 @@ def crawl(redis_url: str, crawl_name: str) -> Iterator[LiveFrontier]:
 
 
 def run_all(project: Project, site: TreeSite) -> dict[str, str]:
-    """Run the five commands at the same time, require exit status 0, and return each output with its log."""
+    """Run the five commands at the same time, and require exit status 0. Return each output with its log."""
     name, page = project.name, site.start_url
     commands = {
         "shell": ("shell", "-c", SHELL, "--spider", name, page),
@@ -87,8 +87,8 @@ def assert_all_worked(printed: dict[str, str], project: Project, site: TreeSite)
     assert "{'path': '/p/1'}" in printed["parse"]  # an item of depth 2
     assert "Ran 2 contracts" in printed["check"]
     assert "OK" in printed["check"]
-    # The commands fetch only their own pages: all five fetch the root, and one its children. (The shell of
-    # Scrapy 2.13 also runs start().)
+    # The commands fetch only their own pages: all five fetch the root, and one also fetches its children.
+    # (The shell of Scrapy 2.13 also runs start().)
     hits = {path: times for path, times in site.hits().items() if path != START}
     assert hits == {"/p/0": 5} | {f"/p/{child}": 1 for child in (1, 2, 3, 4)}
 
@@ -119,7 +119,7 @@ def test_one_off_commands_do_not_touch_a_waiting_crawl(
 
 
 def test_one_off_commands_start_no_embedded_redis(site: TreeSite, make_project: MakeProject) -> None:
-    """ADDONS installs scrapy_dq, but the five commands need no Redis. `%(dq_worker)s` is "local"."""
+    """ADDONS enables scrapy_dq, but the five commands need no Redis. `%(dq_worker)s` is "local"."""
     project = make_project(
         [site.url(START)],
         spider=SPIDER,

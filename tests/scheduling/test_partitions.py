@@ -1,4 +1,4 @@
-"""Download slots are partitions with fairness, shared politeness and Retry-After; `seen` may expire."""
+"""Download slots are partitions with fair turns, shared limits and Retry-After. `seen` may expire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import Stopwatch, wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
-# A spider that starts with the test's requests and follows no links.
+# This spider starts with the test's requests and follows no links.
 SPIDER = spider_of("""
     async def start(self):
         def request(host, target, **meta):
@@ -54,7 +54,7 @@ SLOW_FIRST = (
 def test_a_slow_domain_does_not_slow_down_the_others(
     redis_url: str, make_project: MakeProject, start_site: StartSite, partition_by: str
 ) -> None:
-    """The slow domain is first in the queue. With `none`, the quick domain waits for it; with `slot`, not."""
+    """The slow domain's requests come first. The quick domain has to wait for them only with `none`."""
     site, clock = start_site(pages=1, hosts=HOSTS), Stopwatch()
     project = make_project(
         [site.url("")],
@@ -74,7 +74,7 @@ def test_a_slow_domain_does_not_slow_down_the_others(
 
 
 def test_the_limits_of_the_latest_worker_apply_to_all(begin: Tree, redis_url: str) -> None:
-    """The worker warns with old and new values, and records an event. Equal limits are not logged."""
+    """The worker logs a warning with old and new limits, and records an event. Equal limits log nothing."""
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
     site, project = begin(spider(*lines), settings={"DQ_DOMAIN_DELAY": 0.05, "CONCURRENT_REQUESTS": 4})
     first = project.start_worker()
@@ -112,7 +112,7 @@ def test_the_download_slot_of_the_meta_is_the_partition(begin: Tree) -> None:
         assert min(gaps(times(site, "127.0.0.1", part))) < 0.36, "the other slot must not have the delay"
 
 
-# Each page of 127.0.0.1 redirects to 127.0.0.2, where its callback requests 127.0.0.3 with the same meta.
+# Each page of 127.0.0.1 redirects to 127.0.0.2. The callback requests 127.0.0.3 with the same meta.
 REDIRECTED = (
     'there = self.start_urls[0].replace("127.0.0.1", "127.0.0.2").rstrip("/")',
     'for n in range(5): yield request("127.0.0.1", f"/away/{n}?s=0&to={there}/there/{n}%3Fs=0")',
@@ -125,7 +125,7 @@ COPYING = """
 
 
 def test_a_redirect_waits_in_the_partition_of_its_target(begin: Tree) -> None:
-    """A request with the meta of its page also waits in its own host's partition. All limits are kept."""
+    """A request that copies its page's meta also waits in its own host's partition. All limits are kept."""
     limits = {"127.0.0.2": {"delay": 0.3}, "127.0.0.3": {"delay": 0.4}}
     site, project = begin(
         (SPIDER + COPYING) % "\n".join(f"        {line}" for line in REDIRECTED),
@@ -150,7 +150,7 @@ SAYS_ITS_SLOT = """
 
 
 def test_a_redirect_to_another_host_leaves_the_slot_of_the_project(begin: Tree) -> None:
-    """Otherwise any site could delay the project's slot with such a page, or stop it with a Retry-After."""
+    """Otherwise any site could delay the project's slot with a redirect, or stop it with a Retry-After."""
     lines = "\n".join(f"        {line}" for line in LED_AWAY)
     _, project = begin((SPIDER + SAYS_ITS_SLOT) % lines, hosts=HOSTS)
     project.run_to_end(timeout_s=30)
@@ -163,7 +163,7 @@ def test_a_slot_whose_name_fits_no_partition_makes_a_dead_letter(
     reasons: Reasons,
     errors: Errors,
 ) -> None:
-    """Slots of 10 kB or with control characters name no partition. A slot that is not text is converted."""
+    """A slot of 10 kB or with control characters is no partition. A slot that is not text is converted."""
     _, project = begin(
         spider(
             'yield request("127.0.0.1", "/long?s=0", download_slot="x" * 10_000)',
@@ -209,7 +209,7 @@ def retry_after_project(
 def test_retry_after_keeps_all_workers_away(
     redis_url: str, make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """Workers avoid only this domain, for the requested time. One line and one stat report it."""
+    """Workers avoid only this domain, for the requested time. One log line and one stat report it."""
     site, clock = start_site(pages=1, hosts=HOSTS), Stopwatch()
     project = retry_after_project(redis_url, make_project, site)
     workers = project.start_workers(2)
@@ -217,7 +217,7 @@ def test_retry_after_keeps_all_workers_away(
     assert len(project.count()) == 121
     busy, retried = times(site, "127.0.0.1", "/busy")
     asked = times(site, "127.0.0.1")
-    # Requests may be sent that the other worker had begun, or that began before it was notified.
+    # The other worker may still send requests until it is notified.
     assert not [at for at in asked if busy + 0.6 + clock.stalled_s < at < busy + 2 - 0.02]
     assert retried >= busy + 2 - 0.02
     assert max(asked) < busy + 4 + clock.stalled_s
@@ -249,7 +249,7 @@ FILES = """
 
 
 def test_retry_after_of_a_redirected_file_blocks_the_host_that_sent_it(begin: Tree) -> None:
-    """A media pipeline follows redirects outside the scheduler, with the first host's slot in the meta."""
+    """A media pipeline follows redirects without the scheduler. The first host's slot stays in the meta."""
     _, project = begin(
         (SPIDER + FILES) % '        yield request("127.0.0.1", "/page?s=0")',
         settings={
@@ -280,7 +280,7 @@ TWICE = spider_of("""
 
 
 def test_an_expired_page_is_crawled_again_only_in_a_later_run(tree: Tree) -> None:
-    """With SCHEDULER_PERSIST, each run subtracts the TTL from the time when it began."""
+    """With SCHEDULER_PERSIST, a run ignores fingerprints that had expired when it began."""
     site, project = tree(
         spider=TWICE,
         # Otherwise the worker's own memory would drop the repeated requests.

@@ -1,4 +1,4 @@
-"""A scrapy-redis project's settings have the same meaning here, or a log line names them."""
+"""The settings of a scrapy-redis project have the same meaning in scrapy_dq, or a log line names them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines(worker: Worker, level: str) -> list[str]:
 
 
 def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(tree: Tree, look: Look) -> None:
-    """One INFO line is logged. The order is the queue class's, duplicates are logged, and `seen` is kept."""
+    """One INFO line is logged. The queue class sets the order, duplicates are logged, and `seen` is kept."""
     _, project = tree(settings=THEIRS | {"CONCURRENT_REQUESTS": 1, "LOG_LEVEL": "DEBUG"}, pages=20, fan_out=3)
     worker = project.run_to_end(timeout_s=20)
     assert [event.path for event in project.events() if event.event == "done"] == [
@@ -65,7 +65,7 @@ def test_a_dupefilter_of_scrapy_redis_is_replaced_with_a_warning(
 
 
 def test_a_remaining_scheduler_of_scrapy_redis_is_warned_about(make_project: MakeProject) -> None:
-    """The project's SCHEDULER has precedence over the add-on, so scrapy-redis would run the crawl."""
+    """The project's SCHEDULER has precedence over the add-on. So scrapy-redis would run the crawl."""
     project = make_project(
         [],
         settings=PLAIN
@@ -77,7 +77,7 @@ def test_a_remaining_scheduler_of_scrapy_redis_is_warned_about(make_project: Mak
 
 @pytest.mark.parametrize("kind", ["Scrapy's", "derived from ours", "DQ_ENABLED = False"])
 def test_a_scheduler_that_overrides_the_addon_is_warned_about(tree: Tree, kind: str) -> None:
-    """Every worker would crawl the whole site, which is intended only with DQ_ENABLED = False."""
+    """Each worker would crawl the whole site. The user wants this only with DQ_ENABLED = False."""
     spider = "from scrapy_dq import Scheduler\nclass Own(Scheduler): ...\n" + SPIDER
     more = {"SCHEDULER": "tree_project.spiders.spider.Own"} if kind == "derived from ours" else PLAIN
     _, project = tree(
@@ -98,7 +98,7 @@ def test_a_scheduler_that_overrides_the_addon_is_warned_about(tree: Tree, kind: 
 def test_a_bad_dq_enabled_is_refused_with_one_line(
     make_project: MakeProject, errors: Errors, addon: bool
 ) -> None:
-    """The bad value does not turn the scheduler off. There is one line, and no traceback."""
+    """The bad value does not turn the scheduler off. The log has one line, and no traceback."""
     more: dict[str, Any] = {"SCHEDULER": None, "ADDONS": {"scrapy_dq.Addon": 500}} if addon else {}
     project = make_project([], redis_url="redis://127.0.0.1:9", settings={"DQ_ENABLED": "no"} | more)
     worker = project.run_worker(timeout_s=20)

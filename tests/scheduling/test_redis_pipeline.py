@@ -52,7 +52,7 @@ def warnings_of(worker: Worker) -> list[str]:
 def test_every_item_is_stored_once_and_continues_to_the_next_pipeline(
     tree: Tree, client: redis.Redis, look: Look, settings: dict[str, Any]
 ) -> None:
-    """With both schedulers, each item is stored, and neither Scrapy nor scrapy_dq warns."""
+    """With either scheduler, each item is stored, and neither Scrapy nor scrapy_dq logs a warning."""
     site, project = tree(settings={"ITEM_PIPELINES": PIPELINES} | settings, pages=60)
     worker = project.run_to_end(timeout_s=20)
     key = "stream of " + project.name if "REDIS_ITEMS_KEY" in settings else project.name + ":items"
@@ -108,7 +108,7 @@ def cut_off(redis_url: str, tree: Tree, start_proxy: StartProxy, client: redis.R
 def test_items_that_a_killed_worker_had_not_stored_are_scraped_again(
     cut_off: Callable[..., Any], client: redis.Redis
 ) -> None:
-    """Requests with waiting items are not acked, so a kill -9 at that moment loses none of the items."""
+    """Requests with waiting items are not acked. So a kill -9 loses none of these items."""
     site, project, key, worker, proxy = cut_off(80, 20)
     wait_until(
         lambda: len(project.count()) > len(project.count("item")), "items of finished callbacks wait", 10
@@ -124,7 +124,7 @@ def test_items_that_a_killed_worker_had_not_stored_are_scraped_again(
 def test_a_stop_during_an_outage_gives_the_requests_back_and_fails_the_items(
     cut_off: Callable[..., Any], client: redis.Redis, look: Look, errors: Errors
 ) -> None:
-    """After SIGTERM and the grace, one ERROR reports it, and the next crawl stores all items."""
+    """After SIGTERM and the grace, one ERROR reports the outage. The next crawl stores all items."""
     site, project, key, worker, proxy = cut_off(60, 10, DQ_SHUTDOWN_GRACE=1)
     worker.terminate()
     assert worker.wait(20) == 0
@@ -160,7 +160,7 @@ class OwnPipeline(RedisPipeline):
 
 
 def test_a_subclass_of_the_pipeline_chooses_the_key(tree: Tree, client: redis.Redis, errors: Errors) -> None:
-    """One of the items cannot be serialized, and one of the three keys belongs to another program."""
+    """One item cannot be serialized, and another program uses one of the three keys."""
     _, project = tree(
         spider=OWN_ITEMS,
         settings={"ITEM_PIPELINES": {"tree_project.spiders.spider.OwnPipeline": 300}},
@@ -189,7 +189,7 @@ def padded(item):
 
 
 def test_an_item_that_is_too_large_for_redis_fails_alone(tree: Tree, client: redis.Redis) -> None:
-    """Redis closes the connection when the item is too large. Other items are still stored."""
+    """Redis closes the connection if an item is too large. Other items are still stored."""
     site, project = tree(
         spider=HUGE_ITEM,
         settings={
@@ -223,7 +223,7 @@ def test_settings_that_cannot_be_used_end_the_crawl_at_its_start(
 def test_items_go_to_the_embedded_redis_if_none_is_named(
     make_project: MakeProject, start_site: StartSite
 ) -> None:
-    """The pipeline and the scheduler of a process share it, and the last of them stops it."""
+    """The pipeline and the scheduler of a process share the embedded Redis. The last of them stops it."""
     site = start_site(pages=20)
     project = make_project([site.start_url], settings={"ITEM_PIPELINES": PIPELINES})
     worker = project.run_to_end(timeout_s=30)

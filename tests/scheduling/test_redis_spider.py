@@ -34,7 +34,7 @@ def spider(*lines: str) -> str:
 def fed(make_project: MakeProject, start_site: StartSite, redis_url: str) -> Tree:
     """Return a function that makes a site, SITE, and a project with a RedisSpider.
 
-    Its arguments are *lines* of the spider's class, options of the site, *more* lines of the module, and
+    Its arguments are *lines* for the spider's class, options of the site, *more* text for the module, and
     settings.
     """
 
@@ -95,7 +95,7 @@ def test_without_an_idle_time_the_spider_stays_open(fed: Tree, client: redis.Red
 
 @pytest.mark.parametrize("kind", ["SET", "ZSET"])
 def test_sets_and_sorted_sets_feed_a_spider(fed: Tree, client: redis.Redis, kind: str) -> None:
-    """REDIS_START_URLS_AS_SET and _AS_ZSET name the type of the key. The highest score comes first."""
+    """REDIS_START_URLS_AS_SET or _AS_ZSET chooses the type of the key. The highest score comes first."""
     site, project = fed(**{f"REDIS_START_URLS_AS_{kind}": True, "CONCURRENT_REQUESTS": 1})
     urls = [site.url(f"/p/{k}") for k in range(4, 9)]
     if kind == "SET":
@@ -107,7 +107,7 @@ def test_sets_and_sorted_sets_feed_a_spider(fed: Tree, client: redis.Redis, kind
 
 
 def test_streams_feed_a_spider_and_finished_messages_are_acknowledged(fed: Tree, client: redis.Redis) -> None:
-    """A message is pending until its page is crawled, with retries and redirects, even after a kill."""
+    """A message is pending until its page is crawled, including retries and redirects, even after a kill."""
     site, project = fed(latency_s=30, REDIS_START_URLS_AS_STREAM=True, DQ_WORKER_TTL=2)
     group = f"scrapy_dq:dq:{{{project.name}}}"
     first = client.xadd(key(project), {"url": site.url("/p/5")})
@@ -170,7 +170,7 @@ BAD = {
 def test_a_payload_that_makes_no_request_becomes_a_dead_letter(
     fed: Tree, client: redis.Redis, reasons: Reasons, errors: Errors
 ) -> None:
-    """Each of these payloads has a reason, but not all reasons are logged. Other payloads are crawled."""
+    """Each such payload becomes a dead letter with a reason. The log has only some of the reasons."""
     site, project = fed()
     for n, payload in enumerate(BAD):
         client.rpush(key(project), payload, site.url(f"/p/8?{n}"))
@@ -201,7 +201,7 @@ def test_the_meta_of_a_payload_becomes_the_meta_of_its_request(fed: Tree, client
 def test_payloads_of_other_hosts_are_not_fetched_with_the_method_of_the_docs(
     fed: Tree, start_site: StartSite, client: redis.Redis
 ) -> None:
-    """Scrapy's offsite middleware drops them, and redirects to other hosts, whatever the meta contains."""
+    """With any meta, Scrapy's offsite middleware drops such payloads, and redirects to other hosts."""
     other = start_site(pages=9)
     elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
     docs = (Path(__file__).parents[2] / "docs" / "from-scrapy-redis.md").read_text("utf-8")
@@ -231,7 +231,7 @@ OWN = (
 def test_meta_from_a_payload_cannot_run_code_through_a_method_of_the_spider(
     fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """A request that cannot be stored passes the same checks before its own worker crawls it."""
+    """A request that cannot be stored is checked in the same way before its own worker crawls it."""
     site, project = fed(*OWN)
     for page, meta in enumerate(({}, {"referrer_policy": "os.abort"}, {"download_slot": "\n"}), 1):
         client.rpush(key(project), json.dumps({"url": site.url(f"/p/{page}"), "meta": meta}))
@@ -245,7 +245,7 @@ def test_meta_from_a_payload_cannot_run_code_through_a_method_of_the_spider(
 def test_a_project_can_override_make_request_from_data(
     fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """The method may yield requests with any callback. Its exception becomes the reason of a dead letter."""
+    """The method may yield requests with any callback. Its exception is the reason of a dead letter."""
     site, project = fed(
         "def make_request_from_data(self, data):",
         "    if data == b'none':",
@@ -330,7 +330,7 @@ FINGERPRINTER = {"REQUEST_FINGERPRINTER_CLASS": "tree_project.spiders.spider.Pic
 def test_a_payload_whose_request_stays_in_its_worker_is_in_flight(
     fed: Tree, client: redis.Redis, look: Look, callback: str, settings: dict[str, Any]
 ) -> None:
-    """If the worker dies, another one makes the request from the payload again."""
+    """If the worker dies, another worker makes the request from the payload again."""
     site, project = fed(
         "def make_request_from_data(self, data):",
         f"    return scrapy.Request(data.decode(), callback={callback})",
@@ -349,7 +349,7 @@ def test_a_payload_whose_request_stays_in_its_worker_is_in_flight(
 
 
 def test_a_plain_spider_waits_for_the_idle_time(tree: Tree, look: Look) -> None:
-    """SCHEDULER_IDLE_BEFORE_CLOSE works with any spider, and never blocks the event loop."""
+    """SCHEDULER_IDLE_BEFORE_CLOSE works with any spider. The wait does not block the event loop."""
     settings = {"SCHEDULER_IDLE_BEFORE_CLOSE": 1}
     _, project = tree(settings=settings, pages=3)
     worker = project.run_to_end()
@@ -386,7 +386,7 @@ def test_the_spider_has_the_server_attribute_of_scrapy_redis(fed: Tree, client: 
 
 
 def test_a_spider_whose_run_is_over_does_not_listen(fed: Tree, client: redis.Redis) -> None:
-    """The run of this DQ_RUN_NAME is over, so the spider closes, and its payloads wait for another worker."""
+    """The run of this DQ_RUN_NAME is over. So the spider closes, and payloads stay in the start key."""
     site, project = fed(DQ_RUN_NAME="monday")
     client.rpush(key(project), site.url("/p/8"))
     assert project.run_worker().close_reason == "finished"
@@ -435,8 +435,8 @@ def test_a_payload_that_kills_its_worker_is_given_back(fed: Tree, client: redis.
 
 
 def test_an_idle_spider_asks_redis_twice_a_second(fed: Tree, client: redis.Redis, look: Look) -> None:
-    """Redis does not notify the spider of new payloads. The spider's usual exchanges look for them."""
+    """Redis does not notify the worker of new payloads. The worker's usual exchanges look for them."""
     _, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
     worker = project.run_worker()
-    # The first pauses are shorter: 20 ms, and twice as long each time. Later they are 0.4 to 0.5 s long.
+    # The first pause is 20 ms long, and each further pause twice as long. Later pauses are 0.4 to 0.5 s long.
     assert 10 <= worker.stats["dq/exchanges"] <= 5 / 0.4 + 8

@@ -1,4 +1,4 @@
-"""Real crawls of a changing site that visit pages again: docs/continuous.md."""
+"""Real crawls visit the pages of a changing site again. See docs/continuous.md."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def end(worker: Worker) -> None:
 
 
 def test_pages_are_visited_until_the_crawl_is_stopped(crawl: Crawl, look: Look) -> None:
-    """A worker is killed and another one started. Each page always has exactly one entry."""
+    """A worker is killed, and another worker is started. Each page always has exactly one entry."""
     site, project = crawl(a=Answer("<a href='/b'>"), b=Answer("<a href='/a'>"))
     worker = project.start_worker()
     visited(site, 3, "/", "/a", "/b")
@@ -140,7 +140,7 @@ def test_a_page_that_is_gone_is_not_visited_again(crawl: Crawl, look: Look) -> N
 
 
 def test_each_visit_of_a_page_has_its_own_retries(crawl: Crawl, look: Look) -> None:
-    """When the retries of a visit are used up, the next visit comes at the same time as after a success."""
+    """Even if all retries of a visit fail, the next visit comes at the usual time."""
     site, project = crawl(a=Answer("fine", busy=2))
     worker = project.start_worker()
     wait_until(lambda: done(project)["a"] >= 1, "the page is parsed", 20)
@@ -155,7 +155,7 @@ def test_each_visit_of_a_page_has_its_own_retries(crawl: Crawl, look: Look) -> N
 def test_a_page_whose_retry_cannot_be_stored_is_visited_again(
     crawl: Crawl,
 ) -> None:
-    """The retry stays local. The page is stored for its next visit in its original form."""
+    """The retry stays local. For the next visit, the page's original request is stored."""
     holding = {"DOWNLOADER_MIDDLEWARES": {"tree_project.holding.Holding": 1}}
     site, project = crawl(holding, a=Answer("fine", busy=2))
     (project.folder / "tree_project" / "holding.py").write_text(
@@ -170,7 +170,7 @@ def test_a_page_whose_retry_cannot_be_stored_is_visited_again(
 
 
 def test_a_page_that_moves_is_visited_at_its_new_place(crawl: Crawl, look: Look) -> None:
-    """The old place is not visited again, even if it was an unfiltered start request."""
+    """The old URL is not visited again, even if it was an unfiltered start request."""
     site, project = crawl(a=Answer(status=301, location="/b"))
     site.pages |= {
         "/b": Answer(),
@@ -186,7 +186,7 @@ def test_a_page_that_moves_is_visited_at_its_new_place(crawl: Crawl, look: Look)
 
 @pytest.mark.parametrize("fed", [False, True])
 def test_a_page_that_is_not_filtered_stays_known(crawl: Crawl, redis_url: str, fed: bool) -> None:
-    """A worker that was declared dead may put the page again at any time, so its token must stay stored."""
+    """A worker that was declared dead may put the page again at any time. So Redis keeps the page's token."""
     site, project = crawl(None, FED_SPIDER if fed else SPIDER)
     site.pages |= {"/": Answer(status=302, location="/home"), "/home": Answer()}
     admitted = keys.prefix(project.name) + "admitted"
@@ -202,7 +202,7 @@ def test_a_page_that_is_not_filtered_stays_known(crawl: Crawl, redis_url: str, f
 def test_a_page_that_moves_does_not_pass_on_its_conditions(
     crawl: Crawl,
 ) -> None:
-    """The first request to the new place has no condition, even if the ETag is the same."""
+    """The first request for the new URL is not conditional, even if the ETag is the same."""
     site, project = crawl(a=Answer("one", etag='"1"'))
     worker = project.start_worker()
     visited(site, 2, "/a")
@@ -280,7 +280,7 @@ def test_a_page_that_was_visited_once_is_visited_again_after_a_failure(
 
 
 def test_a_policy_can_be_added_and_removed_during_a_crawl(crawl: Crawl, look: Look) -> None:
-    """Requests from start() are known from before. Without the policy, each page is crawled one last time."""
+    """Requests from start() are already known. Without the policy, each page is crawled one last time."""
     site, project = crawl()
     site.pages |= {"/": Answer("<a href='/a?delayed'>"), "/a?delayed": Answer()}
     worker = project.start_worker(settings={"DQ_REVISIT": ""})
@@ -299,7 +299,7 @@ def test_a_policy_can_be_added_and_removed_during_a_crawl(crawl: Crawl, look: Lo
 
 @pytest.mark.parametrize("kind", ["body", "field"])
 def test_a_change_of_the_body_or_a_field_is_detected(crawl: Crawl, kind: str) -> None:
-    """Either the body decides, or only a field of the items. The policy class is the project's own."""
+    """A page has changed if its body differs, or with `field` if this field of its items differs."""
     policy = "tree_project.policy.Noting" + ", field=price" * (kind == "field")
     site, project = crawl({"DQ_REVISIT": policy}, a=Answer("<b>1</b>"))
     (project.folder / "tree_project" / "policy.py").write_text(
@@ -328,7 +328,7 @@ def test_a_change_of_the_body_or_a_field_is_detected(crawl: Crawl, kind: str) ->
 
 @pytest.mark.parametrize("returns", ["'text'", "1e12", "1 / 0"])
 def test_a_policy_that_fails_is_reported_once(crawl: Crawl, look: Look, returns: str) -> None:
-    """The page is still visited again, after a day if its first visit fails."""
+    """The page is still visited again. If its first visit fails, the next visit is a day later."""
     site, project = crawl({"DQ_REVISIT": "tree_project.policy.Bad"}, a=Answer(), b=Answer())
     (project.folder / "tree_project" / "policy.py").write_text(
         "import scrapy_dq\n"

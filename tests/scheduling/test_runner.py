@@ -1,4 +1,4 @@
-"""Crawlers without `scrapy crawl`: several in one process, one after another, or without a reactor."""
+"""Crawlers run without `scrapy crawl`: several in one process, one after another, or without a reactor."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_two_crawlers_of_a_spider_and_another_spider_can_share_a_process(
     with connect_url(redis_url) as client:
         (stored,) = client.hmget(keys.meta(project.name), "spider_args")
     assert list(json.loads(stored)) == ["part"]
-    # The other spider crawls the pages by number: the oldest first, one request at a time.
+    # The other spider crawls the pages in the order of their numbers, one request at a time.
     assert [e.path for e in project.events() if e.event == "other"] == [f"/p/{k}" for k in range(60)]
     assert look(f"custom-{project.name}-other").phase == "finished"
     assert look(f"{project.name}-other").phase == "absent"
@@ -158,7 +158,7 @@ def test_scrapy_without_a_reactor_crawls(tree: Tree) -> None:
     assert sum(worker.stats.get("dq/acked", 0) for worker in workers) == 40 + 6 + 8
 
 
-# This scheduler shows Scrapy's exit code if a scheduler does not open. Scrapy 2.14 exits with 0.
+# With this scheduler, which does not open, the test finds Scrapy's exit code. Scrapy 2.14 exits with 0.
 UNOPENED = (
     SPIDER
     + """\

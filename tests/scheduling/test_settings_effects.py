@@ -51,7 +51,7 @@ PAUSING = spider_of("""
 
 
 def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look: Look) -> None:
-    """A worker in engine.pause() leases nothing and keeps its page, and its heartbeat continues."""
+    """A worker in engine.pause() takes no leases, but keeps its page. Its heartbeat continues."""
     _, project = begin(PAUSING, settings={"CONCURRENT_REQUESTS": 2, "DQ_WORKER_TTL": 1})
     worker = project.start_worker()
 
@@ -78,7 +78,7 @@ def test_a_paused_engine_gives_its_buffer_back_and_stays_alive(begin: Tree, look
 
 
 def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: StartProxy) -> None:
-    """With ADDONS, and %(dq_worker)s in FEEDS, the feed files have the items of each acked page."""
+    """With ADDONS and %(dq_worker)s in FEEDS, the feed files have the items of each acked page."""
     site, project = tree(
         settings={
             "SCHEDULER": None,
@@ -97,7 +97,7 @@ def test_a_feed_per_worker_survives_a_kill(tree: Tree, start_proxy: StartProxy) 
     assert second.close_reason == "finished"
     feeds = list((project.folder / "items").iterdir())
     assert len(feeds) == 2
-    # The killed worker may have left a torn line of a page that was in progress.
+    # The killed worker may have left an incomplete line of a page in progress.
     lines = [line for feed in feeds for line in feed.read_text().splitlines() if line.endswith("}")]
     items = [json.loads(line)["path"] for line in lines]
     assert set(items) == site.paths
@@ -118,7 +118,7 @@ GATED = spider_of("""
 
 
 def test_a_feed_is_overwritten_only_by_a_new_run(tree: Tree) -> None:
-    """`scrapy crawl NAME -O items.jsonl` is killed and repeated. Items from before the kill are kept."""
+    """`scrapy crawl NAME -O items.jsonl` is killed and run again. Items from before the kill are kept."""
     site, project = tree(
         spider=GATED,
         settings={
@@ -153,7 +153,7 @@ def test_a_feed_is_overwritten_only_by_a_new_run(tree: Tree) -> None:
 
 
 def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_named(tree: Tree) -> None:
-    """DEPTH_PRIORITY = 1 and FIFO queues crawl level by level. Settings without an effect are named."""
+    """DEPTH_PRIORITY = 1 and FIFO queues crawl level by level. The log names settings without an effect."""
     _, project = tree(
         settings={
             "CONCURRENT_REQUESTS": 1,
@@ -168,7 +168,7 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
     worker = project.run_worker(timeout_s=20)
     pages = pages_of(project, worker)
     assert sorted(pages) == sorted(f"/p/{k}" for k in range(40))
-    # Within a level, requests have Scrapy's order. Before Scrapy 2.19, this is not always the links' order.
+    # Within a level, requests have Scrapy's order. Before Scrapy 2.19, this may differ from the links' order.
     levels = [sum(int(page.rpartition("/")[2]) > last for last in (0, 3, 12)) for page in pages]
     assert levels == sorted(levels)
     named = [line for line in worker.text.splitlines() if "no effect" in line]
@@ -179,8 +179,8 @@ def test_the_breadth_first_recipe_is_understood_and_other_queue_settings_are_nam
     assert "DQ_ORDER = 'priority-fifo'" in named[0]
 
 
-# There is a gate, and requests behind it. While they are yielded, the engine is paused, so that the worker
-# leases nothing early, and crawls in the order of leasing.
+# The spider first crawls a gate, and then other requests. While it yields them, the engine is paused. So the
+# worker leases none of them early, and crawls them in the order of the leases.
 ORDERED = spider_of("""
     async def start(self):
         site = self.start_urls[0]
@@ -229,7 +229,7 @@ reactor.run()
 def test_each_order_serves_as_named_and_the_default_serves_as_scrapy(
     begin: Tree, start_script: StartScript
 ) -> None:
-    """Four orders are compared, with ties, at one request at a time. priority-lifo is Scrapy's order."""
+    """Each order crawls one request at a time, some with equal priority. priority-lifo is Scrapy's order."""
     orders = ("priority-lifo", "priority-fifo", "fifo", "lifo")
     changed = [{"ORDER_NAME": "plain", **PLAIN}]
     for order in orders:
@@ -277,10 +277,10 @@ class Raising(DupeFilter):
 def test_a_dupefilter_class_is_replaced_only_if_it_is_scrapys_default(
     tree: Tree, start_script: StartScript
 ) -> None:
-    """Two workers share `seen` with our class or the default. BaseDupeFilter filters nothing, with a warning.
+    """Two workers with our class or the default share `seen`. BaseDupeFilter filters nothing, with a warning.
 
-    A class that cannot log a duplicate still filters it. With Scrapy's scheduler, our class filters only
-    within its process.
+    If a class raises an error when it logs a duplicate, the duplicate is still filtered. With Scrapy's
+    scheduler, our class filters only within its own process.
     """
     ours = "scrapy_dq.Scheduler"
     cases = {

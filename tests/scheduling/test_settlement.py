@@ -12,7 +12,7 @@ from support.tree_site import TreeSite
 from support.tree_spider import spider_of
 from support.waiting import free_port, wait_until
 
-# Requests end in every possible way. The scheduler records the engine's calls in their order.
+# Requests end in every possible way. The scheduler of this spider records the engine's calls in order.
 ENDINGS = spider_of(
     """
     async def start(self):
@@ -89,7 +89,7 @@ TWO_ATTEMPTS = {"/flaky", "/gone", "/gone-with-errback", "/gone-errback-raises"}
 
 
 class Endings:
-    """The single crawl of ENDINGS, and what it recorded."""
+    """The single crawl of ENDINGS and its records."""
 
     def __init__(self, project: Project) -> None:
         self.worker = project.run_worker(timeout_s=30)
@@ -147,7 +147,7 @@ def test_a_redirect_is_stored_before_the_redirected_request_leaves(endings: Endi
 
 
 def test_a_callback_exception_ends_a_request(endings: Endings) -> None:
-    """As with Scrapy's scheduler, the page does not run again. Requests that it yielded are crawled."""
+    """As with Scrapy's scheduler, the page does not run again. Requests that it had yielded are crawled."""
     assert len(endings.times("settled-failed", "/raises")) == 1
     assert endings.worker.stats["spider_exceptions/ValueError"] == 4
     assert endings.times("enqueued", "/late-child")[0] < endings.times("settled-failed", "/raises-late")[0]
@@ -155,7 +155,7 @@ def test_a_callback_exception_ends_a_request(endings: Endings) -> None:
 
 
 def test_a_callback_that_downloads_its_own_request_again_is_at_work_until_its_end(endings: Endings) -> None:
-    """The end of `engine.download(response.request)` is the same engine call as the end of the callback."""
+    """The engine makes the same call after `engine.download(response.request)` as after the callback."""
     (child,), (parent,) = endings.times("enqueued", "/again-child"), endings.times("settled-failed", "/again")
     assert child < parent
     assert "Error while removing request from slot" not in endings.worker.text
@@ -163,7 +163,7 @@ def test_a_callback_that_downloads_its_own_request_again_is_at_work_until_its_en
 
 def test_a_failed_download_fails_unless_an_errback_handles_it(endings: Endings) -> None:
     """The refused connection ends the request. The output of an errback is stored before the ack."""
-    assert len(endings.times("settled-done", "/gone")) == 1  # the first attempt, after which a retry followed
+    assert len(endings.times("settled-done", "/gone")) == 1  # the first attempt, because a retry followed
     child, item = endings.times("enqueued", "/errback-child"), endings.times("item", "/item-of-errback")
     parent = endings.times("settled-done", "/gone-with-errback")
     assert len(child) == len(item) == 1
@@ -264,7 +264,7 @@ class HoldingPipeline:
 def test_unfiltered_children_of_a_page_that_runs_again_are_not_doubled(
     begin: Tree, look: Look, dupefilter: str
 ) -> None:
-    """The worker dies while items are in a pipeline. The pages run again, but their children only once."""
+    """The worker dies while items are in a pipeline. The pages run again, but each child runs only once."""
     _, project = begin(
         PARENT_TWICE,
         settings={
@@ -308,7 +308,7 @@ DOWNLOADS_WHAT_WAITS = spider_of(
 
 
 def test_a_waiting_local_request_is_not_done_when_a_callback_downloads_it(tree: Tree) -> None:
-    """The end of `engine.download()` is the same engine call as for a crawled request."""
+    """The engine makes the same call at the end of `engine.download()` as for a crawled request."""
     busy = {"CONCURRENT_REQUESTS": 1}
     _, project = tree(spider=DOWNLOADS_WHAT_WAITS, settings=busy, pages=3)
     project.run_to_end(timeout_s=30)

@@ -24,7 +24,7 @@ AFTER_CLOSE = ("log_count/", "feedexport/")
 
 
 def test_the_sums_equal_the_stats_of_both_workers(tree: Tree, client: redis.Redis) -> None:
-    """The sums include each counted stat, up to the last page and exchange. The depth is a maximum."""
+    """The sums include each counted stat up to the last page and exchange. The depth is the largest value."""
     _, project = tree(settings=SHARED | told_every(0.2), pages=300, latency_s=0.01)
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]
@@ -59,7 +59,7 @@ def test_stats_counted_as_a_worker_leaves_are_in_the_sums(tree: Tree, client: re
 
 
 def test_a_killed_worker_loses_at_most_one_interval_of_stats(tree: Tree, client: redis.Redis) -> None:
-    """Numbers that the worker has reported stay counted. Only numbers since its last report are missing."""
+    """Numbers that the worker had reported stay counted. Only numbers since its last report are missing."""
     interval_s = 0.5
     site, project = tree(
         settings=SHARED | told_every(interval_s) | {"CONCURRENT_REQUESTS": 4}, pages=150, latency_s=0.05
@@ -72,8 +72,8 @@ def test_a_killed_worker_loses_at_most_one_interval_of_stats(tree: Tree, client:
     wait_until(lambda: told() >= 20, "the worker has reported 20 items", 20)
     worker.kill()
     scraped, counted = project.count("item").total(), told()
-    # Four requests at a time, with a latency of 0.05 s, scrape at most 80 items per second. Unreported are
-    # the items of one interval and of one round trip (8).
+    # Four requests at a time with a latency of 0.05 s give at most 80 items per second. At most the items of
+    # one interval and of one round trip (8 items) are not reported.
     assert 0 <= scraped - counted <= 80 * interval_s + 8
     last = project.run_worker(timeout_s=30)
     assert told() == counted + last.stats["item_scraped_count"]

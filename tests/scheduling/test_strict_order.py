@@ -15,7 +15,7 @@ PLAIN = {
     "SCHEDULER": "scrapy.core.scheduler.Scheduler",
     "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
 }
-# This spider delays the engine nowhere: it asks for the next request while a page still yields links.
+# This spider does not delay the engine. So the engine asks for requests while a page still yields links.
 SPIDER = spider_of("""
     async def start(self):
         for number in range(6):

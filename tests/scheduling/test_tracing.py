@@ -80,9 +80,9 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 def test_one_trace_connects_a_start_request_with_each_page_on_two_workers(
     tree: Tree, receiver: Receiver
 ) -> None:
-    """In the trace, a page's put is a child of the lease of the page that links to it.
+    """In the trace, the put of a page is a child of the lease of the page that links to it.
 
-    The page's lease is a child of that put, and its download and ack are children of the lease.
+    The lease of a page is a child of its put. Its download and its ack are children of its lease.
     """
     _, project = tree(settings={"DQ_TRACE": 1, "CONCURRENT_REQUESTS": 2}, pages=30, fan_out=3, latency_s=0.05)
     workers = project.start_workers(2)
@@ -114,7 +114,7 @@ def test_one_trace_connects_a_start_request_with_each_page_on_two_workers(
 def test_the_trace_of_a_killed_worker_continues_in_the_next_worker(
     tree: Tree, look: Look, receiver: Receiver
 ) -> None:
-    """The killed worker's last lease has no span. Links that it had put are not put a second time."""
+    """The killed worker's last lease has no span. The links that it had put are not put a second time."""
     _, project = tree(spider=HOLDING, settings={"DQ_TRACE": 1}, pages=13, fan_out=3)
     lease = f"lease {project.name}"
     killed = project.start_worker(args={"hold": "1"})

@@ -1,1 +1,1 @@
-"""Helpers for all tests: real Redis servers, a lossy proxy, a site, a Scrapy project."""
+"""Helpers for all tests: real Redis servers, a proxy with faults, web sites, and a Scrapy project."""

@@ -8,15 +8,15 @@ import sys
 import time
 
 SO_TIMESTAMPNS = 35
-"""Linux's number; the socket module has no name for it. On other systems, the time of reading is kept."""
+"""Linux's number of this option. On other systems, the time of reading counts as the arrival."""
 TIMESPEC = struct.Struct("@ll")
 
 
 class StampedSocket(socket.socket):
-    """Keeps the time at which the kernel received the bytes that were read last."""
+    """Keeps the arrival time of the bytes that were read last, as the kernel reports it."""
 
     arrived_s = 0.0
-    """This time by `time.monotonic()`; on the class, the time of the last read of any instance."""
+    """The arrival time by `time.monotonic()`. On the class: the time of the last read of any socket."""
     _real_ahead_s = 0.0
 
     @classmethod
@@ -32,7 +32,7 @@ class StampedSocket(socket.socket):
         return StampedSocket(fileno=connection.detach()).stamped(), address
 
     def stamped(self) -> StampedSocket:
-        """Let the kernel report arrival times; return self."""
+        """Let the kernel report arrival times. Return this socket."""
         if sys.platform == "linux":
             self.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         return self
@@ -50,7 +50,7 @@ class StampedSocket(socket.socket):
 
 
 def listener(address: str, port: int) -> StampedSocket:
-    """Return a socket that listens at *address*; port 0 chooses a free one."""
+    """Return a socket that listens at *address*. Port 0 means any free port."""
     sock = StampedSocket().stamped()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((address, port))

@@ -1,4 +1,4 @@
-"""Drives the frontier and its reference side by side, and compares every answer."""
+"""Calls the frontier and its reference side by side, and compares every answer."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Actor:
     seq: int = 1
     held: list[bytes] = field(default_factory=list)
     unanswered: tuple[Any, ...] | None = None
-    """An exchange whose reply was lost; the process may only send this one again."""
+    """An exchange whose reply was lost. The process may only send this exchange again."""
     out_of_step: bool = False
     """Whether the last answer was RESYNC, or FINISHED although the moves were not applied."""
     former_ids: tuple[str, ...] = ()
 
 
 class BothFrontiers(RuleBasedStateMachine):
-    """Both frontiers and the processes that call them; the rules of the model test use this class."""
+    """Both frontiers and the processes that call them. The rules of the model test use this class."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class BothFrontiers(RuleBasedStateMachine):
         self.history: list[tuple[str, tuple[Any, ...]]] = []
 
     def both(self, method: str, *args: Any) -> Any:
-        """Call *method* of both frontiers, compare the answers and return one."""
+        """Call *method* of both frontiers. Assert that the answers are equal, and return the answer."""
         self.history = [*self.history, (method, args)][-HISTORY:]
         if method == "drain":
             return self.both_drain(*args)
@@ -107,7 +107,7 @@ class BothFrontiers(RuleBasedStateMachine):
         )
 
     def not_past(self, state: State) -> State:
-        """Return *state* without past times, which the frontier forgets sooner or later."""
+        """Return *state* without past times, because the frontier deletes these at any later time."""
         past = {
             name: {p: time for p, time in state[name].items() if time > self.reference.clock}
             for name in ("earliest", "blocked")
@@ -117,7 +117,7 @@ class BothFrontiers(RuleBasedStateMachine):
     def both_drain(
         self, worker_id: str, epoch: str, run: int, limit: int, max_attempts: int
     ) -> tuple[int, int, int]:
-        """Drain in both frontiers; the reference drains the leases that the real frontier has chosen."""
+        """Drain in both frontiers. The reference drains the leases that the real frontier has chosen."""
         answer = self.live.call("drain", worker_id, epoch, run, limit, max_attempts)
         worker = self.reference.members.get(worker_id)
         before = set(worker.leases) if worker else set()
@@ -148,8 +148,8 @@ class BothFrontiers(RuleBasedStateMachine):
             self.resync(actor)
             if actor not in self.actors:
                 return
-            # If Redis was rolled back to an earlier run, this rejoin has dropped the tokens. A worker then
-            # gives new ids to requests that it puts again (WorkerProtocol._renew_ids).
+            # If Redis was rolled back to an earlier run, this rejoin has deleted the tokens. A real worker
+            # then gives new ids to requests that it puts again (WorkerProtocol._renew_ids).
             moves = [
                 each for each in moves if not (isinstance(each, Put) and self.reference.would_duplicate(each))
             ]
@@ -192,7 +192,7 @@ class BothFrontiers(RuleBasedStateMachine):
             self.actors.remove(actor)
 
     def made_from(self, recipes: list[Any], actor: Actor) -> list[Move]:
-        """Turn drawn recipes into moves that make sense in the present state."""
+        """Turn recipes drawn by Hypothesis into moves that are possible in the present state."""
         return [move for recipe in recipes if (move := self.move_from(actor, *recipe))]
 
     def terms_from(self, recipe: Any, actor: Actor) -> Terms:
@@ -256,6 +256,6 @@ class BothFrontiers(RuleBasedStateMachine):
 
 
 def times(receipt: Receipt) -> tuple[Any, ...]:
-    """Return the times that a comparison of receipts leaves out, in units."""
+    """Return the times in a receipt, in units, because receipts are equal even if their times differ."""
     found = (receipt.next_due_s, *(lease.send_at for lease in receipt.leases))
     return tuple(units(seconds) for seconds in found)

@@ -1,4 +1,4 @@
-"""A TLS authority and certificates for 127.0.0.1 that it has signed."""
+"""A TLS authority, and certificates for 127.0.0.1 that this authority has signed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 
 
 class Authority:
-    """Signs certificates; `path` is its own certificate, for `ssl_ca_certs`."""
+    """Signs certificates. `path` is the file of its own certificate, for `ssl_ca_certs`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -33,8 +33,8 @@ class Authority:
         """Return a context that presents a new certificate for 127.0.0.1.
 
         Args:
-            valid: how long the certificate is valid from now on; negative: it has expired.
-            of_clients: clients also have to present a certificate of this authority.
+            valid: how long the certificate is valid from now on. If negative, it has already expired.
+            of_clients: whether clients also have to present a certificate of this authority.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate(valid))

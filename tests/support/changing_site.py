@@ -1,4 +1,4 @@
-"""A site whose pages change, move and disappear, in threads of the test; it records every request."""
+"""A site whose pages change, move and disappear. It runs in threads of the test and records every request."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Hit(NamedTuple):
 
 @dataclass
 class Answer:
-    """The site's answer to a path; a test may change it at any time."""
+    """The site's answer to a path. A test may change it at any time."""
 
     body: str = ""
     status: int = 200
     etag: str = ""
     location: str = ""
     busy: int = 0
-    """Number of requests that get the status 503 next."""
+    """Number of following requests that get the status 503."""
 
 
 @dataclass
 class ChangingSite:
-    """Gives each path its answer in `pages`, and any other path a 404."""
+    """Answers each path in `pages` with its `Answer`, and any other path with 404."""
 
     pages: dict[str, Answer]
     hits: list[Hit] = field(default_factory=list)

@@ -112,7 +112,7 @@ class Cluster:
                 self.run(server, "CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
 
     def move_slots(self, *, steps: int = 16) -> None:
-        """Move every slot from its master to the next one; each master always keeps some slots."""
+        """Move every slot from its master to the next master. At any time, each master has some slots."""
         masters = [each for each in self.servers if self.run(each, "ROLE")[0] == b"master"]
         owned: dict[int, list[int]] = {}
         for begin, end, (_, port, *_), *_ in self.run(masters[0], "CLUSTER", "SLOTS"):

@@ -60,7 +60,7 @@ class BookSpider(Base):
 
 
 class TokenRequest(Request):
-    """A subclass that names its own attributes."""
+    """A subclass of Request with an attribute of its own."""
 
     attributes = (*Request.attributes, "token")
 

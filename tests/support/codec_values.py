@@ -26,5 +26,5 @@ def refused(value: Any, codec: Codec) -> str:
 
 
 def lifted(name: str, state: Any, codec: Codec) -> Any:
-    """Decode a stored instance of the class *name* with *state*; return the instance."""
+    """Decode a stored instance of the class *name* with *state*. Return the instance."""
     return codec.value(msgpack.packb(ExtType(5, msgpack.packb([name, state]))))

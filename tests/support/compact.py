@@ -1,4 +1,4 @@
-"""The computations of lua/seen/seen_compact.lua from a token, in Python."""
+"""The computations of lua/seen/seen_compact.lua in Python."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 FIRST = 1024
 LOW = 10**9
-"""A remainder of this divisor has nine digits."""
+"""A divisor. Its remainders have at most nine digits."""
 
 
 def stored_as(token: bytes) -> tuple[int, int]:
-    """Return the first bucket of *token* and the integer that it stores."""
+    """Return the first bucket of *token*, and the integer that is stored for *token*."""
     digest = sha1(token).digest()
     bits, high, low = (int.from_bytes(digest[i:j], "big") for i, j in ((0, 2), (2, 6), (6, 10)))
     number = ((bits >> 10) % 8 + 1) * LOW**2 + high % LOW * LOW + low % LOW
@@ -21,7 +21,7 @@ def stored_as(token: bytes) -> tuple[int, int]:
 
 
 def bucket_of(first: int, number: int, buckets: int) -> int:
-    """Return the bucket of *number* if there are *buckets* buckets, as linear hashing defines it."""
+    """Return the bucket of *number* among *buckets* buckets, as linear hashing defines it."""
     level = int(log2(buckets // FIRST))
     digits = abs(number) % LOW
     n = first + FIRST * (digits % 2 ** (level + 1))
@@ -29,10 +29,10 @@ def bucket_of(first: int, number: int, buckets: int) -> int:
 
 
 def chance_of_a_false_seen(urls: int) -> float:
-    """Return an upper bound of the probability that two of *urls* fingerprints are stored as one.
+    """Return an upper bound of the probability that two of *urls* fingerprints have the same stored form.
 
-    Two fingerprints are stored as one if all their parts are equal. This is a little more likely than with
-    evenly spread parts, because numbers of 32 bits modulo 10^9 have some remainders more often than others.
+    They have it if all their parts are equal. This is a little more likely than with evenly spread parts,
+    because numbers of 32 bits modulo 10^9 have some remainders more often than others.
     """
     often, rest = divmod(2**32, LOW)
     nine_digits = (rest * (often + 1) ** 2 + (LOW - rest) * often**2) / 2**64

@@ -14,17 +14,17 @@ import pytest
 from support.project import Project
 
 USER = 10001
-# The user may read all files, because this Python may be in root's home folder, but may write none.
+# The user may read all files, because this Python may be in root's home folder. The user may write no file.
 _AS_USER = [
     "setpriv", "--clear-groups", "--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search",
     "--bounding-set=-all,+dac_read_search",
 ]  # fmt: skip
 _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind / && shift && exec "$@"'
-"""Makes the disk read-only; the volume and other mounted file systems do not change."""
+"""Makes the disk read-only, except the volume and other mounted file systems."""
 
 
 class Container:
-    """A project on a disk on which its user can write to one folder only.
+    """A container for a project. Its user can write to only one folder of the disk.
 
     Attributes:
         volume: the folder that the user may write to.
@@ -36,7 +36,7 @@ class Container:
         self._words = words
 
     def run(self, *words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run `scrapy *words` in the project's folder; assert that no traceback appears in the output."""
+        """Run `scrapy *words` in the project's folder. Assert that the output has no traceback."""
         done = subprocess.run(
             [*self._words, *self._project.command(*words)], cwd=self._project.folder,
             env=self._project.environ() | {"HOME": "/nonexistent"} | dict(environ or {}),
@@ -48,13 +48,13 @@ class Container:
 
 @contextmanager
 def contained(project: Project, volume: Path, *, read_only: bool, user: int = USER) -> Iterator[Container]:
-    """Yield the container; skip the test if this process may not make one.
+    """Yield the container. Skip the test if this process may not make a container.
 
     Args:
-        volume: this folder is created; the user owns it.
-        read_only: mount the disk read-only, including folders such as /tmp; this needs root. Otherwise the
-            modes of the project's folders keep the user from writing.
-        user: the container's user; without root, it is this process's user.
+        volume: a folder that this function creates for the user.
+        read_only: whether to mount the disk read-only, including folders such as /tmp, which needs root.
+            Otherwise the modes of the project's folders prevent the user from writing there.
+        user: the id of the container's user. Without root, the container runs as this process's user.
     """
     folders = [project.folder, *(path for path in project.folder.rglob("*") if path.is_dir())]
     volume.mkdir()

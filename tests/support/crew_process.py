@@ -1,4 +1,4 @@
-"""A `scrapy dq crawl`, started as a user starts it, and the files that it leaves behind."""
+"""A `scrapy dq crawl` process, started as a user starts it, and its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting import patience, wait_until
 
 
 class CrewProcess:
-    """A crew's parent in its own session; standard output and error go to files in the project."""
+    """A crew's parent in its own session. Its output and errors go to files in the project."""
 
     def __init__(self, project: Project, *words: str, number: int = 0) -> None:
         self._out = project.folder / f"crew-{number}.out"
@@ -51,7 +51,7 @@ class CrewProcess:
         assert text in self.err, self.err + self.out
 
     def wait(self, timeout_s: float = 40.0) -> int:
-        """Wait until the parent ends; return its exit status."""
+        """Wait until the parent ends. Return its exit status."""
         timeout_s = patience(timeout_s)
         try:
             return self._process.wait(timeout_s)
@@ -59,12 +59,12 @@ class CrewProcess:
             raise TimeoutError(f"the crew ran for more than {timeout_s:g} s:\n{self.err}") from None
 
     def interrupt(self) -> None:
-        """Interrupt the parent, as Ctrl-C does; its workers do not receive the signal."""
+        """Interrupt the parent, as Ctrl-C does. Its workers do not receive the signal."""
         self._process.send_signal(signal.SIGINT)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Freeze only the parent during the block; after the block, it notices all events together."""
+        """Freeze only the parent during the block. Afterwards, the parent notices all events together."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -86,7 +86,7 @@ class CrewProcess:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs; a zombie does not run."""
+    """Return whether a process runs. A zombie does not run."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

@@ -1,4 +1,4 @@
-"""The process of `DomainSite`: `python -m support.domain_server '{"count": 9}'` prints its port."""
+"""`python -m support.domain_server '{"count": 9}'` is the process of `DomainSite`. It prints its port."""
 
 from __future__ import annotations
 

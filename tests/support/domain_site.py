@@ -1,8 +1,8 @@
-"""A site of many domains, each with its own loopback address, for tests of work divided by domain.
+"""A site of many domains, each with its own loopback address, for tests of partitions.
 
 The domain of a request is its Host header without the port. The root of a domain (`/p/0`) links to all its
-other pages (`/p/1`, …), and these link to nothing. Therefore the backlog of a domain is complete after its
-root. Slow domains answer their pages late, except the root.
+other pages (`/p/1`, …), which have no links. Therefore the backlog of a domain is complete after its root.
+Slow domains answer their pages late, except the root.
 
 `/__log` and `/__counts` report the requests, and `/__reset` forgets them.
 """
@@ -25,7 +25,7 @@ class Domains:
     """The site's pages: quick domains of one size and slow domains of another size.
 
     Args:
-        count: number of quick domains.
+        count: the number of quick domains.
         pages: pages of each quick domain, including the root.
         latency_s: duration of each page of a quick domain, and of the root of a slow domain.
         slow_count: number of slow domains.
@@ -61,8 +61,8 @@ class Asked(NamedTuple):
     """One request to the site.
 
     Args:
-        at_s: arrival on the clock of `time.monotonic()`. The kernel reports this time, so a busy site process
-            does not change it.
+        at_s: the arrival time on the clock of `time.monotonic()`. The kernel reports this time, so it is
+            right even if the site's process is busy.
         at_once: number of the host's requests in progress at that time, including this one.
         status: the status of the answer.
     """
@@ -87,11 +87,11 @@ class DomainSite(SiteProcess):
         return [self.url("/p/0", host) for host in (*self.domains.slow_hosts, *self.domains.quick_hosts)]
 
     def log(self) -> list[Asked]:
-        """Return every request in the order of arrival; the answers may have another order."""
+        """Return all requests in the order of their arrival. The site may answer in another order."""
         return sorted((Asked(*row) for row in json.loads(self.get("/__log"))), key=lambda asked: asked.at_s)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of requests for each host, which is less data than the log."""
+        """Return the number of requests for each host, which takes less time than the log."""
         counts: dict[str, int] = json.loads(self.get("/__counts"))
         return counts
 

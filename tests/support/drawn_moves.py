@@ -10,8 +10,8 @@ from scrapy_dq.frontier.model import Limits
 from support.both_frontiers import PARTITIONS
 from support.reference_partitions import UNIT_S
 
-# No strategy depends on the state, and no rule has a precondition. Therefore an example can be repeated,
-# although the hashes of the servers differ in each run.
+# No strategy depends on the state, and no rule has a precondition. Therefore Hypothesis can repeat an
+# example, although each run of a server orders its hashes differently.
 WHICH = st.integers(0, 2**16)
 PUTS = ("seen", "seed", "id")
 SETTLE = ("ack", "release", "bury", "fail", "later", "decline", "decline")

@@ -45,7 +45,7 @@ SAYS_7_0 = '[ "$1" = --version ] && echo "Redis server v=7.0.0" && exit'
 
 
 class User:
-    """A process that acquires the server when the file *go* exists, and releases it when a test says so."""
+    """A process that acquires the server when the file *go* exists, and releases it at `leave`."""
 
     def __init__(self, place: Place, go: Path, **environ: str) -> None:
         self._output = Path(tempfile.mkstemp(dir=place.home, suffix=".out")[1])
@@ -60,7 +60,7 @@ class User:
             )
 
     def wait_for(self, lines: int) -> str:
-        """Wait for line number *lines* of the process's output; return it."""
+        """Wait until the process has printed *lines* lines. Return the last of these lines."""
 
         def line() -> str:
             text = self._output.read_text()
@@ -103,7 +103,7 @@ class Place:
         self._processes: list[User] = []
 
     def user(self, **options: float) -> EmbeddedRedis:
-        """Return another user in this process; the user has not acquired the server yet."""
+        """Return another user in this process. The user has not acquired the server yet."""
         user = EmbeddedRedis(self.directory, **options)
         self._users.append(user)
         return user
@@ -119,7 +119,7 @@ class Place:
         return redis.Redis(unix_socket_path=str(user.acquire()), socket_timeout=5)
 
     def acquired(self, **options: float) -> EmbeddedRedis:
-        """Return another user in this process; the user has acquired the server."""
+        """Return another user in this process. The user has acquired the server."""
         user = self.user(**options)
         user.acquire()
         return user
@@ -133,7 +133,7 @@ class Place:
         return path
 
     def hang(self) -> Path:
-        """Make all later servers hang before they become daemons.
+        """Let all later servers hang before they become daemons.
 
         Return the file into which such a server writes the pid of its child process.
         """
@@ -151,9 +151,9 @@ class Place:
         user.release()
 
     def load_slowly(self, delay_us: int) -> None:
-        """Make all later servers pause at each key that they load.
+        """Let all later servers pause at each key that they load.
 
-        While loading, they answer only once per thousand keys or so.
+        While they load keys, they answer only about once per thousand keys.
         """
         self.binary = str(self.script(f'exec "{self.binary}" "$@" --key-load-delay {delay_us}'))
 
@@ -174,7 +174,7 @@ class Place:
 
 
 def lives(pid: int | None) -> bool:
-    """Tell whether *pid* runs; a zombie does not run."""
+    """Return whether *pid* runs. A zombie does not run."""
     try:
         return psutil.Process(pid or 0).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -212,7 +212,7 @@ def only_path(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
 
 
 def run_python(script: str, place: Place | None = None) -> str:
-    """Run a script in which `user()` makes a new user of *place*; return its output."""
+    """Run a script in which `user()` makes a new user of *place*. Return the script's output."""
     before = "from scrapy_dq.embedded import *\nfrom scrapy_dq.embedded import binary, server\n"
     if place:
         before += f"binary._candidates = lambda: iter([{place.binary!r}])\n"

@@ -1,4 +1,4 @@
-"""Fail points: a worker kills itself with SIGKILL at a chosen place of the package, at the n-th call."""
+"""At a fail point, a worker kills itself with SIGKILL: at the n-th call of a chosen method of the package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.tree_spider import ItemRecord
 EXTENSIONS = {"EXTENSIONS": {"support.fail_points.FailPoint": 0}}
 """Settings for a project whose workers may have a fail point."""
 FEW_LEASES = 2
-"""Maximum number of leases per step of a reclaim in a worker with a fail point, to make several steps."""
+"""The maximum number of leases per step of a reclaim by a worker with a fail point: one of several steps."""
 _ENVIRON = "FAIL_POINT"
 
 
@@ -51,13 +51,13 @@ PLACES = {
 
 
 def fail_at(place: str, on_pass: int = 1) -> dict[str, str]:
-    """Return the environment variable that kills a worker at *place* in call number *on_pass*."""
+    """Return the environment variable with which a worker dies at *place* in call number *on_pass*."""
     assert place in PLACES
     return {_ENVIRON: f"{on_pass} {place}"}
 
 
 class FailPoint:
-    """An extension that adds the fail point of the environment, if any, to its process."""
+    """An extension that adds the fail point to its process, if the environment names one."""
 
     def __init__(self) -> None:
         on_pass, _, place = os.environ.get(_ENVIRON, "").partition(" ")

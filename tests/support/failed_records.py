@@ -1,4 +1,4 @@
-"""Failed requests with hostile URLs and reasons, as pages and exceptions may cause them."""
+"""Failed requests with hostile URLs and reasons, such as pages and exceptions may cause."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ class FaultCrawl:
     ) -> None:
         """
         Args:
-            redis: a RedisServer, a Cluster or Sentinels; None: the embedded one.
-            proxy: between the workers and Redis.
-            note: see `figures` in tests/faults/conftest.py.
+            redis: a RedisServer, a Cluster or Sentinels, or None for an embedded Redis.
+            proxy: the proxy between the workers and Redis, if there is one.
+            note: a function that records figures, such as `figures` in tests/faults/conftest.py.
         """
         self.project = project
         self.site = site
@@ -65,7 +65,7 @@ class FaultCrawl:
 
     @property
     def proxy(self) -> RedisProxy:
-        """The crawl's proxy; the crawl must have one."""
+        """The crawl's proxy. The crawl must have a proxy."""
         assert self._proxy is not None
         return self._proxy
 
@@ -84,7 +84,7 @@ class FaultCrawl:
         return [worker for worker in self.project.workers if worker.running]
 
     def start(self, count: int = 1, **options: Any) -> list[Worker]:
-        """Start *count* workers; for *options* see `Project.start_worker`."""
+        """Start *count* workers with the *options* of `Project.start_worker`."""
         return self.project.start_workers(count, **options)
 
     def wait_for(self, pages: int, timeout_s: float = 60.0) -> None:
@@ -101,24 +101,24 @@ class FaultCrawl:
             return peek(client, self.project.name)
 
     def leases(self, pids: Collection[int] | None = None) -> int:
-        """Return the number of leases of the workers with these pids; None: of all workers."""
+        """Return the number of leases of the workers with these pids, or with None of all workers."""
         members = self.overview().members
         return sum(m.in_flight for m in members if pids is None or m.identity.get("pid") in pids)
 
     def kill(self, worker: Worker) -> None:
         """Kill *worker* with SIGKILL and add its leases to `leases_at_kills`."""
-        # Freeze the worker first. The commands that it has sent then arrive before its leases are counted,
-        # and no other worker can declare it dead and take its leases before that.
+        # Freeze the worker first. Then its sent commands arrive before its leases are counted. Other workers
+        # see that its process still exists, and do not take its leases before that.
         worker.suspend()
         wait_until(lambda: worker.suspended or not worker.running, "the worker is frozen")
         time.sleep(0.05)
-        self.leases({worker.pid})  # after this call, Redis has read the worker's sent commands
+        self.leases({worker.pid})  # after this call, Redis has applied the worker's commands
         self.leases_at_kills += self.leases({worker.pid})
         worker.kill()
         self.killed.add(worker.pid)
 
     def end(self, timeout_s: float = 60.0) -> Verdict:
-        """Wait within one deadline until all workers have ended; return the verdict."""
+        """Wait until all workers have ended, within one deadline. Return the verdict."""
         deadline = time.monotonic() + timeout_s
         for worker in self.project.workers:
             worker.wait(deadline - time.monotonic())
@@ -130,8 +130,8 @@ class FaultCrawl:
         """Wait for the end, record *figures*, and assert that no page and no item is lost.
 
         Args:
-            may_repeat: maximum number of repeats (see `Verdict`).
-            workers: number of workers that must have closed with `finished`; all others were killed.
+            may_repeat: the maximum number of repeats (see `Verdict`).
+            workers: the number of workers that must have closed with `finished`. All others were killed.
         """
         verdict = self.end(timeout_s)
         self.note(verdict, may_repeat=may_repeat, **figures)

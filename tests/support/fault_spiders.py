@@ -30,7 +30,7 @@ class SlowStartSpider(GatheredSpider):
 
 
 class DelayedTreeSpider(TreeSpider):
-    """Delays every page of the tree until a second after its link was found."""
+    """Delays every page of the tree by a second from the time when its link is found."""
 
     def parse(self, response: Response) -> Iterator[Any]:
         """Delay the requests of TreeSpider."""
@@ -48,10 +48,10 @@ DELAYED = spider_source(DelayedTreeSpider)
 def start_together(
     crawl: FaultCrawl, count: int = 2, *, beside: Worker | None = None, **options: Any
 ) -> list[Worker]:
-    """Start *count* workers of a spider of this module; release them when all have joined.
+    """Start *count* workers of a spider of this module. When all have joined, let their start() begin.
 
-    *beside*: a worker that was started earlier with other options. It is released with the others and is the
-    first one in the result.
+    *beside*: a worker that was started earlier with other options. Its start() begins with the others, and it
+    is the first worker in the result.
     """
     workers = [*filter(None, [beside]), *crawl.start(count, **options)]
     for worker in workers:

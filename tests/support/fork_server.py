@@ -1,7 +1,8 @@
-"""Forks `scrapy` processes from one that has imported Scrapy, which takes longer than most tests.
+"""Forks `scrapy` processes from a process that has already imported Scrapy, because the import is slow.
 
-A fork behaves like `python -m scrapy` in the same folder, except for the imports. A test that sets variables
-which Python reads at its start gets a new process instead, and so does every test in `make soak`.
+A fork behaves like `python -m scrapy` in the same folder, except for the imports. A test that sets
+environment variables for a worker gets a new process instead, because Python reads some variables when it
+starts. In `make soak`, every test gets new processes.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from support import spare_forks
 
 PACKAGES = ("scrapy", "scrapy_dq", "redis.asyncio")
 NOT_IMPORTED = ("test", "debug", "ftp")
-"""Parts of the names of modules to skip: "debug" installs signal handlers, Scrapy 2.13's "ftp" a reactor."""
+"""Parts of names of modules to skip. "debug" installs signal handlers, and Scrapy 2.13's "ftp" a reactor."""
 
 
 class ForkServer:
-    """The test's end of the fork server: it starts processes and records their ends.
+    """The test's side of the fork server. It starts processes and records their ends.
 
     Only one thread may use it.
     """
@@ -61,7 +62,7 @@ class ForkServer:
         return Forked(self, started)
 
     def status(self, pid: int, timeout_s: float) -> int | None:
-        """Return the return code of *pid* as subprocess does; None: it did not end within *timeout_s*."""
+        """Return the return code of *pid* as subprocess does, or None if it still runs after *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         while pid not in self._statuses:
             left = max(0.0, deadline - time.monotonic())
@@ -71,7 +72,7 @@ class ForkServer:
         return self._statuses[pid]
 
     def _obey(self) -> int | None:
-        """Read a line from the server; return the pid of a started process, or record the end of one."""
+        """Read a line from the server. Return the pid of a started process, or record a process's end."""
         while b"\n" not in self._read:
             more = self._socket.recv(4096)
             if not more:
@@ -85,13 +86,13 @@ class ForkServer:
         return None
 
     def close(self) -> None:
-        """End the server; its processes continue."""
+        """End the server. Its processes continue."""
         self._socket.close()
         self._process.wait(60)
 
 
 class Forked:
-    """A process of a `ForkServer`, with the part of subprocess.Popen that tests use."""
+    """A process of a `ForkServer`, with the methods of subprocess.Popen that tests use."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server = server
@@ -133,12 +134,12 @@ def import_all() -> None:
 
 
 def serve(connection: socket.socket) -> list[Any] | None:
-    """Fork a process for each request; report its pid, and later that it has ended.
+    """Fork a process for each request. Report its pid, and later its end.
 
     Returns:
-        In a forked process, its request; in the server, None after the test has closed the connection.
+        In a forked process: its request. In the server: None, after the test has closed the connection.
     """
-    requests = connection.makefile("rb")  # buffers at most one request: the test waits for each answer
+    requests = connection.makefile("rb")  # it buffers only one request, as the test waits for each answer
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -167,7 +168,7 @@ def serve(connection: socket.socket) -> list[Any] | None:
 
 
 def ended_children() -> Iterator[tuple[int, int]]:
-    """Reap ended processes; yield pid and exit code, negative for a signal."""
+    """Reap ended processes. Yield each pid with its exit code, which is negative for a signal."""
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -189,7 +190,7 @@ def become(words: list[str], folder: str, out: str, err: str, environ: dict[str,
     os.environ.clear()
     os.environ.update(environ)
     sys.dont_write_bytecode = True
-    # Make the path as the interpreter does: the folder, the entries of PYTHONPATH, and the rest.
+    # Set sys.path as a new interpreter does: the folder, the entries of PYTHONPATH, and the rest.
     named = environ["PYTHONPATH"].split(os.pathsep)
     sys.path[:] = [folder, *named, *(path for path in sys.path[1:] if path not in named)]
     if words[:2] == ["dq", "crawl"]:

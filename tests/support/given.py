@@ -1,4 +1,4 @@
-"""The types of the fixtures in conftest.py files, for annotations."""
+"""The types of the fixtures in conftest.py files, for type annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Valid, damaged and invented entries from untrusted sources, and their fates."""
+"""Valid, damaged and invented entries, as untrusted programs could write them, and their results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Spider(Spider):
 
 
 def entry(fields: Any) -> bytes:
-    """Return an entry with any *fields*."""
+    """Return an entry with *fields*, which may be invalid."""
     return bytes((FORMAT,)) + msgpack.packb(fields, unicode_errors="surrogatepass")
 
 
@@ -69,7 +69,7 @@ def good(urls: Sequence[str]) -> list[bytes]:
 
 
 def corrupted(samples: Sequence[bytes], count: int, rng: random.Random) -> Iterator[bytes]:
-    """Yield *count* entries: *samples* with a few changed bits or bytes, and invented entries."""
+    """Yield *count* entries: samples with a few changed bits or bytes, and invented entries."""
     ways = ["overwrite", "truncate", "splice", "insert", "remove"] + ["make up"] * 2 + ["flip"] * 3
     for _ in range(count):
         way, data, other = rng.choice(ways), bytearray(rng.choice(samples)), rng.choice(samples)
@@ -122,7 +122,7 @@ def anything(rng: random.Random, depth: int) -> Any:
 
 
 def store(crawl: FaultCrawl, payloads: Sequence[bytes]) -> None:
-    """Put *payloads* into the backlog, as any program with access to Redis can."""
+    """Put *payloads* into the backlog, as any program with access to Redis could do."""
     identity = Identity(
         "scrapy.utils.request.RequestFingerprinter", "tree_project.spiders.spider.ProjectSpider", "{}",
         partition_by="slot",
@@ -133,7 +133,7 @@ def store(crawl: FaultCrawl, payloads: Sequence[bytes]) -> None:
             batch = payloads[first : first + BATCH]
             stranger.exchange(*(put(n, payload=p) for n, p in enumerate(batch, first)), seeding=1)
         stranger.leave()
-        # LiveFrontier.close() would delete the crawl, which must remain.
+        # LiveFrontier.close() deletes the crawl, so save it here and restore it below.
         snapshot = live.dump()
     with connect_url(crawl.redis_url) as client:
         for name, value in snapshot.items():
@@ -148,7 +148,7 @@ def dead_letters(crawl: FaultCrawl) -> Counter[str]:
 
 
 def errors(worker: Worker) -> list[str]:
-    """Return the beginnings of ERROR and CRITICAL lines and of tracebacks in the log.
+    """Return the first lines of errors and tracebacks in the log.
 
     Errors of tldextract are excluded, because CookiesMiddleware lets it fetch a list if there is a network.
     """

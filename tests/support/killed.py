@@ -1,4 +1,4 @@
-"""Kills a call with kill -9 before one of its Redis commands."""
+"""Kills the process of a call with kill -9 before one of its Redis commands."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import redis.asyncio.connection
 import redis.connection
 
 MAX_COUNT = 200
-"""More Redis commands than any command of scrapy_dq sends."""
+"""A number of Redis commands that no command of scrapy_dq exceeds in these tests."""
 
 
 def killed_before(number: int, call: Callable[[], object]) -> bool:
-    """Run *call* in a child that is killed before Redis command *number*; tell whether it was killed."""
+    """Run *call* in a child, which is killed before Redis command *number*. Return whether it was killed."""
     child = os.fork()
     if child == 0:
         try:

@@ -34,11 +34,11 @@ class Fault:
 
     @property
     def fired(self) -> bool:
-        """Whether the fault has happened, so that the reply is dropped or the command is held."""
+        """Whether the fault has happened. If so, the reply is dropped or the command is held."""
         return self._fired.is_set()
 
     def wait(self, timeout_s: float = 10.0) -> None:
-        """Wait until the fault has happened; raise TimeoutError after *timeout_s*."""
+        """Wait until the fault has happened. Raise TimeoutError after *timeout_s*."""
         if not self._fired.wait(timeout_s):
             raise TimeoutError(f"no command was hit by: {self.effect} {self._command or 'any'}")
 
@@ -49,7 +49,7 @@ class Fault:
         self._release()
 
     def matches(self, name: str, message: bytes) -> bool:
-        """Tell whether the fault affects this command."""
+        """Return whether the fault affects this command."""
         named = name == self._command if self._command else name not in SET_UP
         return named and any(each in message for each in self._containing)
 
@@ -61,7 +61,7 @@ class Fault:
 
 @dataclass
 class Behaviour:
-    """The shared state of a proxy's connections; only the proxy's loop uses it."""
+    """The shared state of a proxy's connections. Only the proxy's loop uses it."""
 
     delay_s: float = 0.0
     loss: float = 0.0
@@ -88,7 +88,7 @@ class Behaviour:
         return None
 
     def served(self, message: bytes) -> bytes:
-        """Return the command for Redis; with `script_error`, a script call becomes one with this error."""
+        """Return the command for Redis. With `script_error`, a script call becomes one with this error."""
         if not self.script_error or command_name(message) not in SCRIPTS:
             return message
         words = (b"EVAL", b"return redis.error_reply(ARGV[1])", b"0", self.script_error.encode())
@@ -108,13 +108,13 @@ class Link:
         self.holding = False
 
     async def run(self, connect: Callable[[], Awaitable[Streams]]) -> None:
-        """Forward bytes until both sides have closed; raise OSError if a side was interrupted."""
+        """Forward bytes until both sides have closed. Raise OSError if a side was interrupted."""
         replies, writer = await connect()
         self._to_redis = DelayLine(writer, self._behaviour)
         await asyncio.gather(self._carry_commands(self._to_redis), self._carry_replies(replies))
 
     def abort(self) -> None:
-        """Cut both connections; bytes under way are lost."""
+        """Cut both connections. Bytes that the proxy has not forwarded are lost."""
         self._to_client.abort()
         if self._to_redis:
             self._to_redis.abort()
@@ -162,7 +162,7 @@ class Link:
 
 
 class DelayLine:
-    """Writes each piece after its delay, never before an earlier piece."""
+    """Writes each piece of data after its delay, in the order of the pieces."""
 
     def __init__(self, writer: asyncio.StreamWriter, behaviour: Behaviour) -> None:
         self._writer = writer

@@ -46,7 +46,7 @@ NO_TERMS = Terms()
 
 
 def limited(delay_s: float = 0.0, concurrency: int = 0, **own: tuple[float | None, int | None]) -> Identity:
-    """Return the identity of a crawl with limits; *own* are the limits of single partitions."""
+    """Return the identity of a crawl with limits. *own* has the limits of single partitions."""
     return replace(IDENTITY, limits=Limits(delay_s, concurrency, own))
 
 
@@ -59,9 +59,9 @@ PARTITIONINGS: dict[str, Callable[[int], bytes]] = {
     "slots": lambda n: b"slot %d" % (n % 3),
     "own": lambda n: b"slot %06d" % n,
 }
-"""Functions for the partition of entry number *n*: none, one for all entries, one of three, or its own."""
+"""Functions from an entry's number to its partition: none, one for all, one of three, or its own."""
 partitioning = PARTITIONINGS["none"]
-"""The function that `put` uses; the fixture of this name replaces it."""
+"""The function that `put` uses. The fixture `partitioning` replaces it."""
 
 
 def partition_of(n: int) -> bytes:
@@ -70,9 +70,9 @@ def partition_of(n: int) -> bytes:
 
 
 def by_partition(numbers: Collection[int]) -> dict[bytes, list[int]]:
-    """Return *numbers* of entries, in their order, by the partition that `put` gives to each.
+    """Return the *numbers* of entries by partition, each list in the given order.
 
-    Without partitions, this is the strict order of all entries; with partitions, only the order within each.
+    So a test can compare orders: without partitions, of all entries; with partitions, within each partition.
     """
     found: dict[bytes, list[int]] = {}
     for n in numbers:
@@ -98,7 +98,7 @@ def put(
     not_before_s: float = 0.0,
     reason: str = "",
 ) -> Put:
-    """Return a put of entry number *n*; by default, it has its own token."""
+    """Return a put of entry number *n*. By default, its token is its id."""
     return Put(
         entry_id(n),
         admission,
@@ -141,7 +141,7 @@ def fail(n: int, reason: str = "not downloaded", *, never_sent: bool = False) ->
 def again(
     n: int, priority: int = 0, *, as_number: int = 0, payload: bytes = b"payload", due_in: float = 0.0
 ) -> Again:
-    """Return the move that stores entry number *n* again, as number *as_number* (0: n + 100)."""
+    """Return the move that stores entry number *n* again as number *as_number*, by default n + 100."""
     return Again(
         entry_id(n),
         entry_id(as_number or n + 100),
@@ -153,7 +153,7 @@ def again(
 
 
 def sent(n: int, ago: float | None = 0.0, partition: bytes | None = None) -> Sent:
-    """Return the note that entry number *n* was sent *ago* seconds ago; None: it will never be sent."""
+    """Return the note that entry number *n* was sent *ago* seconds ago. None means that it is never sent."""
     of = partition_of(n) if partition is None else partition
     return Sent(of, entry_id(n), None if ago is None else time.monotonic() - ago)
 
@@ -173,7 +173,7 @@ def partitions(receipt: Receipt) -> list[bytes]:
 
 
 def waits(receipt: Receipt) -> dict[int, float | None]:
-    """Return the wait of each lease of *receipt* by the entry's number, rounded to 10 s; None: no wait."""
+    """Return the seconds that each lease waits, rounded to 10 s, by entry number. None means no wait."""
     now = time.monotonic()
     return {
         int(lease.entry_id): None if lease.send_at is None else round(lease.send_at - now, -1)
@@ -182,7 +182,7 @@ def waits(receipt: Receipt) -> dict[int, float | None]:
 
 
 class LiveFrontier:
-    """One crawl on a real Redis; `call` runs a method of its `Frontier` and returns the result."""
+    """One crawl on a real Redis. `call` runs a method of its `Frontier` and returns the result."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class LiveFrontier:
     ) -> None:
         self.crawl, self.order, self.seen = crawl, order, seen
         self.ahead_ms = 0
-        """The longest time by which a worker has leased ahead."""
+        """The longest time, in ms, by which a worker has leased a request before its time of sending."""
         self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
@@ -220,7 +220,7 @@ class LiveFrontier:
         answer = self.run(self.asked(method, *args, **named))
         if isinstance(answer, Joined):
             self._limits_replaced |= answer.limits_before is not None
-        elif method == "rejoin":  # after a roll-back to an earlier run, it sets the limits of its own run
+        elif method == "rejoin":  # after a roll-back to an earlier run, a rejoin sets its run's limits
             self._limits_replaced |= before != self._limits_set()
         return answer
 
@@ -238,7 +238,7 @@ class LiveFrontier:
         return answer and astuple(answer)
 
     def limit(self, partition: bytes, **changed: Any) -> tuple[float, int, float] | None:
-        """Change a partition's limits as a user does; the rest of a block is rounded to 10 s."""
+        """Change a partition's limits as a user does. The answer has the rest of a block, rounded to 10 s."""
         answer = self.call("limit", partition, **changed)
         self.state()
         return answer and (*answer[:2], round(answer[2], -1))
@@ -259,7 +259,7 @@ class LiveFrontier:
         return keys.prefix(self.frontier.name) + name
 
     def state(self) -> stored.State:
-        # New limits from settings do not move partitions to another set. Their next turn does.
+        # New limits from settings do not move partitions to another set at once, but at their next turn.
         return stored.stored_state(
             self.redis, self.crawl, self.order, self.ahead_ms, strict=not self._limits_replaced
         )
@@ -271,7 +271,7 @@ class LiveFrontier:
         stored.roll_back(self.redis, self.crawl, snapshot)
 
     def key_names(self) -> set[str]:
-        """Return the crawl's keys without their prefix, and without the history while the crawl exists."""
+        """Return the crawl's key names without prefix. While the crawl exists, its history is left out."""
         prefix = self.key("")
         found = {key.decode().removeprefix(prefix) for key in stored.crawl_keys(self.redis, self.crawl)}
         return found - set(HISTORY) if "meta" in found else found
@@ -292,7 +292,7 @@ class LiveFrontier:
 
 
 def let_idle(live: LiveFrontier, name: str, consumer: str = "crawl") -> None:
-    """Let a stream's pending messages look as if *consumer* had read them an hour ago."""
+    """Make a stream's pending messages look as if *consumer* had read them an hour ago."""
     group = f"scrapy_dq:{live.key('')[:-1]}"
     if live.redis.exists(name) and live.redis.xinfo_groups(name):
         for each in live.redis.xpending_range(name, group, "-", "+", 1000):
@@ -301,12 +301,12 @@ def let_idle(live: LiveFrontier, name: str, consumer: str = "crawl") -> None:
 
 
 class HandWorker:
-    """A worker with the state of one process; it sends only the calls that a test makes."""
+    """A worker with the state of one process. It sends only the calls that a test makes."""
 
     def __init__(
         self, live: LiveFrontier, worker_id: str, crawl: Identity = IDENTITY, host: str = ""
     ) -> None:
-        """*host*: the worker's host; by default, each worker has another host."""
+        """*host*: the worker's host. By default, each worker has its own host."""
         self.live = live
         self.worker_id = worker_id
         self.joined = live.call("join", worker_id, {"host": host or worker_id}, uuid4().hex, crawl)
@@ -318,7 +318,7 @@ class HandWorker:
     def exchange(
         self, *moves: Move, want: int = 0, seeding: int = 0, terms: Terms = NO_TERMS, **other: Any
     ) -> Receipt:
-        """Make the next exchange; *other* replaces fields of `Exchange`."""
+        """Make the next exchange. *other* replaces fields of `Exchange`."""
         self.live.ahead_ms = max(self.live.ahead_ms, round(terms.ahead_s * 1000))
         now = time.monotonic()
         self.last = Exchange(
@@ -344,7 +344,7 @@ class HandWorker:
         return self.exchange(want=want, terms=Terms(notes=notes))
 
     def send(self, exchange: Exchange) -> Receipt:
-        """Send an exchange, or repeat it; this worker does not use the answer."""
+        """Send an exchange, or repeat it. The answer does not change this worker's state."""
         return self.live.call("exchange", exchange)
 
     def rejoin(
@@ -356,7 +356,7 @@ class HandWorker:
         run: int | None = None,
         seeding: int = 1,
     ) -> Rejoined:
-        """Rejoin as *new_id*, and claim the leases of the entries *held*; None: of all in `self.held`."""
+        """Rejoin as *new_id*, and claim the leases of entries *held*, by default of all in `self.held`."""
         ids = sorted(self.held) if held is None else [entry_id(n) for n in held]
         reply = self.live.call(
             "rejoin",
@@ -394,4 +394,4 @@ FOREIGN: dict[str, Callable[[LiveFrontier, str], Any]] = {
     "hash": lambda live, name: live.redis.hset(live.key(name), "not ours", "not ours"),
     "zset": lambda live, name: live.redis.zadd(live.key(name), {"not ours": 1.5}),
 }
-"""By Redis type: a function that writes a foreign value into a key of the crawl, as another program may."""
+"""For each Redis type: a function that writes a foreign value into a key of the crawl."""

@@ -33,7 +33,7 @@ class Other(LiveFrontier):
 
 
 def fill(workers: list[HandWorker]) -> None:
-    """Put one entry of each host into the shard of the host; every shard gets some."""
+    """Put one entry of each host into the host's shard. Every shard gets some entries."""
     for number, host in enumerate(HOSTS):
         worker = workers[shard_of(host, b"", SHARDS)]
         worker.exchange(put(number, partition=host, payload=b"%d" % number), terms=Terms(finish_at=-1))

@@ -1,4 +1,4 @@
-"""A process of `scrapy dq metrics` that serves metrics, and its answers."""
+"""A process of `scrapy dq metrics`, and its parsed answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 class MetricsServer(WebPage):
-    """The metrics of one crawl."""
+    """The server of the metrics of one crawl."""
 
     def __init__(self, folder: Path, redis_url: str, crawl: str, *words: str, token: str = "") -> None:
         self.COMMAND = ("metrics", "--crawl", crawl)
@@ -40,7 +40,7 @@ class Samples:
                 self.series[key] = sample.value
 
     def of(self, crawl: str) -> Mapping[str, float]:
-        """Return the series of a crawl by name and the other label's value, such as `dq_requests waiting`."""
+        """Return a crawl's series. A key is a name with other labels' values: `dq_requests waiting`."""
         return {
             " ".join([name, *(value for label, value in sorted(labels) if label != "crawl")]): number
             for (name, labels), number in self.series.items()

@@ -1,4 +1,4 @@
-"""A crawl with a record of the state after each call that has changed it; and truncated AOFs."""
+"""A crawl that records its state after each call that has changed it, and truncated AOFs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NotedFrontier(LiveFrontier):
         self.states: list[State] = [self.state()]
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
-        """Make the call, then record the state."""
+        """Make the call. Then record the state if it has changed."""
         reply = super().call(method, *args, **named)
         state = self.state()
         if state != self.states[-1]:
@@ -59,7 +59,7 @@ def live_through_all(live: LiveFrontier) -> None:
 
 
 def _crawl(worker: HandWorker, count: int) -> int:
-    """Lease up to *count* entries; put their children and ack them in one exchange; return their number."""
+    """Lease up to *count* entries. Put their children and ack them in one exchange. Return their number."""
     taken = worker.take(count)
     children = (FAN_OUT * n + i for n in taken for i in range(1, FAN_OUT + 1))
     puts = [
@@ -72,7 +72,7 @@ def _crawl(worker: HandWorker, count: int) -> int:
 
 
 def aof_of(folder: Path) -> Path:
-    """Return the file of a data folder to which Redis appends; since Redis 7, it is a part of the AOF."""
+    """Return the file in a data folder to which Redis appends. Since Redis 7, it is a part of the AOF."""
     return next(iter(folder.glob("appendonlydir/*.incr.aof")), folder / "appendonly.aof")
 
 

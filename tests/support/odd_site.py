@@ -1,4 +1,4 @@
-"""A site whose connections are slow to set up, encrypted, or broken. It runs in threads of the test.
+"""A site with connections that are slow to set up, encrypted, or broken. It runs in threads of the test.
 
 `/p/0` links to all other pages (`/p/1`, …). With TLS, the site also answers CONNECT, as if it were a proxy.
 """
@@ -22,7 +22,7 @@ HOST = "127.0.2.1"
 
 
 class Seen(NamedTuple):
-    """A request: its arrival as the kernel reports it, and the number of unanswered requests including it."""
+    """A request: its arrival as the kernel reports it, and the number of unanswered requests at that time."""
 
     at_s: float
     path: str
@@ -33,11 +33,11 @@ class OddSite:
     """
     Args:
         pages: number of pages.
-        tls: the context with the site's certificate; None: http.
-        slow_s: pause on every other connection, beginning with the first; with TLS, before the handshake.
+        tls: the context with the site's certificate, or None for http.
+        slow_s: the pause on the first, third, ... connection. With TLS, the pause is before the handshake.
         latency_s: duration of an answer.
-        breaks: keep a connection open after an answer, and break it at the second request. Otherwise the site
-            closes the connection after each answer.
+        breaks: whether to keep a connection open after an answer, and to break it at the second request.
+            Otherwise the site closes a connection after its answer.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class OddSite:
 
     @property
     def start_url(self) -> str:
-        """The page with links to all others."""
+        """The URL of the page with links to all other pages."""
         return f"http{'s' if self._tls else ''}://{self.address}/p/0"
 
     @property
@@ -152,7 +152,7 @@ class Line:
                 return
 
     def read_head(self) -> bytes:
-        """Return the head of a request; empty: the client closed before the head was complete."""
+        """Return the head of a request, or b"" if the client closes before the head is complete."""
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             data = self._read()

@@ -1,4 +1,4 @@
-"""The outages of Redis in a worker's log, and a check for a log without errors."""
+"""Reads the outages of Redis from a worker's log, and checks that a log has no errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from support.waiting import wait_until
 from support.worker import Worker
 
-# All warnings of an outage contain this text; the text before it describes the problem.
+# All warnings about an outage contain this text. The text before it describes the problem.
 WARNING = "The crawl continues with the requests that this worker holds"
 NO_ANSWER = "Redis does not answer"
 
@@ -31,7 +31,7 @@ def outages(worker: Worker) -> list[Outage]:
     """Return the outages in the order of the log.
 
     Raises:
-        AssertionError: the log reports an outage twice, or only its begin, or only its end.
+        AssertionError: the log reports an outage twice, or only its start, or only its end.
     """
     told: list[Outage] = []
     warning = ""
@@ -60,7 +60,7 @@ def wait_for_ends(workers: Sequence[Worker], count: int = 1, timeout_s: float = 
 
 
 def assert_outages_logged(workers: Sequence[Worker], count: int, says: str = NO_ANSWER) -> list[Outage]:
-    """Assert that each worker's log reports *count* outages, one by one, and no error; return all outages."""
+    """Assert that each log reports *count* outages, one after another, and no error. Return all outages."""
     every: list[Outage] = []
     for worker in workers:
         told = outages(worker)

@@ -1,4 +1,4 @@
-"""The place of a crawl, which is read with the client of a test."""
+"""The place of a crawl, with a test's client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A web server that accepts posts, as a webhook or a receiver of spans does."""
+"""A web server that accepts POST requests, as a webhook or a receiver of spans does."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class PostServer:
-    """Keeps accepted posts. Below /drip, an answer never ends; posts below /moved are redirected."""
+    """Keeps accepted posts. Below /drip, an answer never ends. Posts below /moved are redirected."""
 
     def __init__(self, refused: int = 0) -> None:
-        """*refused*: number of posts that the server answers with status 500 before it accepts one."""
+        """*refused*: the number of posts that the server answers with status 500 before it accepts others."""
         self.posted: list[tuple[str, bytes]] = []
         """Path and body of each accepted post."""
         self.got = 0

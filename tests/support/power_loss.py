@@ -1,4 +1,4 @@
-"""A redis-server on a machine that loses power: data that no fsync has written to the disk is lost."""
+"""A redis-server on a simulated machine that loses power. Data that no fsync has written is lost."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class PoweredRedis:
-    """A Redis with an AOF (`appendfsync everysec`) whose fsyncs are recorded, and wait for the gate."""
+    """A Redis with an AOF (`appendfsync everysec`). Its fsyncs are recorded, and wait for an open gate."""
 
     def __init__(self, start_redis: Callable[..., RedisServer], kind: Kind, folder: Path) -> None:
-        """Skip the test if this machine cannot preload a library into a server."""
+        """Start the server. Skip the test if this machine cannot preload a library into it."""
         compiler = shutil.which("cc")
         if compiler is None or not sys.platform.startswith("linux"):
             pytest.skip("needs Linux and a C compiler")
@@ -47,7 +47,7 @@ class PoweredRedis:
             return dict(client.info())
 
     def lose_power(self) -> None:
-        """Kill the server, truncate each file to what is certainly on the disk, and start the server."""
+        """Kill the server, truncate each file to the size at its last fsync, and start the server."""
         self.server.kill()
         synced: dict[int, int] = {}
         for line in self._notes.read_text().splitlines():
@@ -58,10 +58,10 @@ class PoweredRedis:
         self.roll_back(self.server.snapshot())
 
     def roll_back(self, snapshot: Path) -> None:
-        """Do the same as `RedisServer.roll_back`; the data of *snapshot* counts as on the disk."""
+        """Do the same as `RedisServer.roll_back`. The data of *snapshot* counts as written to the disk."""
         self.server.kill()
         self._gate.unlink(missing_ok=True)
-        self._notes.unlink()  # they name files by inode, and the new files may get the same inodes
+        self._notes.unlink()  # the notes name files by inode, and new files may get the same inodes
         self.server.roll_back(snapshot)
         with self._notes.open("a") as notes:
             for path in _files(snapshot):

@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
     "TELNETCONSOLE_ENABLED": False,
 }
 
-# The code of the package of the spiders, which each process of the project imports.
+# The code of the package `spiders`, which each process of the project imports.
 SET_CONSTANTS = """\
 from pkgutil import resolve_name
 
@@ -58,7 +58,7 @@ PLAIN = {
 
 
 class Event(NamedTuple):
-    """A line of the record: `start`, `item` or `done`, or an event of a test's own spider."""
+    """A line of the record. The event is `start`, `item` or `done`, or an event of a test's own spider."""
 
     event: str
     pid: int
@@ -69,14 +69,14 @@ class Project:
     """A Scrapy project with one spider, written into *folder*.
 
     Args:
-        folder: new or empty.
+        folder: a new or empty folder.
         start_urls: the URLs of the first requests, usually `[site.start_url]`.
-        redis_url: the setting REDIS_URL; None: the project does not set it.
-        settings: replace or extend SETTINGS; the value None removes a setting. CONSTANTS is not a setting,
-            but the argument of `set_constants`.
+        redis_url: the setting REDIS_URL, or None if the project does not set it.
+        settings: these replace or extend SETTINGS. The value None removes a setting. CONSTANTS is not a
+            setting, but the argument of `set_constants`.
         spider: the source of the module with the spider class, instead of SPIDER.
-        name: the name of the spider and of its crawl; random by default.
-        fork_server: starts the processes, except those with their own environment or a sitecustomize.
+        name: the name of the spider and of its crawl, by default a random name.
+        fork_server: it starts the processes, except processes with their own environment or a sitecustomize.
     """
 
     def __init__(
@@ -141,23 +141,23 @@ class Project:
         return worker
 
     def start_workers(self, count: int, **options: Any) -> list[Worker]:
-        """Start *count* workers together; for *options* see `start_worker`."""
+        """Start *count* workers together, with the *options* of `start_worker`."""
         return [self.start_worker(**options) for _ in range(count)]
 
     def run_worker(self, *, timeout_s: float = 60.0, **options: Any) -> Worker:
-        """Start a worker and wait until it ends; raise TimeoutError with its log after *timeout_s*."""
+        """Start a worker and wait until it ends. Raise TimeoutError with its log after *timeout_s*."""
         worker = self.start_worker(**options)
         worker.wait(timeout_s)
         return worker
 
     def run_to_end(self, **options: Any) -> Worker:
-        """Run a worker that must close with `finished`; for *options* see `run_worker`."""
+        """Run a worker, with the *options* of `run_worker`. Assert that it closes with `finished`."""
         worker = self.run_worker(**options)
         assert worker.close_reason == "finished", worker.text
         return worker
 
     def wait(self, timeout_s: float = 60.0) -> list[str | None]:
-        """Wait within one deadline until all workers of the project have ended; return the close reasons."""
+        """Wait until all workers of the project have ended, with one deadline. Return the close reasons."""
         return wait_all(self.workers, timeout_s)
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class Project:
 
     @property
     def _forks(self) -> ForkServer | None:
-        """The fork server; None if a process may find a sitecustomize, which Python reads at its start."""
+        """The fork server, or None if there is a sitecustomize, which Python reads only when it starts."""
         return None if (self.folder / "sitecustomize.py").exists() else self._fork_server
 
     def command(self, *words: str) -> list[str]:
@@ -208,5 +208,5 @@ class Project:
         return [Event(event, int(pid), path) for event, pid, path in lines]
 
     def count(self, event: str = "done", *, pids: Sequence[int] | None = None) -> Counter[str]:
-        """Return how often *event* was recorded for each path; *pids*: only by these processes."""
+        """Return how often *event* was recorded for each path, by all processes or by those in *pids*."""
         return Counter(e.path for e in self.events() if e.event == event and (pids is None or e.pid in pids))

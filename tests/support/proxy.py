@@ -27,7 +27,7 @@ class RedisProxy:
 
     Args:
         upstream_url: the Redis behind the proxy, as `redis://` or `unix://` with its password.
-        tls: a context with the certificate for clients; None: no encryption.
+        tls: a context with the certificate for clients, or None for no encryption.
     """
 
     def __init__(self, upstream_url: str, tls: ssl.SSLContext | None = None) -> None:
@@ -38,7 +38,7 @@ class RedisProxy:
         self._behaviour = Behaviour()
         self._links: set[Link] = set()
         self._listener: asyncio.Server | None = None
-        # select() waits to the microsecond; epoll rounds each delay up to the next millisecond.
+        # select() waits with the precision of a microsecond, but epoll rounds each delay up to a millisecond.
         self._loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
         self._thread = threading.Thread(target=self._loop.run_forever, name="redis-proxy", daemon=True)
 
@@ -84,11 +84,12 @@ class RedisProxy:
     def cut_next_reply(
         self, command: str | None = None, *, containing: bytes | tuple[bytes, ...] = b""
     ) -> Fault:
-        """Let Redis apply the next matching command; drop its reply and close the connection.
+        """Let Redis apply the next matching command. Then drop its reply and close the connection.
 
         Args:
-            command: a name such as `EVALSHA`; None: any command except connection set-up.
-            containing: bytes that the command must contain, such as a worker's id; of a tuple, one is enough.
+            command: a name such as `EVALSHA`, or None for any command except connection set-up.
+            containing: bytes that the command must contain, such as a worker's id. If this is a tuple, the
+                command must contain at least one of its items.
         """
         return self._add(Fault("cut", command, containing))
 
@@ -99,11 +100,11 @@ class RedisProxy:
         return self._add(Fault("hold", command, containing))
 
     def refuse_scripts(self, error: str) -> None:
-        """Answer each script call with this error, as a service that restricts scripts; "" stops this."""
+        """Answer each script call with this error, as services do that restrict scripts. "" ends this."""
         self._call(lambda: setattr(self._behaviour, "script_error", error))
 
     def lose(self, *containing: bytes) -> None:
-        """Close a connection at each command with any of these bytes; Redis never gets the command."""
+        """Close a connection at each command with any of these bytes. Redis never gets the command."""
         self._call(lambda: setattr(self._behaviour, "lost", containing))
 
     def black_hole(self) -> None:
@@ -115,7 +116,7 @@ class RedisProxy:
         self._run(self._close())
 
     def pass_through(self) -> None:
-        """End `refuse`, `lose` and `black_hole`; after the last, cut all connections, which miss bytes."""
+        """End `refuse`, `lose` and `black_hole`. Cut connections to a black hole, because they lack bytes."""
         self._run(self._open())
 
     def present(self, tls: ssl.SSLContext) -> None:
@@ -125,7 +126,7 @@ class RedisProxy:
         self.pass_through()
 
     def lead_to(self, *upstream_urls: str, seed: int = 0) -> None:
-        """Connect new clients to another Redis, as a changed DNS name does; connected clients stay.
+        """Connect new clients to another Redis, as a changed DNS name does. Connected clients stay.
 
         If there are several URLs, each client gets a random one.
         """
@@ -209,7 +210,7 @@ class RedisProxy:
         try:
             await link.run(self._connect)
         except OSError:
-            pass  # one side has closed, and abort() closes the other side, as without a proxy
+            pass  # one side has closed, and abort() closes the other side
         finally:
             self._links.discard(link)
             link.abort()

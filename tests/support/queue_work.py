@@ -1,4 +1,4 @@
-"""Functions that other processes run with a given Queue; spawned processes import this module by name."""
+"""Functions that other processes run with a given Queue. Spawned processes import this module by name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def double_until_none(q: Any, results: Any) -> None:
-    """Put the double of each item of *q*, and the pid, into *results*; end without closing the Queue."""
-    # The process ends only after this thread, because the thread is not a daemon.
+    """Put the double of each item of *q*, with the pid, into *results*. End without closing the Queue."""
+    # The thread is not a daemon, so the process ends only after this thread.
     threading.Thread(target=_double, args=(q, results)).start()
 
 

@@ -1,4 +1,4 @@
-"""Reads settings for one crawl, as tests of settings need it."""
+"""Reads settings for one crawl, for tests of settings."""
 
 from __future__ import annotations
 

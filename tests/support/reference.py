@@ -1,4 +1,4 @@
-"""The reference for the Lua code: the frontier in plain Python, as its protocol defines it."""
+"""The reference for the Lua code: a frontier in plain Python that follows the same protocol."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ NO_TERMS = Terms()
 
 
 class ReferenceFrontier(Entries):
-    """One crawl; each method gives the same answer as the `Frontier` method of its name.
+    """One crawl. Each method gives the same answer as the method of `Frontier` with the same name.
 
-    The times of puts, notes and leases are those of a process whose monotonic clock is always 0.
+    In puts, notes and leases, times are given by a monotonic clock that is always 0.
     """
 
     def __init__(self, order: Order, wall_s: float = 0.0) -> None:
@@ -46,17 +46,17 @@ class ReferenceFrontier(Entries):
         self.crawl = Identity("", "", "")
         self.commands = Commands()
         self.seen_for_retry = False
-        """Whether the seen set is kept only for a retry or a returning worker; the next run drops it."""
+        """Whether `seen` is kept only for a retry or a returning worker. If so, the next run deletes it."""
         self.cleared = False
         self.crawled = ""
-        """The first worker with a start() that has joined this run; empty: none has."""
+        """The first worker with a start() that has joined this run, or "" if none has joined."""
         self.starts: dict[str, bool] = {}
-        """By name: whether a start() is complete. If it is not, it was interrupted."""
+        """For each name: True if the start() is complete, False if it was interrupted."""
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)
         if not resumed and self.phase == "finished":
-            # The second condition is for a late copy of the first call of a worker that has crawled and left.
+            # The second condition is for a late copy of the join of a worker that has crawled and left.
             if (crawl.run_name and crawl.run_name == self.crawl.run_name) or worker_id == self.crawled:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
                 return Joined(
@@ -204,7 +204,7 @@ class ReferenceFrontier(Entries):
         worker = self.members[worker_id]
         broken = self._start_broken(worker)
         if not gone:
-            # The worker may repeat its rejoin if it has made no exchange since.
+            # The worker may repeat its rejoin if it has made no exchange under this id.
             self.absent[worker_id] = worker.last_seq
             if worker.last_seq == 0 and worker.came_from is not None:
                 self.absent[f"before {worker_id}"] = worker.came_from
@@ -214,7 +214,7 @@ class ReferenceFrontier(Entries):
     def drain(
         self, worker_id: str, epoch: str, run: int, chosen: Collection[bytes], max_attempts: int
     ) -> tuple[int, int, int]:
-        """Drain the leases in *chosen*; `Frontier.drain` itself may choose any leases of the worker."""
+        """Drain the leases in *chosen*. (`Frontier.drain` may choose any leases of the worker.)"""
         worker = self.members.get(worker_id)
         if self._stale(epoch, run) or not worker or not worker.fenced:
             return 0, 0, 0
@@ -370,7 +370,7 @@ class ReferenceFrontier(Entries):
         self.tokens = {by: self.tokens[by] if keep else set() for by, keep in kept.items()}
         self.delayed: dict[bytes, tuple[int, Put]] = {}
         self.accused: dict[bytes, str] = {}
-        """For each entry, the worker whose lease of it was taken away last."""
+        """For each entry: the last worker whose lease of the entry was taken away."""
         if not keep_admitted:
             self.absent: dict[str, int] = {}
             """Workers that were declared dead and may come back."""

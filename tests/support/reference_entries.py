@@ -1,4 +1,4 @@
-"""The puts and the ends of entries in plain Python: a part of the reference frontier."""
+"""A part of the reference frontier in plain Python: puts, and the ends of entries."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Entries(Partitions):
         super().__init__()
         self.order = order
         self.wall_s = wall_s
-        """Seconds since 1970, by a clock that is never changed."""
+        """The time in seconds since 1970, by a clock that is never changed."""
         self.turn = 0
         self.due_first: list[bytes] = []
-        """Ids of delayed entries in the order of the frontier, which alone knows it within a unit of time."""
+        """Ids of delayed entries in the order of the frontier, which knows the due times more exactly."""
         self.tokens: dict[Admission, set[bytes]] = {by: set() for by in Admission}
 
     def _count_from_zero(self) -> None:
         self.done = self.count_of_failed = self.never_sent = self.unserved = 0
         self.dead: dict[bytes, tuple[str, int, bytes]] = {}
         self.failed: list[tuple[bytes, str, str, str, bytes]] = []
-        """The newest failed requests; older ones are not kept."""
+        """The newest failed requests. Older failed requests are not kept."""
         self.ended: dict[bytes, Entry] = {}
         """Failed requests and dead letters, for a retry."""
 
@@ -51,7 +51,7 @@ class Entries(Partitions):
         return True
 
     def would_duplicate(self, put: Put) -> bool:
-        """Tell whether the entry of *put* exists without its token, so that Redis would store it twice."""
+        """Return whether the entry of *put* exists without its token, so that Redis would store it twice."""
         leased = any(put.entry_id in worker.leases for worker in self.members.values())
         somewhere = leased or any(
             put.entry_id in place
@@ -122,7 +122,7 @@ class Entries(Partitions):
         self.touched.add(entry.partition)
 
     def _abandon(self) -> bool:
-        """Bury the entries that every worker has declined; return False if some worker has not."""
+        """Bury all declined entries. If a worker was not offered all of them yet, only return False."""
         last = max((number for number, _ in self.declined.values()), default=0)
         if any(worker.offered < last for worker in self.members.values()):
             return False

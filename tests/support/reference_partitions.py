@@ -1,4 +1,4 @@
-"""The turns of partitions in plain Python: the part of the reference frontier that implements limits.
+"""A part of the reference frontier in plain Python: partitions, with their turns and limits.
 
 Times are whole units of a clock that moves only when a test moves it.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from scrapy_dq.frontier.model import Limits, Terms
 
 UNIT_S = 1_000.0
-"""Number of seconds in a unit. The duration of a test is negligible compared to it."""
+"""The number of seconds in a unit, which is much longer than a test lasts."""
 SERVED = ("rotation", "suspects")
 MAX_TRIED = 500
 """Maximum number of partitions that one exchange examines without getting a lease from them."""
@@ -26,16 +26,16 @@ def units(seconds: float | None) -> int | None:
 
 @dataclass
 class Entry:
-    """A stored request; a partition's entries are served in the order of their places."""
+    """A stored request. A partition's entries are served in the order of their places."""
 
     place: tuple[int, ...]
     payload: bytes
     partition: bytes = b""
     attempts: int = 0
     suspect: bool = False
-    """Whether a worker died with this entry, which then waits in the quarantine and runs as a suspect."""
+    """Whether a worker died with this entry. Such an entry waits in the quarantine and runs as a suspect."""
     back: bool = False
-    """Whether the entry has come back, after a lease or by a retry."""
+    """Whether the entry has returned to the backlog, after a lease or by a retry."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Declined:
 
 @dataclass
 class Worker:
-    """A registered worker, and the answer to a repeat of its last exchange."""
+    """A registered worker, with the data for the answer to a repeat of its last exchange."""
 
     identity: dict[str, Any]
     last_seq: int = 0
@@ -61,19 +61,19 @@ class Worker:
     leases: dict[bytes, Entry] = field(default_factory=dict)
     dropped: tuple[int, ...] = ()
     granted: tuple[tuple[bytes, int | None], ...] = ()
-    """The leases that the last exchange granted, each with its time of sending; None: no wait."""
+    """The leases that the last exchange granted, each with its time of sending, or None without a wait."""
     done: int = 0
     starts: str = ""
     came_from: int | None = None
-    """The number of the last exchange under the id before the rejoin; None: there was no rejoin.
+    """The number of the last exchange under the id before the rejoin, or None without a rejoin.
 
-    -1: no id is known. Below -1: only an older id is known (see `ReferenceFrontier.rejoin`).
+    -1 means that no former id is known. Below -1, only an older id is known (see `ReferenceFrontier.rejoin`).
     """
 
     lasting_id: str = ""
     """An id that a rejoin keeps if the worker's old id is still registered."""
     offered: int = 0
-    """The number of the last declined entry that this worker was offered."""
+    """The number of the last declined entry that Redis has offered to this worker."""
 
     @property
     def suspects(self) -> list[bytes]:
@@ -82,7 +82,7 @@ class Worker:
 
 
 class Partitions:
-    """The waiting entries by partition, and which of them may be leased."""
+    """The waiting entries by partition, and the rules for leasing them."""
 
     def __init__(self) -> None:
         self.limited, self.delay, self.concurrency, self.budget = False, 0, 0, 0
@@ -94,15 +94,15 @@ class Partitions:
         self.clock = self.turn_of_rotation = 0
         self.backlog: dict[bytes, Entry] = {}
         self.declined: dict[bytes, tuple[int, Entry]] = {}
-        """Declined entries with their numbers, the lowest first."""
+        """For each declined entry: its number and the entry. Lower numbers come first."""
         self.members: dict[str, Worker] = {}
         self.location: dict[bytes, tuple[str, int]] = {}
         """For each partition with waiting entries: its state and a number.
 
-        The number is the turn in `rotation` and `suspects`, the end of the rest in `resting`, or else 0.
+        In `rotation` and `suspects`, the number is the turn; in `resting`, the end of the rest; otherwise 0.
         """
         self.spent: dict[bytes, int] = {}
-        """For each partition with a budget: how much of it this run has spent."""
+        """For each partition with a budget: the number of requests that this run has spent."""
         self.unsent: dict[bytes, bytes] = {}
         self.earliest: dict[bytes, int] = {}
         self.blocked: dict[bytes, int] = {}
@@ -176,7 +176,8 @@ class Partitions:
             self.spent[partition] = self.spent.get(partition, 0) + 1
 
     def _free_saturated(self) -> None:
-        # The next exchanges examine these partitions first, and mark them as saturated again if they are.
+        # The next exchanges examine these partitions first. Partitions that are still saturated are marked
+        # again.
         for partition, (name, _) in self.location.items():
             if name == "saturated":
                 self.location[partition] = ("rotation", 0)
@@ -184,7 +185,7 @@ class Partitions:
     # Reports about partitions
 
     def sent(self, partition: bytes, entry_id: bytes, age: int | None) -> None:
-        """Record that a lease was sent *age* ago; None: it will never be sent."""
+        """Record that a lease was sent *age* units ago, or with None that it is never sent."""
         if self.unsent.get(partition) == entry_id:
             del self.unsent[partition]
             wait = 0 if age is None else self._limits_of(partition)[0] - age
@@ -213,7 +214,7 @@ class Partitions:
         self.touched = set()
 
     def wake(self, ahead: int) -> None:
-        """Touch the partitions whose rest ends within *ahead*."""
+        """Mark the partitions whose rest ends within *ahead* as touched."""
         for partition, (name, time) in self.location.items():
             if name == "resting" and time <= self.clock + ahead:
                 self.touched.add(partition)
@@ -254,9 +255,9 @@ class Partitions:
     # Leasing
 
     def lease(self, me: Worker, want: int, ahead: int, terms: Terms) -> None:
-        """Grant up to *want* leases in rounds, a few of each partition per round.
+        """Grant up to *want* leases in rounds. In each round, each partition gives a few entries.
 
-        Each partition that is examined and gives no lease is replaced by another one, up to LOOKS partitions.
+        If an examined partition gives no lease, another partition is examined, up to MAX_TRIED partitions.
         """
         here, me.granted = terms.here, ()
         taken: Counter[bytes] = Counter()
@@ -281,10 +282,10 @@ class Partitions:
         self._offer(me, want, ahead, terms, taken)
 
     def _offer(self, me: Worker, want: int, ahead: int, terms: Terms, taken: Counter[bytes]) -> int:
-        """Grant entries that other workers have declined. A worker is offered each of them once.
+        """Grant entries that other workers have declined. Each worker is offered such an entry once.
 
         Args:
-            taken: number of grants in this exchange, by partition.
+            taken: the number of granted leases in this exchange, by partition.
         """
         before = taken.total()
         for entry_id, (number, entry) in list(self.declined.items()) if want > 0 else ():
@@ -313,7 +314,7 @@ class Partitions:
         return taken.total() - before
 
     def _in_turn(self, me: Worker, count: int, terms: Terms) -> list[bytes]:
-        """Return the partitions to examine: first partitions without leases of *me*, then the others."""
+        """Return the partitions to examine: first those without leases of *me*, then the others."""
         turns = {n: sorted((t, p) for p, (name, t) in self.location.items() if name == n) for n in SERVED}
         heads = turns["rotation"][:count]
         if not me.suspects:
@@ -348,7 +349,7 @@ class Partitions:
         return len(got)
 
     def _best(self, me: Worker, partition: bytes, count: int) -> list[bytes]:
-        """Return a partition's first *count* entries; with the leases of *me*, at most one is a suspect."""
+        """Return a partition's first *count* entries. With them, *me* holds at most one suspect."""
         best: list[bytes] = []
         passed = bool(me.suspects)
         # A put that became a dead letter shares the place of the previous put. After a retry it comes second.

@@ -12,10 +12,10 @@ class Framer:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._at = 0  # the beginning of the message's next value
-        self._missing = 1  # number of values that the message still lacks; an array of n adds n
+        self._missing = 1  # the number of values that the message still lacks; an array of n values adds n
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take *data*; return the messages that are now complete."""
+        """Add *data*. Return the messages that are now complete."""
         self._buffer += data
         messages = []
         while self._pass_value():

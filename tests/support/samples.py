@@ -9,7 +9,7 @@ GIB_KIB = 2**20
 
 
 def packed(*numbers: int) -> bytes:
-    """Return a sample of these numbers as Redis stores it."""
+    """Return a sample with these numbers, as Redis stores it."""
     found = bytearray(b"\1")
     for number in numbers:
         while number >= 128:

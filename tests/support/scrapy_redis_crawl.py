@@ -26,7 +26,7 @@ SCRAPY_REDIS = {
 
 
 class MeshSpider(TreeSpider):
-    """Also requests two pages without a link: the previous page, and the page with half the number."""
+    """Also requests the previous page and the page with half the number, although no link leads to them."""
 
     def parse(self, response: Response) -> Iterator[Any]:
         """Yield the results of TreeSpider and the two requests."""
@@ -37,7 +37,7 @@ class MeshSpider(TreeSpider):
 
 
 def interrupt(project: Project, site: TreeSite, settings: Mapping[str, Any], part: float) -> None:
-    """Crawl with *settings* until *part* of the site is done; then stop the worker with SIGTERM."""
+    """Crawl with *settings* until *part* of the site is done. Then stop the worker with SIGTERM."""
     worker = project.start_worker(settings=settings)
     goal = int(len(site.paths) * part)
     wait_until(lambda: len(project.count("done")) >= goal or not worker.running, f"{goal} pages are done", 30)
@@ -84,7 +84,7 @@ print(json.dumps(found))
 
 
 def run_dq_each(project: Project, commands: Sequence[Sequence[str]]) -> list[Ended]:
-    """Run `scrapy dq` with each of *commands*, all in one process, because a start takes a second."""
+    """Run `scrapy dq` with each of *commands*, all in one process, because Scrapy needs a second to start."""
     words = json.dumps([["dq", *command] for command in commands])
     done = subprocess.run(
         [sys.executable, "-c", _RUN_EACH, words],

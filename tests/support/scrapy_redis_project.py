@@ -1,7 +1,7 @@
 """A project of a scrapy-redis user: three spiders, a pipeline, and a program that takes the items.
 
-The project is built like scrapy-redis's example project. For scrapy_dq, only `root`, the beginning of the
-import paths, is different.
+The project is like scrapy-redis's example project. For scrapy_dq, only the first part of the import paths
+(`root`) differs.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ for _ in range(limit):
 
 
 class ScrapyRedisProject:
-    """The project in *folder* with import paths from *root*: "scrapy_redis" or "scrapy_dq"."""
+    """The project in *folder*. Its import paths begin with *root*: "scrapy_redis" or "scrapy_dq"."""
 
     def __init__(self, folder: Path, root: str, redis_url: str, start_url: str) -> None:
         self.folder = folder

@@ -35,8 +35,8 @@ class Sentinels:
     """Redis servers, one of them the master, and three sentinels.
 
     Args:
-        down_after_ms: time after which a sentinel considers a silent master dead.
-        password: password of the servers; *sentinel_password*: password of the sentinels.
+        down_after_ms: the time after which a sentinel considers a silent master dead.
+        password: the password of the servers. *sentinel_password* is the password of the sentinels.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class Sentinels:
         return next(server for server in self.servers if server.port == most)
 
     def separate(self, server: RedisServer) -> None:
-        """Cut *server* off from the sentinels and its replicas; other clients still reach it."""
+        """Cut *server* off from the sentinels and its replicas. Other clients still reach it."""
         self._shut_out(server, SENTINEL, REPLICA, BESIDE)
 
     def split(self) -> None:
-        """Separate the master and the first sentinel from all other processes. Clients reach both sides."""
+        """Separate the master and the first sentinel from the other processes. Clients reach both sides."""
         old = self.master
         with self.sentinel(self.ports[0]) as client:
-            client.execute_command("ACL", "SETUSER", "default", "-publish")  # the others cannot send to it
+            client.execute_command("ACL", "SETUSER", "default", "-publish")  # others cannot send to it
         for server in self.servers:
             self._shut_out(server, *((SENTINEL, REPLICA) if server is old else (BESIDE,)))
 

@@ -1,4 +1,4 @@
-"""A crawl of several shards with one worker that a test drives by hand."""
+"""A crawl of several shards, with one worker whose calls a test makes."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ class Crawl:
         return asyncio.run(run())
 
     def move(self, shards: int, url: str = "", order: Order | None = None, seen: Seen | None = None) -> Moved:
-        """Move the crawl, while no worker runs, to *shards* shards; *url*: to another Redis."""
+        """Move the crawl to *shards* shards, and to the Redis at *url* if given. No worker may run."""
 
         async def nobody(*_: Any) -> None:
-            """Reclaim nothing. If the crawl still has a member, `freeze` refuses the move."""
+            """Reclaim no worker. If the crawl still has a member, `freeze` refuses the move."""
 
         async def run() -> Moved:
             async with redis.asyncio.Redis.from_url(self.url) as here, redis.asyncio.Redis.from_url(
@@ -142,7 +142,7 @@ class Crawl:
         return found
 
     def check(self, shards: int) -> None:
-        """Assert that each shard has its own entries and right counts, and that no other shard has keys."""
+        """Assert that the first *shards* shards have their entries and right counts. Others have no key."""
         for number in range(MAX_SHARDS):
             shard = Shard(self.name, number)
             if number >= shards:
@@ -165,7 +165,7 @@ class Crawl:
 
 
 def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
-    """Fill a crawl with every kind of entry; return the partition and token of each put."""
+    """Fill a crawl with every kind of entry. Return the partition and token of each filtered put."""
     crawl.join(shards)
     known = [crawl.put(admission=Admission.SEEN) for _ in range(120)]
     crawl.settle(fail, 4)
@@ -180,7 +180,7 @@ def filled(crawl: Crawl, shards: int) -> list[tuple[bytes, bytes]]:
 
 
 def known_again(crawl: Crawl, known: list[tuple[bytes, bytes]]) -> int:
-    """Put all of *known* again; return the number of new entries."""
+    """Put all requests in *known* again. Return the number of new entries."""
     admitted = 0
     for partition, token in known:
         worker = crawl.worker_of(partition, token)
@@ -193,7 +193,7 @@ def known_again(crawl: Crawl, known: list[tuple[bytes, bytes]]) -> int:
 
 
 def sums(crawl: Crawl, shards: int) -> list[int]:
-    """Return the counts of waiting, done, failed and delayed entries over all shards."""
+    """Return the counts of waiting, done, failed and delayed entries in all shards together."""
     metas = (crawl.redis.hget(keys.meta(Shard(crawl.name, n)), "counts").split() for n in range(shards))
     counts = [[int(each[at]) for at in (1, 3, 4, 9)] for each in metas]
     return [sum(each) for each in zip(*counts, strict=True)]

@@ -1,4 +1,4 @@
-"""The handle of a web site in its own process: the common part of `TreeSite` and `DomainSite`."""
+"""The handle of a web site in its own process, the base class of `TreeSite` and `DomainSite`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class SiteProcess:
-    """The handle of a site in its own process, which ends with this one.
+    """The handle of a site in its own process, which ends with the test's process.
 
     Args:
-        server: the module that the process runs; it calls `support.site_server.serve`.
+        server: the module that the process runs, which calls `support.site_server.serve`.
         options: options for the module, passed as JSON on its command line.
         host: the default address for requests to the site.
     """
@@ -34,7 +34,7 @@ class SiteProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; raises RuntimeError if the process does not run."""
+        """The process id. Raises RuntimeError if the process does not run."""
         if self._process is None:
             raise RuntimeError("this site is not running")
         return self._process.pid
@@ -48,11 +48,11 @@ class SiteProcess:
         self.get("/__reset")
 
     def get(self, target: str, host: str = "") -> bytes:
-        """Fetch *target* at *host*; return the body without checking the status."""
+        """Fetch *target* at *host*. Return the body, without checking the status."""
         return self.fetch(target, host)[2]
 
     def fetch(self, target: str, host: str = "") -> tuple[int, HTTPMessage, bytes]:
-        """Fetch *target* at *host*; return status, headers and body."""
+        """Fetch *target* at *host*. Return status, headers and body."""
         connection = HTTPConnection(host or self._host, self.port, timeout=120)
         try:
             connection.request("GET", target)

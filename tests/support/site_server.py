@@ -1,4 +1,4 @@
-"""HTTP for the test sites' processes: a site chooses its answers, and this module sends them when due."""
+"""HTTP for the processes of test sites. A site chooses its answers, and this module sends them in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     headers: Sequence[tuple[str, str]] = ()
     content_type: str = "text/html"
     ended: Callable[[], object] | None = None
-    """Called once: when the answer is sent, or when its client has disconnected."""
+    """Called once, when the answer is sent or its client has disconnected."""
 
 
 class Site(Protocol):
@@ -35,13 +35,13 @@ class Site(Protocol):
         """Choose the answer to a request for *target* (path and query) at *host* (without port).
 
         Args:
-            at_s: arrival of the request on the clock of `time.monotonic()`. The kernel reports it, because
-                this process may read the request later.
+            at_s: the arrival of the request on the clock of `time.monotonic()`. The kernel reports this time,
+                because this process may read the request later.
         """
 
 
 class Connection(asyncio.Protocol):
-    """HTTP/1.1 with keep-alive, one response at a time; a site answers every method like GET."""
+    """HTTP/1.1 with keep-alive, one response at a time. Every method gets the same answer as GET."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(site: Site, addresses: Sequence[str]) -> None:
-    """Serve *site* on one port of all *addresses* until standard input closes, as when the parent dies."""
+    """Serve *site* on one port of all *addresses* until standard input closes, as at the parent's death."""
     loop = asyncio.get_running_loop()
     StampedSocket.set_clock()
     for address in addresses:

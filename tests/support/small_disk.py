@@ -33,7 +33,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
-    """Mount a tmpfs of *size* at *folder* for its owner only; at the end, kill its Redis and unmount it.
+    """Mount a tmpfs of *size* at *folder* for its owner only. At the end, kill its Redis and unmount it.
 
     Raises:
         PermissionError: this process may not mount.
@@ -49,7 +49,8 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(folder)
     finally:
-        # If the workers were killed, their Redis server still runs in the folder and keeps the disk busy.
+        # If the workers were killed, their Redis server may still run in the folder, which could not be
+        # unmounted.
         with suppress(OSError, ValueError):
             pid = int((folder / "redis.pid").read_text())
             if os.path.realpath(f"/proc/{pid}/cwd") == str(folder.resolve()):

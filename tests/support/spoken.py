@@ -1,4 +1,4 @@
-"""A worker's protocol and its frontier; a test makes each exchange."""
+"""A worker's protocol and its frontier. A test makes each exchange."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 
 class Spoken:
-    """A worker that consists only of its protocol: without a task, heartbeats and a pace."""
+    """A worker that has only its protocol, but no task, no heartbeats and no pace."""
 
     def __init__(self, frontier: Frontier, crawl: Identity, horizon_s: float) -> None:
         self.frontier, self.crawl, self.identity = frontier, crawl, own_identity()
@@ -34,7 +34,7 @@ class Spoken:
         return joined
 
     async def exchange(self, want: int) -> tuple[int, int]:
-        """Make one exchange, or a due rejoin; see `dialogue.exchange`."""
+        """Make one exchange, or a due rejoin. See `dialogue.exchange`."""
         return await exchange(self.frontier, self.protocol, self.identity, self.crawl, Demand(want))
 
     async def leave(self) -> None:

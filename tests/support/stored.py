@@ -20,7 +20,7 @@ from support.stored_partitions import TURNING, check_partitions, limits_in, spen
 
 BIAS = 2**52
 PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name and key.name != "never"}
-"""Without `never`, so that reading the state fails if this key exists."""
+"""The types of keys with a fixed name, without `never`. So reading the state fails if this key exists."""
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
@@ -28,9 +28,9 @@ WORKER_FIELDS = {
     b"since", b"done", b"starts", b"joined", b"registered",
 }  # fmt: skip
 HISTORY = ("samples", "minutes", "journal")
-"""Keys on which nothing else depends; they stay when a run is finished."""
+"""Keys of the history, which no other state depends on. They are kept when a run is finished."""
 AHEAD_MS = 2_000
-"""Maximum time by which a worker leases ahead, in ms."""
+"""The longest time, in ms, by which a worker leases a request before its time of sending."""
 
 Dump = dict[bytes, bytes]
 State = dict[str, Any]
@@ -44,7 +44,7 @@ def crawl_keys(client: redis.Redis, crawl: str | keys.Shard) -> list[bytes]:
 
 
 def dump(client: redis.Redis, crawl: str | keys.Shard) -> Dump:
-    """Return the values of all keys of *crawl* in DUMP's format, for a roll-back or to detect a change."""
+    """Return the values of all keys of *crawl* in DUMP's format, for a roll-back or to detect changes."""
 
     def queue(pipe: Any, names: list[bytes]) -> None:
         for name in names:
@@ -73,15 +73,15 @@ def stored_state(
     strict: bool = True,
     forgotten: Callable[[bytes], bool] = lambda payload: False,
 ) -> State:
-    """Read the whole stored state in the form of `reference_state`; times in ms by the frontier's clock.
+    """Read the whole stored state in the form of `reference_state`. Times are in ms by the frontier's clock.
 
     Args:
-        ahead_ms: maximum time by which a worker leases ahead.
-        strict: each partition must be where it belongs. If not *strict*, partitions in the rotation or at
-            rest may be saturated, because new limits change the place of a partition only at its next turn.
-        forgotten: returns whether a user has made Redis forget this payload's page. A replay log may then
-            store the request again while a worker still holds it, so the request may be delayed and also be
-            somewhere else.
+        ahead_ms: the longest time by which a worker leases a request before its time of sending.
+        strict: whether each partition must be in the right set. If not, partitions in the rotation or at rest
+            may be saturated, because new limits move a partition only at its next turn.
+        forgotten: a function that returns whether a user has made Redis forget this payload's page. Then a
+            replay log may have stored the request again while a worker still holds it. So the request may be
+            delayed and also be in another place.
     Raises:
         AssertionError: the keys contradict each other, or there is a key that must not exist.
     """
@@ -274,7 +274,7 @@ def _of_crawl(names: list[bytes], crawl: str | keys.Shard) -> list[bytes]:
 def _at_one_moment(
     client: redis.Redis, crawl: str | keys.Shard, queue: Callable[[Any, list[bytes]], None]
 ) -> tuple[list[bytes], list[Any]]:
-    """Let *queue* write commands for all keys of *crawl*; return the keys and the replies.
+    """Let *queue* write commands for all keys of *crawl*. Return the keys and the replies.
 
     Between the listing of the keys and the transaction, a worker may add or remove keys. Therefore the
     transaction lists the keys again, and is repeated if they differ.
@@ -291,10 +291,10 @@ def _at_one_moment(
 
 
 def _read(client: redis.Redis, crawl: str | keys.Shard) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return two dicts of values.
+    """Return the values of all keys in two dicts.
 
-    The first has the values of keys with a fixed name, by name. The second has the values of the other keys,
-    by family and then by the rest of the name.
+    The first dict has the values of keys with a fixed name, by name. The second dict has the values of all
+    other keys, by family and then by the rest of the name.
     """
     prefix = keys.prefix(crawl)
     # The kind of `seen` does not change while that key exists, so it may be read before the other keys.
@@ -330,7 +330,7 @@ def _read(client: redis.Redis, crawl: str | keys.Shard) -> tuple[dict[str, Any],
 
 
 def _seen(seen: Any, discarded: dict[bytes, bytes], buckets: dict[str, Any]) -> Any:
-    """Return the members of *seen*; if it is compact, the bucket and number of each stored fingerprint."""
+    """Return the members of *seen*. If it is compact, return the bucket and number of each fingerprint."""
     generations = {name.partition(":")[0] for name in buckets} - {each.decode() for each in discarded}
     if not isinstance(seen, dict):
         assert not generations, "there are buckets that no worker will delete"
@@ -356,7 +356,7 @@ def _delayed(member: bytes, due: float) -> tuple[bytes, tuple[float, bytes, byte
 
 
 def starts_in(meta: dict[bytes, bytes]) -> dict[str, bool]:
-    """Return the names of the recorded start() methods, and whether each is done."""
+    """Return for each recorded start() whether it is complete."""
     stored = msgpack.unpackb(meta[b"starts"]) if b"starts" in meta else {}
     return {name: was == "done" for name, was in stored.items()}
 

@@ -14,12 +14,12 @@ COUNTS = (
 )  # fmt: skip
 TOLD = ("words", "stops", "forgets", "limit_changes")
 LIMITING = ("delay_ms", "concurrency", "budget", "budget_period")
-"""The last two are stored only if there is a budget for all partitions, or if the period is a day."""
+"""The last two counts are stored only if there is a budget for all partitions or the period is a day."""
 TOGETHER = {"counts": COUNTS, "told": TOLD, "limiting": LIMITING}
 
 
 def apart(meta: Mapping[bytes, bytes]) -> dict[str, int]:
-    """Return all counts that are stored in *meta*; a missing count is 0."""
+    """Return all counts that are stored in *meta*. A missing count is 0."""
     found = dict.fromkeys((*COUNTS, *TOLD, *LIMITING), 0)
     for field, names in TOGETHER.items():
         numbers = meta.get(field.encode(), b"").split()

@@ -1,4 +1,4 @@
-"""Compares the stored data of a crawl's partitions with the places of its entries."""
+"""Checks that the stored data of a crawl's partitions fits the places of its entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.stored_counts import apart
 TURNING = ("rotation", "suspects")
 """ZSETs of the partitions that may be served, in the order of their turns."""
 LOCATIONS = (*TURNING, "resting", "saturated")
-"""Every partition with waiting entries is in exactly one of these."""
+"""The keys of partitions. Every partition with waiting entries is in exactly one of them."""
 
 
 def check_partitions(
@@ -22,7 +22,7 @@ def check_partitions(
     ahead_ms: int,
     strict: bool,
 ) -> None:
-    """Compare the stored data of partitions with the places of the entries.
+    """Assert that the stored data of partitions fits the places of the entries.
 
     Args:
         ordinary: partitions with waiting entries that are not suspects.
@@ -48,12 +48,12 @@ def check_partitions(
         most = concurrency if most is None else most
         budget = counts["budget"] if budget is None else budget
         spent = spent_in(plain).get(p, 0)
-        used = spent + busy[p] + busy[b"\2" + p]  # the last: done except for puts in other shards
+        used = spent + busy[p] + busy[b"\2" + p]  # the last: kept leases of done requests
         saturated = limited and (p in unsent or 0 < most <= busy[p] or 0 < budget <= used)
         if name == "saturated":
             assert saturated, f"{p!r} is stuck"
         elif strict and (name, score) != ("rotation", 0):
-            # With turn 0, the partition was saturated when limits changed, and is examined next.
+            # With turn 0, the partition was saturated when limits changed, and the next exchange examines it.
             assert not saturated or (name == "resting" and counts["budget_period"] == 2)
         if name == "resting":  # perhaps until the next day
             assert score == earliest.get(p) or 0 < budget <= spent
@@ -63,7 +63,7 @@ def check_partitions(
 
 
 def spent_in(plain: dict[str, Any]) -> dict[bytes, int]:
-    """Return how much each partition has spent of its budget in this run or day."""
+    """Return the number of requests that each partition has spent of its budget in this run or day."""
     meta = plain["meta"]
     now = int(meta.get(b"spent_on" if apart(meta)["budget_period"] == 2 else b"run", 0))
     spent = {partition: list(map(int, text.split())) for partition, text in plain["spent"].items()}
@@ -73,7 +73,7 @@ def spent_in(plain: dict[str, Any]) -> dict[bytes, int]:
 def limits_in(
     plain: dict[str, Any],
 ) -> tuple[bool, int, int, dict[bytes, tuple[int | None, int | None, int | None]]]:
-    """Return whether this run had limits, the delay (ms) and concurrency, and the partitions' own limits."""
+    """Return whether this run has had limits, its delay (ms) and concurrency, and partitions' own limits."""
     meta, own = plain["meta"], {}
     for partition, text in plain["limits"].items():
         match = re.fullmatch(rb"(\d*):(\d*)(?::(\d+))?", text)

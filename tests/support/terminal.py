@@ -1,4 +1,4 @@
-"""A command in a pseudo-terminal, as if a user ran it."""
+"""A command in a pseudo-terminal, as if a user had started it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import patience
 
 
 class Terminal:
-    """Runs *command* with all standard streams on its own terminal; `text` is the output so far."""
+    """Runs *command* with all standard streams on its own terminal. `text` is the output so far."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Terminal:
         """Read until *text* appears in the output that follows.
 
         Raises:
-            TimeoutError: the text did not appear; the message contains the output.
+            TimeoutError: the text did not appear. The message contains the output.
         """
         begin, until = len(self.text), time.monotonic() + patience(timeout_s)
         while text not in self.text[begin:]:
@@ -56,7 +56,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def ended(self, timeout_s: float = 15.0) -> int:
-        """Wait until the command ends; return its exit status."""
+        """Wait until the command ends. Return its exit status."""
         until = time.monotonic() + patience(timeout_s)
         while time.monotonic() < until and self._read(until):
             pass
@@ -69,7 +69,7 @@ class Terminal:
         os.close(self._ours)
 
     def _read(self, until: float) -> bool:
-        """Read some of the output; return False at its end."""
+        """Read some output. Return False at the end of the output."""
         if not select.select([self._ours], [], [], max(0.0, until - time.monotonic()))[0]:
             return True
         try:

@@ -1,4 +1,4 @@
-"""A scheduler that records its longest calls, during which Scrapy's loop waits."""
+"""A scheduler that records its longest calls. During each call, Scrapy's loop waits."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class TimedScheduler(Scheduler):
     has_pending_requests = _timed("has_pending_requests")
 
     def close(self, reason: str) -> Any:
-        """Record the longest calls, then close. Source: scrapy/core/scheduler.py"""
+        """Record the longest calls, and close. Source: scrapy/core/scheduler.py"""
         for name, seconds in self.longest.items():
             self._record(f"longest-{name}", str(int(seconds * 1000)))
         return super().close(reason)
 
 
 def longest_call_ms(project: Project, workers: int) -> int:
-    """Return the longest call in milliseconds; each of *workers* must have recorded all METHODS."""
+    """Return the longest call in milliseconds. Assert that each of *workers* has recorded all METHODS."""
     told = [int(e.path) for e in project.events() if e.event.startswith("longest-")]
     assert len(told) == workers * len(METHODS)
     return max(told)

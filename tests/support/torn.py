@@ -1,4 +1,4 @@
-"""Stops scripts at one of their writes, and runs the rest of the crawl, which must lose nothing."""
+"""Stops a script at one of its writes, and then runs the rest of the crawl, which must lose no entry."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ redis = {{
 }}
 """
 FEW_TOKENS = ("local LOAD, MAX_SPLITS = 200", "local LOAD, MAX_SPLITS = 0.001")
-"""With this change, a compact `seen` splits a bucket from the second fingerprint on."""
+"""With this change of the Lua code, a compact `seen` splits buckets from the second fingerprint on."""
 FIRST = scripts.lua_files()["keys"]
-"""The file with which each script begins."""
+"""The text of the Lua file with which each script begins."""
 
 
 class Stopper:
-    """Stops one script at one of its writes; if a command is denied, all its later calls also fail."""
+    """Stops one script at one of its writes. If a command is denied, all its later calls also fail."""
 
     def __init__(self, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
         self._live, self._monkeypatch, self._words = live, monkeypatch, words
         self._mark = f"stopped {live.crawl}"
 
     def stop(self, transition: str, at: int, call: Callable[[], Any]) -> tuple[bool, Any]:
-        """Make *call*; return whether the script came to write *at*, and the answer, or None for an error."""
+        """Make *call*. Return whether the script reached write *at*, and the answer (None after an error)."""
         shadow = SHADOW.format(
             writes=", ".join(f"{name} = true" for name in WRITES), stop_at=at, stopped=self._mark,
             words=self._words, denied=str(self._words == DENIED).lower(),
@@ -105,7 +105,7 @@ def crawl_on(
     done: Collection[int] = (),
     terms: Terms = NO_TERMS,
 ) -> set[bytes]:
-    """Crawl to the end as workers do; assert that nothing is lost or reported gone; return the payloads."""
+    """Crawl to the end as workers do. Assert that no entry is lost or reported gone. Return the payloads."""
     served, payloads = {*done, *(int(i) for i in worker.held if i.isdigit())}, set[bytes]()
     for turn in range(100):
         for member in live.members() - {worker.worker_id}:
@@ -129,13 +129,13 @@ def crawl_on(
     census = receipt.census
     assert (census.waiting, census.in_flight, census.delayed, census.gone) == (0, 0, 0, 0)
     assert served >= set(expected)
-    if live.frontier._seen is not Seen.COMPACT:  # the count of a torn set may be too low
+    if live.frontier._seen is not Seen.COMPACT:  # after a stop, its count may be too low
         live.state()
     return payloads
 
 
 def repeat(worker: HandWorker, moves: Collection[Any] = ()) -> Receipt:
-    """Repeat the last exchange, as a worker does, and use the answer; after RESYNC, rejoin and put again."""
+    """Repeat the last exchange as a worker does, and use the answer. After RESYNC, rejoin and put again."""
     receipt = worker.send(worker.last)
     if receipt.applied:
         worker.seq += 1

@@ -1,4 +1,4 @@
-"""The process of `TreeSite`: `python -m support.tree_server '{"pages": 9}'` prints its port and serves."""
+"""`python -m support.tree_server '{"pages": 9}'` is the process of `TreeSite`. It prints its port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TreePages:
         self.port = 0
         self._latency_s = tree.latency_s
         self._quick = tree.pages
-        """Number of different targets after which the site becomes slow."""
+        """The number of different targets after which the site becomes slow."""
         self._slow_s = 0.0
         self._started = time.monotonic()
         self._hits: Counter[str] = Counter()

@@ -1,11 +1,12 @@
-"""A site that is a tree. Every page is linked exactly once, and every request is counted.
+"""A site whose pages are a tree. Every page has exactly one link, and every request is counted.
 
 Page k (`/p/<k>`, root 0) links to its children k·fan_out+1 … k·fan_out+fan_out. A query changes the answer
 of any path: `?s=5` delays it by 5 s, `?status=404` sets the status, `?to=/p/3` redirects, `?far=5000`
 redirects to a host of 5,000 letters, `?charset=big5` makes the page long and names this encoding,
 `?cookie=id=1` sets this cookie, `?flaky=2` answers 503 twice and then as usual, and `?flaky=2&after=5` also
 sends `Retry-After: 5` with each 503. `/__hits` and `/__log` report the requests, and `/__reset` forgets them.
-`/__latency/5` makes each later tree page take 5 s, `/__slow/90/5` each one after 90 different targets.
+After `/__latency/5`, each tree page takes 5 s; after `/__slow/90/5`, each tree page after 90 different
+targets.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class Tree:
         pages: number of tree pages.
         fan_out: maximum number of links per page.
         latency_s: duration of each tree page.
-        spread_s: maximum additional duration of a page; it depends on the number of the page.
-        flaky_every: pages with a multiple of this as their number answer 503 once, then 200; 0: none.
-        redirect_every: pages with a multiple of this as their number redirect to `/r/<k>`; 0: none.
-        hosts: loopback addresses; a link to page k uses host number k modulo their count. On Linux, all of
-            127.0.0.0/8 are loopback addresses.
+        spread_s: the maximum additional duration of a page, which depends on the number of the page.
+        flaky_every: pages whose number is a multiple of this answer 503 once, and then 200. 0 means no page.
+        redirect_every: pages whose number is a multiple of this redirect to `/r/<k>`. 0 means no page.
+        hosts: loopback addresses. A link to page k uses host number k modulo their count. On Linux, all
+            addresses of 127.0.0.0/8 are loopback addresses.
     """
 
     pages: int = 100
@@ -44,7 +45,7 @@ class Tree:
 
 
 class Hit(NamedTuple):
-    """One request; *at_s* is the time since the site started."""
+    """One request. *at_s* is the time in seconds since the site started."""
 
     at_s: float
     host: str
@@ -74,16 +75,16 @@ class TreeSite(SiteProcess):
         return Counter(json.loads(self.get("/__hits")))
 
     def log(self) -> list[Hit]:
-        """Return every request in the order of arrival; the answers may have another order."""
+        """Return all requests in the order of their arrival. The site may answer in another order."""
         return sorted((Hit(*row) for row in json.loads(self.get("/__log"))), key=lambda hit: hit.at_s)
 
     def slow_down(self, after: int, seconds: float) -> None:
-        """Delay each tree page after requests for *after* different targets, until `set_latency`.
+        """After requests for *after* different targets, delay each tree page, until `set_latency`.
 
-        The site counts the targets itself, because a test that does so on a busy machine would be too late.
+        The site counts the targets, because on a busy machine a test that counts them would be too late.
         """
         self.get(f"/__slow/{after}/{seconds}")
 
     def set_latency(self, seconds: float) -> None:
-        """Delay each later request for a tree page."""
+        """Let each later answer with a tree page take this time."""
         self.get(f"/__latency/{seconds}")

@@ -1,4 +1,4 @@
-"""The spider of the temporary projects, and its record of events."""
+"""The spider of the tests' projects, and its record of events."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from scrapy.http import HtmlResponse, TextResponse
 from support.tree_spider import GatheredSpider, Record, TreeSpider, page_path
 from tree_project.settings import *
 """
-"""The imports at the beginning of the module of a test's own spider."""
+"""The first lines of a module with a test's own spider: its imports."""
 
 GO = "go"
 
 
 class Record:
-    """Appends lines `event pid path` to the file RECORD_PATH; a kill -9 loses no written line.
+    """Appends lines `event pid path` to the file RECORD_PATH. A kill -9 loses no written line.
 
     Many processes share the file. One write() per line with O_APPEND neither mixes nor overwrites lines.
     """
@@ -48,23 +48,23 @@ class Record:
         self._fd = os.open(crawler.settings["RECORD_PATH"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def __call__(self, event: str, path: str) -> None:
-        """Write one line; *path* must contain no space."""
+        """Write one line. *event* must contain no space, and *path* no newline."""
         os.write(self._fd, f"{event} {os.getpid()} {path}\n".encode())
 
 
 class TreeSpider(scrapy.Spider):
-    """Follow every link of a tree site from START_URLS; record `start`, `done` and, in `ItemRecord`, `item`.
+    """Follows all links of a tree site from START_URLS, and records `start` and `done` for each page.
 
     A test's own spider derives from this class and may override anything.
     """
 
     record: Record
     RECEIVERS: dict[str, Any] = {}  # noqa: RUF012 - a test's own spider replaces it
-    """By the name of a method: the signal that the method receives."""
+    """For each name of a method: the signal that the method receives."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> TreeSpider:
-        """Take the start URLs and the record from the settings; connect the receivers."""
+        """Take the start URLs and the record from the settings, and connect the receivers."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.start_urls = crawler.settings.getlist("START_URLS")
         spider.record = Record(crawler)
@@ -87,12 +87,12 @@ class TreeSpider(scrapy.Spider):
         self.record("done", path)
 
     def leaf(self, response: Response) -> Any:
-        """Record the page without following links; spiders of tests use this callback."""
+        """Record the page, but follow no links. Spiders of tests use this callback."""
         self.record("done", page_path(response))
 
 
 class GatheredSpider(TreeSpider):
-    """Waits in start() until the file `go` exists, so that each worker takes part in the crawl."""
+    """Waits in start() until the file `go` exists, so that all workers can take part in the crawl."""
 
     async def start(self) -> AsyncIterator[Any]:
         """Wait, then yield the start requests."""
@@ -112,7 +112,7 @@ class GatheredSpider(TreeSpider):
 
 
 class ItemRecord:
-    """The item pipeline of the temporary projects, which records `item` for each item."""
+    """The item pipeline of the tests' projects, which records `item` for each item."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._record = Record(crawler)
@@ -123,7 +123,7 @@ class ItemRecord:
         return cls(crawler)
 
     def process_item(self, item: Any, spider: Any = None) -> Any:
-        """Record an item of a page. Scrapy 2.13 passes the spider; later versions may not."""
+        """Record an item of a page. Scrapy 2.13 passes the spider, but later versions may not."""
         self._record("item", item["path"])
         return item
 
@@ -135,10 +135,10 @@ def page_path(response: Response) -> str:
 
 
 def spider_of(body: str, bases: str = "TreeSpider", before: str = "") -> str:
-    """Return the source of a project's spider module: a TreeSpider with this body.
+    """Return the source of a project's spider module with a TreeSpider.
 
     Args:
-        body: body of the class; lines without indentation at its end belong to the module.
+        body: the body of the class. Lines without indentation at its end belong to the module.
         before: code before the class, in addition to HEAD.
     """
     return f"{HEAD}{before}\n\nclass ProjectSpider({bases}):\n    name = SPIDER_NAME\n{body}"

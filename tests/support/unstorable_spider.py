@@ -1,4 +1,4 @@
-"""A spider of whose requests four in ten cannot be stored. The worker that makes one also crawls it."""
+"""Four in ten requests of this spider cannot be stored. The worker that yields one also crawls it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KINDS: dict[int, tuple[Callable[[TreeSpider], dict[str, Any]], str]] = {
     5: (lambda spider: {"meta": {"lock": threading.Lock()}}, "lock' cannot be stored"),
     7: (lambda spider: {"body": b"x" * BODY_BYTES}, "bytes are more than DQ_MAX_ENTRY_BYTES = 1,048,576"),
 }
-"""By the number of a page modulo EVERY: arguments of its request, and a part of the warning about it."""
+"""For the number of a page modulo EVERY: arguments of its request, and a part of the warning about it."""
 
 
 class UnstorableSpider(TreeSpider):
     """Follows the links to the pages of KINDS with requests that cannot be stored."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Yield the results of TreeSpider; change the requests for the pages of KINDS."""
+        """Yield the results of TreeSpider, with changed requests for the pages of KINDS."""
         for result in super().parse(response):
             if isinstance(result, scrapy.Request) and (kind := kind_of(result.url)):
                 result = result.replace(**kind[0](self))

@@ -15,25 +15,25 @@ T = TypeVar("T")
 
 POLL_S = 0.01
 SLACK = 12
-"""Factor by which a busy machine may exceed a deadline.
+"""The factor by which deadlines are extended, because a machine may be busy.
 
 A wait ends when its condition is true, so a deadline only limits how late a failure is reported. A Stopwatch
 can prove that something was quick.
 """
 LONGEST_S = 240.0
-"""Maximum of a deadline that SLACK extends. It is below the `faulthandler_timeout` of pyproject.toml."""
-# These ports are below the ephemeral ports of Linux (32768) and macOS (49152), so that no outgoing
-# connection takes a server's port while the server restarts.
+"""The maximum of a deadline that SLACK extends. It is below `faulthandler_timeout` in pyproject.toml."""
+# These ports are below the ephemeral ports of Linux (32768) and macOS (49152). So no outgoing connection
+# takes a server's port while the server restarts.
 PORTS = range(20_000, 30_000)
 
 
 def patience(timeout_s: float) -> float:
-    """Return the actual time to wait, so that a busy machine breaks no test."""
+    """Return the extended deadline, so that no test fails because the machine is busy."""
     return max(timeout_s, min(SLACK * timeout_s, LONGEST_S))
 
 
 class Stopwatch:
-    """Measures the time since its creation, except while a process waited for a processor or a disk.
+    """Measures the time since its creation, minus the time in which processes waited for processor or disk.
 
     Therefore a bound is exact on an idle machine and also holds on a busy one. Linux reports these waits
     since 4.20 (/proc/pressure). On other systems `seconds` is 0, and every bound holds.
@@ -49,7 +49,7 @@ class Stopwatch:
 
     @property
     def stalled_s(self) -> float:
-        """The excluded time; add it to a bound for a time that another clock has measured."""
+        """The excluded time. Add it to a bound for a time that another clock has measured."""
         return max(now - then for now, then in zip(_stalled_s(), self._stalled, strict=True))
 
 
@@ -63,10 +63,10 @@ def _stalled_s() -> tuple[float, ...]:
 
 
 def wait_until(probe: Callable[[], T], what: str, timeout_s: float = 10.0) -> T:
-    """Poll *probe* until it is truthy; return that value.
+    """Poll *probe* until its value is truthy. Return this value.
 
     Raises:
-        TimeoutError: *probe* was not truthy within `patience(timeout_s)`; the message contains *what*.
+        TimeoutError: *probe* was not truthy within `patience(timeout_s)`. The message contains *what*.
     """
     timeout_s = patience(timeout_s)
     deadline = time.monotonic() + timeout_s
@@ -79,7 +79,7 @@ def wait_until(probe: Callable[[], T], what: str, timeout_s: float = 10.0) -> T:
 
 @contextmanager
 def repeated(work: Callable[[], object], every_s: float) -> Iterator[list[object]]:
-    """Repeat *work* in a thread until the end of the block; yield the list of its results."""
+    """Repeat *work* in a thread until the end of the block. Yield the list of its results."""
     stop = threading.Event()
     found: list[object] = []
 
@@ -97,7 +97,7 @@ def repeated(work: Callable[[], object], every_s: float) -> Iterator[list[object
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a TCP port on which nothing listens; another program may still take it."""
+    """Return a TCP port on which no program listens. Another program may still take it."""
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""A spider that records forbidden effects of entries, and a middleware that blocks other sites."""
+"""A spider that records forbidden actions of entries, and a middleware that blocks other sites."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scrapy.http import Response
 from support.tree_spider import TreeSpider
 
 CANARY = "canary"
-"""All modules and files that no worker may touch have this in their names."""
+"""A part of the names of all modules and files that no worker may use."""
 ALIVE = "canary-that-the-spider-itself-opens"
 
-# The last two are here because Scrapy's CookiesMiddleware may fetch the list of public suffixes.
+# The last two hosts are allowed because Scrapy's CookiesMiddleware may fetch the list of public suffixes.
 EXPECTED_HOSTS = ("127.0.0.1", "localhost", "publicsuffix.org", "raw.githubusercontent.com")
-# For each audit event: whether its arguments show that an entry has caused it.
+# For each audit event: a function that returns whether its arguments show that an entry caused it.
 WATCHED = {
     "import": lambda args: CANARY in str(args[0]),
     "open": lambda args: CANARY in str(args[0]),
@@ -31,7 +31,7 @@ WATCHED = {
 
 
 class WatchedSpider(TreeSpider):
-    """Records `audit` for each event of WATCHED. At its start it causes one, to show that this works."""
+    """Records `audit` for each event of WATCHED. At its start, it causes an event to show that this works."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> WatchedSpider:
@@ -69,7 +69,7 @@ class LocalSiteOnly:
 
     def process_request(self, request: Request, spider: Any = None) -> Response | None:
         """Let requests to the site and for files pass, unless they use a proxy."""
-        # No entry for a file should come this far. If one does, the spider's audit records it.
+        # No request for a file should reach this method. If one does, the spider's audit records it.
         if request.url.startswith((self._site, "file:")) and not request.meta.get("proxy"):
             return None
         return Response(request.url, status=404)

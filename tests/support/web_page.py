@@ -1,4 +1,4 @@
-"""A process of `scrapy dq web`, and a browser's requests to it."""
+"""A process of `scrapy dq web`, and requests to it as a browser makes them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ UNPACED = (
 
 
 def refused(folder: Path, redis_url: str, command: str, *words: str, without: str = "") -> tuple[int, str]:
-    """Return the exit status of a `scrapy dq COMMAND` that must refuse to begin, and its single error line.
+    """Run a `scrapy dq COMMAND` that must refuse to begin. Return its exit status and its single error line.
 
     Args:
-        without: the name of a package that seems not to be installed.
+        without: the name of a package that the command cannot import.
     """
     environ = dict(os.environ)
     if without:
@@ -46,7 +46,7 @@ def refused(folder: Path, redis_url: str, command: str, *words: str, without: st
 
 
 class WebPage:
-    """The process of a web page for one Redis, on a free port; the file `log` has its errors."""
+    """The process of a web page for one Redis, on a free port. The file `log` has its errors."""
 
     COMMAND: tuple[str, ...] = ("web", "--crawl", "first")
 
@@ -55,8 +55,8 @@ class WebPage:
     ) -> None:
         """
         Args:
-            unpaced: the process reads Redis without pauses. Normally its reads take 2 % of Redis's time.
-                On a busy machine a read of 2 s is possible, and a pause of 98 s would follow.
+            unpaced: whether the process reads Redis without pauses. Normally its reads take 2 % of Redis's
+                time, so on a busy machine a pause of 98 s would follow a read of 2 s.
         """
         self.log = folder / "web.log"
         self.token = token
@@ -88,21 +88,21 @@ class WebPage:
         self.process.stdout.close()
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """End the process with a signal; return its exit status."""
+        """End the process with a signal. Return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(patience(10))
 
     def ask(
         self, path: str, method: str = "GET", body: Any = None, **headers: str
     ) -> tuple[int, dict[str, str], str]:
-        """Return status, headers and text of an answer; in names of sent headers, _ stands for -."""
+        """Return status, headers and text of an answer. In names of sent headers, _ stands for -."""
         with closing(self.connection()) as connection:
             connection.request(method, path, body, self._headers(headers))
             answer = connection.getresponse()
             return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode()
 
     def data(self, kind: str, crawl: str = "", entry_id: str = "") -> dict[str, Any]:
-        """Return one reading of the page's data."""
+        """Return the page's data, read once."""
         asked = urlencode({"kind": kind, "crawl": crawl, "id": entry_id})
         status, _, text = self.ask(f"/data?{asked}")
         assert status == 200, text
@@ -115,7 +115,7 @@ class WebPage:
         return status, json.loads(text)
 
     def looks(self, kind: str, crawl: str = "") -> Iterator[dict[str, Any]]:
-        """Yield each reading of the page's data that an open page gets."""
+        """Yield the page's data repeatedly, as an open page reads it."""
         while True:
             yield self.data(kind, crawl)
             time.sleep(0.05)
@@ -130,7 +130,7 @@ class WebPage:
 
 
 async def ask_app(app: Any, path: str, query: str = "", token: str = "", root: str = "") -> tuple[int, str]:
-    """Return status and text of an answer from an app that is mounted below *root*."""
+    """Ask an app that is mounted below *root*. Return the status and text of its answer."""
     headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
     sent: list[dict[str, Any]] = []
 
@@ -156,7 +156,7 @@ def texts_of(found: Any) -> Sequence[str]:
 
 
 def look(page: WebPage, kind: str, crawl: str = "") -> Any:
-    """Return a reading of the page's data; ask again, as the page does, until there is one."""
+    """Return the page's data of this kind. Ask again, as the page does, until the data is there."""
     until = time.monotonic() + patience(30)
     while True:
         found = page.data(kind, crawl)

@@ -20,10 +20,10 @@ LOG_TAIL = 4000
 
 
 class Worker:
-    """A worker that runs or has ended; the file *log* gets its output, including standard error.
+    """A worker that runs or has ended. The file *log* gets its output, including standard error.
 
     Args:
-        command: the command line with the interpreter; a *fork_server* uses only the words after `scrapy`.
+        command: the command line with the interpreter. A *fork_server* uses only the words after `scrapy`.
     """
 
     def __init__(
@@ -41,7 +41,8 @@ class Worker:
                 words = command[command.index("scrapy") + 1 :]
                 self._process = fork_server.start(words, folder, log, log, environ)
                 return
-            # A separate session: Ctrl-C in the terminal reaches only pytest, which then stops the workers.
+            # In its own session, the worker does not get Ctrl-C from the terminal. Pytest gets it and stops
+            # the workers.
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -59,7 +60,7 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended; it may be suspended."""
+        """Whether the process has not ended. It may be suspended."""
         return self._process.poll() is None
 
     @property
@@ -69,13 +70,13 @@ class Worker:
 
     @property
     def close_reason(self) -> str | None:
-        """The reason in "Spider closed (reason)"; None: the spider has not closed."""
+        """The reason in "Spider closed (reason)", or None if the spider has not closed."""
         found = re.findall(r"Spider closed \((\w+)\)", self.text)
         return found[-1] if found else None
 
     @property
     def stats(self) -> dict[str, Any]:
-        """The stats dumped at the end of the crawl; {}: none were dumped."""
+        """The stats that Scrapy logged at the end of the crawl, or {} without such a log."""
         _, dumped, dump = self.text.rpartition("Dumping Scrapy stats:\n")
         if not dumped:
             return {}
@@ -85,10 +86,10 @@ class Worker:
         return stats
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """Wait for the end; return the exit code, negative for a signal.
+        """Wait for the end. Return the exit code, which is negative for a signal.
 
         Raises:
-            TimeoutError: the process still ran and was killed; the message contains the end of its log.
+            TimeoutError: the process still ran and was killed. The message contains the end of its log.
         """
         timeout_s = patience(max(timeout_s, 0))
         try:
@@ -99,7 +100,7 @@ class Worker:
             raise TimeoutError(f"worker {self.pid} ran for more than {timeout_s:.0f} s:\n{tail}") from None
 
     def wait_for_log(self, text: str, timeout_s: float = 20.0) -> None:
-        """Wait until the log has *text*; raise TimeoutError if the worker ends without it, or is too late."""
+        """Wait until the log has *text*. Raise TimeoutError if the worker ends without it, or is too late."""
 
         def logged_or_ended() -> bool:
             ended = not self.running
@@ -115,7 +116,7 @@ class Worker:
         self._process.wait(60)
 
     def terminate(self) -> None:
-        """Send SIGTERM without waiting; a second one forces an unclean shutdown of Scrapy."""
+        """Send SIGTERM, and do not wait. A second SIGTERM forces an unclean shutdown of Scrapy."""
         self._process.terminate()
 
     def suspend(self) -> None:
@@ -124,7 +125,7 @@ class Worker:
 
     @property
     def suspended(self) -> bool:
-        """Whether the process is frozen already."""
+        """Whether the process is already frozen."""
         try:
             return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         except psutil.NoSuchProcess:
@@ -136,7 +137,7 @@ class Worker:
 
 
 def wait_all(workers: Sequence[Worker], timeout_s: float = 60.0) -> list[str | None]:
-    """Wait for all *workers* within one deadline; return their close reasons."""
+    """Wait for all *workers* within one deadline. Return their close reasons."""
     deadline = time.monotonic() + patience(timeout_s)
     for worker in workers:
         worker.wait((deadline - time.monotonic()) / SLACK)
