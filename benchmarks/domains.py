@@ -89,11 +89,11 @@ def parse_args() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--repetitions", type=int, default=5, help="crawls per figure (default: 5)")
-    parser.add_argument("--domains", type=int, default=200, help="with the slow one (default: 200)")
-    parser.add_argument("--pages", type=int, default=25, help="of each quick domain (default: 25)")
-    parser.add_argument("--latency", type=float, default=0.02, help="seconds, of these (default: 0.02)")
-    parser.add_argument("--slow-pages", type=int, default=500, help="of the slow domain (default: 500)")
-    parser.add_argument("--slow-latency", type=float, default=5.0, help="seconds, of these (default: 5)")
+    parser.add_argument("--domains", type=int, default=200, help="domains, including the slow one (default: 200)")
+    parser.add_argument("--pages", type=int, default=25, help="pages of each fast domain (default: 25)")
+    parser.add_argument("--latency", type=float, default=0.02, help="seconds per page there (default: 0.02)")
+    parser.add_argument("--slow-pages", type=int, default=500, help="pages of the slow domain (default: 500)")
+    parser.add_argument("--slow-latency", type=float, default=5.0, help="seconds per page there (default: 5)")
     parser.add_argument(
         "--deadline", type=float, default=60.0, help="seconds until a crawl is stopped (default: 60)"
     )

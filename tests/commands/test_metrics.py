@@ -149,7 +149,7 @@ def test_deaths_are_counted_from_the_journal(scrape: Callable[[], Samples], live
         assert (series["dq_workers_died_total"], series["dq_leases_reclaimed_total"]) == (3, 11)
 
 
-def test_dq_stopped_is_1_only_after_a_deliberate_stop(
+def test_dq_stopped_is_1_only_after_max_pages_or_the_command_stop(
     scrape: Callable[[], Samples], live: LiveFrontier
 ) -> None:
     """`dq_stopped` is 1 after max_pages or `scrapy dq stop`, and 0 after a signal, a kill or a join."""

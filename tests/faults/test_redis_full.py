@@ -39,9 +39,9 @@ def assert_paused(crawl: FaultCrawl, workers: Sequence[Worker], number: int) -> 
     assert not any(worker.close_reason for worker in workers)
 
 
-def report_it(crawl: FaultCrawl, why: str) -> int:
-    """Return how many workers report a reason for their wait that contains *why*."""
-    return sum(why in member.waits_for for member in crawl.overview().members)
+def workers_waiting_for(crawl: FaultCrawl, reason: str) -> int:
+    """Return how many workers report a reason for their wait that contains *reason*."""
+    return sum(reason in member.waits_for for member in crawl.overview().members)
 
 
 def assert_complete(crawl: FaultCrawl, workers: Sequence[Worker], pauses: int, says: str) -> None:
@@ -69,7 +69,7 @@ def test_a_crawl_waits_until_redis_has_memory_again(
             crawl.wait_for_part(0.05 + 0.35 * number / times)
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
             assert_paused(crawl, workers, number + 1)
-            wait_until(lambda: report_it(crawl, "memory is full") == 2, "both workers report the reason")
+            wait_until(lambda: workers_waiting_for(crawl, "memory is full") == 2, "both workers report the reason")
             client.config_set("maxmemory", 0)
             outages.wait_for_ends(workers, number + 1)
         assert_complete(crawl, workers, times, "memory is full")
