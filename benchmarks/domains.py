@@ -89,7 +89,7 @@ def parse_args() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--repetitions", type=int, default=5, help="crawls per figure (default: 5)")
-    parser.add_argument("--domains", type=int, default=200, help="domains, including the slow one (default: 200)")
+    parser.add_argument("--domains", type=int, default=200, help="domains, one of them slow (default: 200)")
     parser.add_argument("--pages", type=int, default=25, help="pages of each fast domain (default: 25)")
     parser.add_argument("--latency", type=float, default=0.02, help="seconds per page there (default: 0.02)")
     parser.add_argument("--slow-pages", type=int, default=500, help="pages of the slow domain (default: 500)")

@@ -69,7 +69,7 @@ def test_a_crawl_waits_until_redis_has_memory_again(
             crawl.wait_for_part(0.05 + 0.35 * number / times)
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
             assert_paused(crawl, workers, number + 1)
-            wait_until(lambda: workers_waiting_for(crawl, "memory is full") == 2, "both workers report the reason")
+            wait_until(lambda: workers_waiting_for(crawl, "memory is full") == 2, "both workers report it")
             client.config_set("maxmemory", 0)
             outages.wait_for_ends(workers, number + 1)
         assert_complete(crawl, workers, times, "memory is full")
