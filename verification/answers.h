@@ -83,7 +83,7 @@ class Answers : public WorkerSteps {
   // Home reports that the run is finished.
   void end() {
     if (me_.parentless || !me_.start_over) return;  // the worker opens the run again
-    if (quiet() && !me_.cut) close(kClosedFinished);  // otherwise it asks all shards again
+    if (quiet() && !me_.cut) close(kClosedFinished);  // otherwise the worker asks all shards again
   }
 
   bool may_miss() const { return !me_.start_over || me_.parentless || puts_in_outboxes(me_); }

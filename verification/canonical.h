@@ -17,7 +17,7 @@ class Canonical {
   }
 
  private:
-  // An exchange with an id that no shard knows, or can know again, changes nothing.
+  // Drop copies without an effect: exchanges with an id that no shard knows or can know again.
   void drop_copies(int k) {
     for (int i = 0; i < state_.copies; ++i) {
       const Copy& copy = state_.under_way[i];

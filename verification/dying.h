@@ -8,7 +8,7 @@ inline void kill(const Moment& now, int w) {
   next.workers[w] = Worker{};
   now.sink.step(next, "KILL of W%d", w);
   if (now.state.workers[w].status == kClosedFinished) return;
-  State sent = next;  // its calls may still arrive
+  State sent = next;  // the calls of the killed worker may still arrive
   for (int k = 0; k < kShards; ++k) {
     Call call = now.state.workers[w].with[k].call;
     if (now.state.workers[w].with[k].reply.kind || is_cut_from(now.state.workers[w], k)) continue;
@@ -76,7 +76,7 @@ inline void reclaim(const Moment& now) {
       if (now.state.shards[k].members[m].id) judge(now, k, m);
 }
 
-// Rule 8 forbids this step: a script releases leases that the worker does not know (yet).
+// Rule 8 forbids this step, in which a script releases leases that the worker does not know (yet).
 inline void release_unknown(const Moment& now, int w) {
   for (int k = 0; k < kShards; ++k) {
     State next = now.state;

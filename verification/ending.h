@@ -2,7 +2,7 @@
 #pragma once
 #include "promises.h"
 
-// Whether worker w can store nothing more at shard k and leaves without a call; others declare it dead there.
+// Whether worker w can store nothing more at shard k. Then w leaves without a call, and others declare it dead at k.
 inline bool is_stuck(const Moment& now, int w, int k) {
   const Worker& me = now.state.workers[w];
   const bool waits_for_home = is_cut_from(me, kHome) && me.with[k].count;
@@ -35,7 +35,7 @@ inline void leave(const Moment& now, int w) {
   }
 }
 
-// A worker that knows that the run is finished leaves the shards, and home last. The last worker to leave a shard
+// A worker that knows that the run is finished leaves all shards, home last. The last worker to leave a shard
 // unlinks its keys.
 inline void leave_finished(const Moment& now, int w) {
   int k = kShards - 1;
@@ -61,9 +61,9 @@ inline void leave_finished(const Moment& now, int w) {
   now.sink.step(next, clears ? "W%d, the last, clears shard %d" : "W%d has finished and leaves shard %d", w, k);
 }
 
-// The double collect: ask each other shard, home, and the others again. Then finish at home if home has not changed
-// since its answer. Each question is an exchange, so that a shard that was rolled back to before the previous question
-// does not answer the next one: its version may be the same number again.
+// The double collect: a worker asks each other shard, then home, then the other shards again. Then it finishes the run
+// at home if home has not changed since its answer. Each question is an exchange, so a shard that was rolled back to
+// before the previous question refuses the next question. The version alone is not enough, because it may return.
 class Collect {
  public:
   Collect(const Moment& now, int w) : now_(now), w_(w), next_(now.state), me_(next_.workers[w]) {}
@@ -91,7 +91,7 @@ class Collect {
     now_.sink.step(next_, what, w_);
   }
 
-  // Count an exchange with shard k; return false if its answer is RESYNC, as for any call.
+  // Make an exchange with shard k; return false if the shard answers RESYNC, as it may answer any call.
   bool exchanges(int k) {
     Dialogue& d = me_.with[k];
     Member* const me = member(next_.shards[k], d.id);

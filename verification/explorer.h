@@ -59,7 +59,7 @@ class Explorer {
     void violation(const char* what) override { explorer.violated(what, from); }
   };
 
-  // The name of the step to a state, or of the step that breaks a promise; a violation is reported before its step.
+  // Finds the name of the step to a state, or of the step that breaks a promise. The violation is reported first.
   struct Name : Sink {
     const State* const to;  // null: the step that breaks a promise
     const bool alike;
@@ -149,7 +149,7 @@ class Explorer {
   const bool alike_, traced_;
   Found found_;
   Seen seen_;
-  PackedStates kept_;  // if traced, all states, otherwise this layer and the next
+  PackedStates kept_;  // if traced, all states; otherwise the states of this layer and of the next
   uint32_t first_kept_ = 0, violated_at_ = 0;
   std::vector<uint32_t> parents_, ends_;
   std::vector<Edge> edges_;

@@ -61,7 +61,7 @@ inline void settle_all(Shard& shard, Member& of, const Call& call) {
   }
 }
 
-// exchange.lua. *is_home*: the shard has the levels of seeding, and decides the end of the run.
+// exchange.lua. *is_home*: the shard has the levels of seeding, and decides when the run ends.
 inline Reply exchange(Shard& shard, const Call& call, bool is_home, const Rules& rules) {
   if (!shard.epoch || shard.epoch != call.epoch) return {kGone, 0};
   if (rules.resync_in_older_run && shard.run < call.run) return {kResync, 0};
@@ -104,7 +104,7 @@ inline Reply rejoin(Shard& shard, const Call& call, bool is_home, const Rules& r
   Member* old = member(shard, call.id);
   if (rules.run_in_every_call && shard.run > call.run && !old) return {kNotAppliedFinished, 0};
   if (rules.resync_in_older_run && shard.run < call.run) {
-    // The shard was rolled back into an earlier run that had ended. At home, others may have joined and stored since.
+    // The shard was rolled back into an earlier run. An open home keeps its entries: others may have joined since.
     if (!is_home || shard.phase != kOpen) begin_run(shard, call.run), old = nullptr;
     shard.seen = 0, shard.run = call.run;
   }

@@ -1,4 +1,4 @@
-// A worker joins home first, then every shard.
+// A worker joins home first, then every other shard.
 #pragma once
 #include "moment.h"
 
@@ -34,7 +34,7 @@ inline void join_home(const Moment& now, int w) {
     home.version = version;
     home.epoch = newest_epoch(now.state) + 1;
     begin_run(home, 1);
-    next.epoch = home.epoch, next.run = 0;  // all earlier data is lost, and this is reported
+    next.epoch = home.epoch, next.run = 0;  // all earlier data is lost, and workers report this
   } else if (home.phase != kOpen) {
     begin_run(home, home.run + 1);
   }
@@ -49,7 +49,7 @@ inline void join_home(const Moment& now, int w) {
   now.sink.step(next, "W%d joins run %d as %d", w, home.run, id);
 }
 
-// Create the shard first, then home's note of it: if the worker dies in between, the shard does not count.
+// The worker creates the shard before home notes it. If it dies in between, the shard does not count as existing.
 inline void join_shard(const Moment& now, int w, int k) {
   State next = now.state;
   Worker& me = next.workers[w];

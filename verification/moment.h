@@ -11,11 +11,11 @@ struct Sink {
 struct Moment {
   const State& state;
   const Model& model;
-  const Budget& budget;  // at the beginning
+  const Budget& budget;  // the faults that were allowed at the beginning
   Sink& sink;
 };
 
-// -- Ids, and everything that still has them.
+// -- Ids, and all places that still contain them.
 
 template <class F>
 void each_id(State& state, int k, F visit) {

@@ -1,4 +1,4 @@
-// A queue of states without their zeros; otherwise a layer of 10^8 states would not fit into memory.
+// A queue of states that leaves out their zero bytes. Otherwise a layer of 10^8 states would not fit into memory.
 #pragma once
 #include <deque>
 #include <vector>

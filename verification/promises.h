@@ -2,7 +2,7 @@
 #pragma once
 #include "moment.h"
 
-// The requests of this run that no worker has processed.
+// The requests of this run that no worker has processed, without extra requests that were not promised.
 inline Set missing(const Moment& now, const State& state) {
   Set found = Set(((1u << now.model.site.count) - 1) & ~(now.model.site.extra & ~state.promised));
   for (int r = 0; r < now.model.site.count; ++r)
@@ -10,7 +10,7 @@ inline Set missing(const Moment& now, const State& state) {
   return found;
 }
 
-// The requests with all pages that they lead to.
+// The requests, and all requests that they lead to.
 inline Set with_children(const Moment& now, const State& state, Set found) {
   for (bool more = true; more;) {
     more = false;
@@ -31,7 +31,7 @@ inline Set storable(const Moment& now, const Worker& worker) {
   return is_cut_from(worker, kHome) ? Set(found & ~(now.model.site.start | now.model.site.extra)) : found;
 }
 
-// The requests that live workers will put or put again, or for which they keep the level: these open the run again.
+// The requests that live workers will put or put again, or for which they keep the level. They open the run again.
 inline Set coming(const Moment& now, const State& state) {
   Set found = 0;
   for (const Worker& each : state.workers) {

@@ -1,4 +1,4 @@
-// A worker cannot reach one shard that others reach (sharding/reach.py).
+// The steps of a worker that cannot reach a shard, while other workers reach it (sharding/reach.py).
 #pragma once
 #include "talking.h"
 

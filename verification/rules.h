@@ -1,4 +1,4 @@
-// The rules of the protocol. The explorer can leave out each one to show its violation.
+// The rules of the protocol. The explorer can leave out each rule, to show the violation that the rule prevents.
 #pragma once
 #include <string>
 
@@ -6,30 +6,30 @@ struct Rules {
   // Rules of one shard, with their numbers in docs/internals/evidence.md.
   bool next_number_only = true;       // 1: an exchange is applied only if its number follows the last one
   bool log_of_all_puts = true;        // 2: the log also keeps children and repeats
-  bool retire_by_exchange = true;     // 3: a logged put retires by an accepted exchange, not by the clock
+  bool retire_by_exchange = true;     // 3: an accepted exchange, not the clock, retires a logged put
   bool run_in_every_call = true;      // 4: a call for an older run is not applied
-  bool resync_in_older_run = true;    // 5: a call for a newer run than the stored one is not applied either
+  bool resync_in_older_run = true;    // 5: a call for a newer run than the stored run is not applied
   bool seeding_stays = true;          // 6: a worker that stops keeps its level of seeding
-  bool held = true;                   // 7: the numbers of held leases are compared
+  bool held = true;                   // 7: Redis compares the number of leases that the worker holds
   bool release_by_rejoin_only = true; // 8: only a rejoin releases leases that a worker does not know
   bool puts_reopen = true;            // 9: a put opens a finished run again
   bool fence_before_drain = true;     // 12: leases are taken only from a fenced worker
   // Rules of several shards.
   bool defer = true;                // an ack waits for its children in other shards
-  bool defer_for_known = true;       // and for children that this worker has already put
-  bool defer_until_retired = true;  // until these puts are retired, not only confirmed
+  bool defer_for_known = true;       // an ack also waits for children that this worker has put before
+  bool defer_until_retired = true;  // an ack waits until these puts are retired, not only confirmed
   bool level_until_retired = true;    // seeding stays raised until parentless puts elsewhere are retired
-  bool raise_retires = true;          // and until the raise is retired at home
+  bool raise_retires = true;          // seeding also stays raised until the raise is retired at home
   bool raise_first = true;            // a parentless put elsewhere waits until home has the level
-  bool lowered_when_sent = true;      // a level counts as lowered once the exchange that lowers it is sent
+  bool lowered_when_sent = true;      // a level counts as lowered as soon as the exchange that lowers it is sent
   bool finished_retires = true;       // an exchange that finds the run finished also retires the log
-  bool collect_twice = true;          // the end asks the other shards again after home
+  bool collect_twice = true;          // a worker asks the other shards again after home, before the run ends
   bool finish_if_unchanged = true;    // home finishes only if it has not changed since its answer
   bool ask_by_exchange = true;        // each question of the end is an exchange, with the next number
-  bool raised_if_answers = true;      // a level does not count as raised while home does not answer
+  bool raised_if_answers = true;      // a level counts as raised only while home answers
   bool gives_up_on_shard = true;      // a worker that alone is cut off from a shard releases pages that wait for it
-  bool takes_none_cut_off = true;     // it takes no leases until it reaches the shard
-  bool closes_cut_off = true;         // it closes if it cannot store its puts without a parent
+  bool takes_none_cut_off = true;     // such a worker takes no leases until it reaches the shard again
+  bool closes_cut_off = true;         // such a worker closes if it cannot store its puts without a parent
 
   struct Named {
     const char* name;

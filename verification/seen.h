@@ -4,14 +4,14 @@
 
 #include "state.h"
 
-// The visited states by 96 bits of hash. The chance that two of 10^9 states share these bits is 10^-11.
+// The visited states, by 96 bits of their hash. The chance that two of 10^9 states have the same bits is 10^-11.
 class Seen {
  public:
   Seen() : table_(1 << 16) {}
 
   // Return the number of this state; a new state gets the next one.
   uint32_t number(uint64_t a, uint32_t b, bool& is_new) {
-    a |= !a;  // 0: free
+    a |= !a;  // not 0, which marks a free slot
     if (count > table_.size() / 8 * 5) grow();
     size_t at = slot(a, b);
     is_new = !table_[at].a;

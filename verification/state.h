@@ -16,14 +16,14 @@ using Byte = uint8_t;
 using Set = uint8_t;  // a set of requests
 
 constexpr int kShards = SHARDS;
-constexpr int kHome = 0;     // the shard with the levels of seeding, the newest run, and its end
+constexpr int kHome = 0;     // the shard with the levels of seeding; it decides when the run ends
 constexpr int kWorkers = WORKERS;
-constexpr int kRequests = 6;  // maximum of a site
-constexpr int kMembers = 4;   // maximum registrations in a shard
-constexpr int kMoves = 8;     // maximum in an outbox
-constexpr int kWaiting = 3;   // maximum acks of a worker that wait for children in other shards
-constexpr int kSnapshots = 2; // maximum scripts that a roll-back undoes
-constexpr int kCopies = 2;    // maximum late calls that may arrive although no worker waits for them
+constexpr int kRequests = 6;  // maximum number of requests in a site
+constexpr int kMembers = 4;   // maximum number of registrations in a shard
+constexpr int kMoves = 8;     // maximum number of moves in an outbox
+constexpr int kWaiting = 3;   // maximum number of acks of a worker that wait for children in other shards
+constexpr int kSnapshots = 2; // maximum number of scripts that a roll-back undoes
+constexpr int kCopies = 2;    // maximum number of late calls that may arrive although no worker waits for them
 
 constexpr Set kRaise = 0x80;  // in home's log: the raise of the level, which a roll-back may undo
 
@@ -61,7 +61,7 @@ struct History {  // the states that a roll-back may restore, newest first
   Shard shards[kSnapshots];
 };
 
-struct Call {  // its bytes do not change before the answer
+struct Call {  // the bytes of a call do not change before its answer
   Byte kind, id, epoch, run, seq, want, seeding, held, count;
   Byte moves[kMoves];
   Set ripe;  // the part of the log confirmed a horizon before this call was composed
@@ -93,11 +93,11 @@ struct Wait {  // an ack that waits until its children are retired in other shar
 struct Worker {
   Byte status, epoch, run, start_over;
   Set yielded, buffer, running, owned;  // owned: the part of `running` whose ack counts
-  Set known;       // sent before; the worker drops these if they are yielded again
+  Set known;       // the requests that were put before; the worker drops them if they are yielded again
   Byte waits;
   Wait waiting[kWaiting];
   Set parentless;  // parentless puts in other shards that may still be lost
-  Set settled;     // the part that its shard cannot lose any more, although home's raise can still be lost
+  Set settled;     // the part of `parentless` that its shard cannot lose any more, while home can still lose the raise
   Byte level;      // the level of seeding that home has confirmed
   Byte raised;     // whether this level keeps home open
   Byte cut;        // 1 + the unreachable shard; 0: the worker reaches all

@@ -1,4 +1,4 @@
-// All possible steps in a state: of workers, of Redis and of the network, and faults.
+// All steps that are possible in a state: steps of workers, of Redis and of the network, and faults.
 #pragma once
 #include "dying.h"
 #include "ending.h"

@@ -8,7 +8,7 @@ inline void apply_and_check(const Moment& now, State& next, int k, const Call& c
   if (k == kHome && was_open && next.shards[kHome].phase == kFinished) check_end(now, next);
 }
 
-// The model leaves out an exchange that changes only its number.
+// Whether a call changes more than the number of the last exchange. The model leaves out all other exchanges.
 inline bool matters(const Moment& now, const Worker& me, int k, const Call& call, bool is_quiet) {
   if (call.count) return true;
   Shard after = now.state.shards[k];
@@ -91,7 +91,7 @@ inline void send(const Moment& now, int w, int k) {
 }
 
 // With one shard, composing a call, applying it and answering it are three steps. With several shards, the first two
-// are one step, because a call that is not applied depends only on the horizon, and no other step depends on the call
+// are one step, because a call that was not applied yet depends only on the horizon, and no other step depends on it
 // (see README.md).
 inline void converse(const Moment& now, int w, int k) {
   const Dialogue& d = now.state.workers[w].with[k];

@@ -1,7 +1,7 @@
 """Check the protocols of docs/design.md and docs/internals/shards.md in every reachable state.
 
-`make verify`: no bound has a violation, and the removal of each rule in LEFT_OUT causes one.
-`--large`: bounds that take hours.
+`make verify` checks that no bound has a violation, and that the removal of each rule in LEFT_OUT causes a
+violation. With `--large`, this program checks bounds that take hours.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ struct Model {
   const Site& site;
   Rules rules;
   int capacity = 1;  // maximum number of requests that a worker buffers and runs
-  // A put without a parent is promised when it is retired, not when it is confirmed. In between, a roll-back of Redis
-  // and a kill of its worker together lose the put.
+  // A put without a parent is promised when it is retired, not when it is confirmed. In between, the put is lost if
+  // Redis is rolled back and the worker is killed.
   bool promised_when_retired = false;
 
   int shard_of(int request) const { return site.shard[request] % kShards; }
@@ -82,7 +82,7 @@ class WorkerSteps {
     return me_.status == kUp && !(me_.gave_up && model_.rules.takes_none_cut_off);
   }
 
-  // Others reach the shard that this worker cannot reach (deferred_ends.py, give_up_on; worker.py, room_of).
+  // Give up on the unreachable shard, because others reach it (deferred_ends.py, give_up_on; worker.py, room_of).
   void give_up_on_shard() {
     me_.gave_up = 1;
     if (!takes_leases()) release_buffer();
@@ -100,7 +100,7 @@ class WorkerSteps {
     return me_.parentless;
   }
 
-  // While home does not answer this worker, others may finish the run.
+  // Whether the level keeps the run open. While home does not answer this worker, others may finish the run.
   bool is_raised() const {
     return me_.raised && !(model_.rules.raised_if_answers && is_cut_from(me_, kHome));
   }
@@ -172,7 +172,7 @@ class WorkerSteps {
     if (how == kClosedLost && me_.epoch == state_.epoch) state_.told = 1;
     Worker closed = {};
     closed.status = how;
-    if (how == kClosedFinished) {  // it still has to leave
+    if (how == kClosedFinished) {  // the worker still has to leave
       closed.epoch = me_.epoch, closed.run = me_.run, closed.cut = me_.cut;
       for (int k = 0; k < kShards; ++k)
         closed.with[k].joined = me_.with[k].joined, closed.with[k].id = me_.with[k].id;
@@ -213,7 +213,7 @@ class WorkerSteps {
     return (puts_in(d) | d.log) & only(request);
   }
 
-  // Put a request; return false if this worker has already sent it, and drop it.
+  // Put a request. If this worker has put it before, drop it and return false.
   bool put(int request) {
     if (me_.known & only(request)) return false;
     me_.known |= only(request);

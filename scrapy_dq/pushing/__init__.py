@@ -1,1 +1,1 @@
-"""Puts requests into a crawl. A person or a program has written them as text."""
+"""Puts requests that a person or a program has written as text into a crawl."""

@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Splitter:
-    """Splits parts into lines. It keeps at most one byte more of a line than the limit."""
+    """Splits parts of a file into lines. Of a long line, it keeps at most one byte more than the limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -65,7 +65,7 @@ async def lines_of(
     splitter = Splitter(max_bytes)
     waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
     while True:
-        # Not read() in a thread, because a program that is stopped would wait for the next line.
+        # read() in a thread would not do, because a program that is stopped would wait for the next line.
         while waits and not (await asyncio.to_thread(select.select, [descriptor], [], [], POLL_S))[0]:
             pass
         part = os.read(descriptor, PART_BYTES)

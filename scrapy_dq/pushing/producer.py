@@ -31,7 +31,8 @@ POLL_S = 1.0
 
 
 class Producer(Listener):
-    """Joins a run, puts requests in order, and leaves the run open. While it is a member, no run finishes.
+    """Joins a run, puts requests in order, and leaves the run open. While it is a member, the run cannot
+    finish.
 
     If it is killed, other workers detect its death, and the run can finish without it.
     """
@@ -59,7 +60,7 @@ class Producer(Listener):
         """Why it is not certain that all puts are on disk, in a sentence without a full stop."""
         self._frontiers, self._connect = frontiers, connect
         self._options = replace(options, outage_note=f"Trying again for {PATIENCE_S:.0f} s")
-        # It has no start(), and no supervisor has restarted it.
+        # This process has no start(), and no supervisor has restarted it.
         self._crawl = replace(crawl, starts="", restart_window_s=0.0)
         self._dropped = dropped
         self._durable = durable
@@ -90,7 +91,7 @@ class Producer(Listener):
         """Be a member of the run until the end of the block.
 
         Raises:
-            FrontierError: the run is over, or differs, so nothing was changed; or as `hand_in`.
+            FrontierError: this process cannot join, so it has changed nothing; or see `hand_in`.
         """
         try:
             joined = await self.with_retries(self._join)
@@ -111,8 +112,8 @@ class Producer(Listener):
 
     async def _join(self) -> Joined:
         while True:
-            # After a lost answer it may be a member: it repeats the join under the same id, unless it has
-            # left.
+            # If an answer was lost, this process may be a member. So it repeats the join under the same id,
+            # unless it has left.
             if self._worker.handed_in:
                 self._worker = self._new_worker()
             joined = await self._worker.start(uuid.uuid4().hex)
@@ -129,7 +130,7 @@ class Producer(Listener):
         """Add *put* to the outbox, and hand the outbox in if it fills an exchange.
 
         Raises:
-            As `hand_in`.
+            FrontierError: see `hand_in`.
         """
         if not self._worker.put(put):
             self._require_run()
@@ -142,7 +143,7 @@ class Producer(Listener):
         Raises:
             FrontierError: the crawl has changed, or Redis refuses this process or does not answer.
         """
-        async with self._waiting:  # at the end, each shard's wait for its disk calls this
+        async with self._waiting:  # at the end, `wait_until_durable` of each shard calls this
             parts = self._worker.parts
             await self._confirmed(parts)
             if len(parts) > 1:

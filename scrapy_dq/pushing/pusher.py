@@ -1,4 +1,4 @@
-"""Puts requests into a crawl as a worker would; a person or a program has written them as text."""
+"""Puts requests that a person or a program has written as text into a crawl, as a worker would."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pushed:
     """The results of one push."""
 
     requests: int = 0
-    """Requests that were put, including known ones."""
+    """Number of requests that were put, including requests that the crawl already knew."""
     known: int = 0
     bad: int = 0
     """Lines that are not a request."""
@@ -50,7 +50,7 @@ class Pushed:
 
 @dataclass
 class Pusher:
-    """One push. `pushed` is correct after `push` has ended, also with an error.
+    """One push. After the end of `push`, even with an error, `pushed` has the results.
 
     Raises:
         ConfigError: the SCHEDULER_SERIALIZER does not work.
@@ -62,7 +62,7 @@ class Pusher:
     common: Mapping[str, Any]
     """See `Written`."""
     spider: str
-    """If it is empty, the identity stores no spider, and the first worker of the run stores its own."""
+    """The name of the spider. If it is empty, the first worker of the run stores its own spider."""
     bad: Callable[[str, str], object]
     """Called with the name of each line that is not a request, and the reason."""
     wake: Callable[[], object]

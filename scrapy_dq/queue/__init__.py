@@ -1,4 +1,4 @@
-"""The interface of Python's queue.Queue over a crawl, for any Python program, with the same guarantees."""
+"""The interface of Python's queue.Queue over a crawl, with the crawl's promises, for any Python program."""
 
 from scrapy_dq.frontier.model import FrontierError, FrontierLost, FrontierRefused, FrontierUnavailable
 from scrapy_dq.queue.calls import ShutDown

@@ -50,7 +50,7 @@ class Callers:
         return len(self._gets)
 
     def new_worker(self, parts: int) -> None:
-        """Reset the counts for a new worker with this number of *parts*, which replaces the current one."""
+        """Reset the counts for a new worker with this number of *parts*, which replaces the present one."""
         self._needed = [0] * parts
         self._applied = 0
         self.puts.make_lanes(parts)
@@ -176,9 +176,9 @@ class Callers:
         self._forget_answered()
 
     def disturbed(self, is_older: bool) -> None:
-        """Record that Redis was (*is_older*) or may have been rolled back; other workers may repeat puts."""
+        """Record that Redis was rolled back (*is_older*), or may have been. Other workers may repeat puts."""
         now = time.monotonic()
-        # A network that sometimes loses a reply must not delay a join without end.
+        # A network that sometimes loses a reply must not delay `join` without an end.
         if is_older or now >= self._incomplete_until:
             self._incomplete_until = now + self._rollback_horizon_s
 
@@ -200,7 +200,7 @@ class Callers:
         part = self.worker.parts[number]
         if part.composed < self._needed[number]:
             return True
-        # That exchange was not applied if this process was declared dead and has registered again.
+        # If this process was declared dead and has registered again, the needed exchange was not applied.
         return part.applied < self._needed[number] and bool(self._impatient)
 
     @property

@@ -27,9 +27,9 @@ class Call:
     """One call. Once it is handed over, only the loop's thread uses its fields, except the future."""
 
     patient: bool = True
-    """False: the next exchange that begins after the call answers it, or the next error does."""
+    """False: the next exchange that begins after the call, or the next error, answers the call."""
     after: int = 0
-    """Number of exchanges composed before the call: only a later one answers it."""
+    """Number of exchanges that were composed before the call. Only a later exchange answers the call."""
     future: Future[Any] = field(default_factory=Future)
 
     def answer(self, value: Any = None) -> None:

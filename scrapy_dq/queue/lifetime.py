@@ -21,7 +21,7 @@ CLOSING_S = 10.0
 """Seconds that the end of a process waits for its queues beyond the time limit of each."""
 
 
-# Members, whose threads have to end before the process, and queues.
+# `_open` has members, whose threads have to end before the process. `_forkable` has queues.
 _open: set[Any] = set()
 _forkable: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_child: Any = None
@@ -43,14 +43,15 @@ def closed(obj: Any) -> None:
 def watch(obj: Any) -> None:
     """Call *obj*.forget() in each forked child of this process, and close the child's queues at its end."""
     _forkable.add(obj)
-    # In a child that was started with *obj*, the main thread may end before any queue is opened.
+    # If this is a child that was started with *obj*, register now, because the main thread may end before any
+    # queue is opened.
     util.register_after_fork(obj, _close_at_end_of_child)
     if multiprocessing.parent_process() is not None:
         _close_at_end_of_child(obj)
 
 
 def _close_at_end_of_child(_: Any) -> None:
-    # A child of multiprocessing ends without atexit.
+    # A child of multiprocessing ends without calling the functions of atexit.
     global _in_child
     if _in_child is None or not _in_child.still_active():
         _in_child = util.Finalize(None, _close_last, exitpriority=10)
@@ -86,8 +87,8 @@ if hasattr(os, "register_at_fork"):
 class LoopThread:
     """Runs one coroutine to its end in a daemon thread.
 
-    It does not use asyncio.run(), which starts another thread at its end. Python 3.12 forbids that during
-    shutdown.
+    It does not use asyncio.run(), which starts another thread at its end. Python 3.12 forbids new
+    threads during its shutdown.
     """
 
     def __init__(self, live: Callable[[], Coroutine[Any, Any, None]], last: Callable[[], None]) -> None:
@@ -97,7 +98,7 @@ class LoopThread:
             last: always called in the thread at the very end.
         """
         self.opened: Future[None] = Future()
-        """*live* sets it when it is ready for calls, or sets an exception if it never will be."""
+        """*live* sets a result when it is ready for calls, or an exception if it never will be ready."""
         self.ended = threading.Event()
         self._live = live
         self._last = last

@@ -67,7 +67,7 @@ class Member(Listener):
         self._stopped: Worker | None = None
         """The last worker that has left the crawl."""
         self._leftover_puts: dict[bytes, Put] = {}
-        """Puts that an ended run had confirmed, but perhaps not finished, and the next run has not stored."""
+        """Puts that an ended run may not have completed, and that the next run has not stored."""
         self._thread = LoopThread(self._live, self._end)
 
     # Any thread may call these methods.
@@ -256,8 +256,9 @@ class Member(Listener):
     async def _stop_worker(self, within_s: float, *, durable: bool = False) -> None:
         """Stop the worker, unless it has been stopped.
 
-        RACE: while this process leaves, one frontier reports the end of the run, which makes it start over.
-        `_leave` and `_join_next_run` would both make exchanges with the other frontiers.
+        RACE: while this process leaves, one frontier reports the end of the run, so this process also starts
+        over. Without the lock, `_leave` and `_join_next_run` would both make exchanges with the other
+        frontiers.
         """
         async with self._stopping:
             worker = self.worker
@@ -305,8 +306,8 @@ class Member(Listener):
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # The worker's reports. Its other reports need no method here: `_exchanged` detects the end of a run, an
-    # earlier attempt without an answer has stored a dropped put, and the program decides when to close.
+    # The worker's reports. Its other reports need no method here. `_exchanged` detects the end of a run. If a
+    # put is dropped, an earlier attempt without an answer has stored it. The program decides when to close.
 
     def leases_arrived(self) -> None:
         self._callers.serve()
@@ -345,8 +346,8 @@ class Member(Listener):
         if self.worker.over or not self.worker.pending:
             self._start_over()  # the run has ended while this process was declared dead
             return
-        # Not before these checks, because an outbox that was given up is also empty, but its puts are not
-        # stored.
+        # Confirm only after these checks, because an outbox that was given up is also empty, but its puts are
+        # not stored.
         self._callers.puts.confirm(self.worker)
         if not self._callers.puts.replayed(self.worker):
             self._leftover_puts.clear()

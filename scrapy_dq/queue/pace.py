@@ -1,4 +1,4 @@
-"""A Queue's worker makes an exchange when a caller waits for it."""
+"""The pace of a Queue's worker, which makes an exchange when a caller waits for its answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class OnDemand(Pace):
     """Takes a lease only if a caller waits for an item, because another process may need it.
 
     A waiting call makes an exchange due at once; puts of several threads share an exchange. Settlements are
-    delayed and sent together. While callers wait for other workers, the pauses grow.
+    delayed and sent together. While callers wait for other workers, the pauses between
+    exchanges grow.
     """
 
     counts_all = False  # the capacity is the number of waiting callers

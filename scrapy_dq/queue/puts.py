@@ -47,10 +47,11 @@ class Lane:
 
 
 class Puts:
-    """The puts, in one lane for each part of the worker. A part without answers delays only its own puts.
+    """The puts, in one lane for each part of the worker. A part that gets no answers delays only its own
+    puts.
 
-    While an exchange of a part is under way, no put goes into its outbox. So a put that has waited too long
-    can be withdrawn if it was not sent. A part never has more unconfirmed puts than one exchange carries.
+    While an exchange of a part is under way, no put goes into the part's outbox. So an unsent put that
+    has waited too long can be withdrawn. A part never has more unconfirmed puts than one exchange carries.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -101,7 +102,7 @@ class Puts:
         here, sent = _items(worker.parts[part].census), len(self._lanes[part].sent)
         in_other_parts = _items(worker.census) - here + sum(len(lane.sent) for lane in self._lanes) - sent
         room = self._maxsize - in_other_parts
-        # Redis would refuse more. With one part, one try shows whether the census is outdated.
+        # Redis would refuse more puts. With one part, at least one put is tried: the census may be outdated.
         free = max(room - here, int(len(self._lanes) == 1))
         return min(MAX_MOVES, sent + free), room
 
@@ -110,7 +111,7 @@ class Puts:
         return worker.unconfirmed_puts > sum(len(lane.sent) for lane in self._lanes)
 
     def without_sent(self, puts: Iterable[Put]) -> list[Put]:
-        """Return *puts* without the ones that a caller waits for."""
+        """Return *puts* without the sent puts that a caller waits for."""
         sent = {put.entry_id for lane in self._lanes for _, put in lane.sent}
         return [put for put in puts if put.entry_id not in sent]
 
@@ -119,10 +120,10 @@ class Puts:
         self._refused.add(put.entry_id)
 
     def confirm(self, worker: Worker) -> None:
-        """Answer the calls whose puts the worker has stored; after an exchange."""
+        """After an exchange, answer the calls whose puts Redis has stored."""
         for part, lane in zip(worker.parts, self._lanes, strict=True):
             refused = []
-            # After a rejoin, the worker sends puts of its log again, before these.
+            # After a rejoin, the worker first sends the puts of its log again, and then these puts.
             while lane.sent and part.confirmed(lane.sent[0][1]):
                 call, put = lane.sent.popleft()
                 if put.entry_id in self._refused:

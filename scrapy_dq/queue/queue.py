@@ -78,16 +78,17 @@ class Queue:
     ) -> None:
         """
         Args:
-            crawl: the name that all users of the queue share. To feed a spider, its name (see DQ_CRAWL).
+            crawl: the name that all users of the queue share. To feed a spider, use the spider's name (see
+                DQ_CRAWL).
             maxsize: how many items, from all processes, may wait before `put` blocks; 0 or less: no limit.
                 With DQ_SHARDS the limit is approximate: a process learns of other puts up to 0.5 s late.
             url: the address of Redis, like REDIS_URL in *settings*. Without either, the queue uses the
                 embedded Redis of this folder's project.
-            order: as DQ_ORDER; "": the crawl's order, or fifo for a new crawl.
-            settings: of scrapy_dq and Redis, by name; also Scrapy's Settings object. DQ_SHARDS is needed if
-                the crawl has several shards.
+            order: like DQ_ORDER; "": the crawl's order, or fifo for a new crawl.
+            settings: settings of scrapy_dq and Redis, by name; may be a Settings object of Scrapy. DQ_SHARDS
+                is needed if the crawl has several shards.
             durable: after a `put`, `close` and the end of the program wait, for about a second, until Redis
-                has the item on its disk. False: if Redis then loses its newest data, the item may be lost.
+                has the item on its disk. False: they do not wait, so a power loss may lose the item.
         Raises:
             ConfigError: a setting cannot be used. The queue has not connected to Redis yet.
         """
@@ -126,7 +127,7 @@ class Queue:
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Store *item* at the end; when this returns, Redis has it.
 
-        With DQ_SHARDS, this is the end of one shard, which is chosen at random.
+        With DQ_SHARDS, the item goes to the end of one shard, which is chosen at random.
 
         Raises:
             queue.Full: there was no room within *timeout* seconds.
@@ -144,7 +145,7 @@ class Queue:
         self.put(item, block=False)
 
     def put_all(self, items: Iterable[Any]) -> None:
-        """Store many items in their order, some hundreds at a time; each waits for room.
+        """Store many items in their order, up to 1,000 at a time; each item waits for room.
 
         With DQ_SHARDS their order is kept within each shard. If this raises, some items from the beginning
         may be stored; with DQ_SHARDS, some from the beginning of each shard's items.
@@ -214,9 +215,10 @@ class Queue:
         return 0 < self.maxsize <= self.qsize()
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Make `put` of this object raise ShutDown, and `get` when no item waits; *immediate*: at once.
+        """Make `put` of this object raise ShutDown, and `get` as soon as no item waits.
 
-        No item is removed: other processes still get them. With *immediate*, calls of `join` return.
+        No item is removed, so other processes still get the items. With *immediate*, `get` raises at once,
+        and calls of `join` return.
         """
         with self._starting:
             self._shut = True
@@ -230,8 +232,8 @@ class Queue:
         """Wait until all items that this object has put are on Redis's disk, and on its replicas.
 
         Raises:
-            FrontierUnavailable: this is not certain within *timeout* seconds, or cannot be; the text tells
-                why.
+            FrontierUnavailable: it is not certain within *timeout* seconds that all items are there, or it
+                cannot be certain; the text tells why.
         """
         self._refuse_if_shut()
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -240,8 +242,8 @@ class Queue:
     def close(self) -> None:
         """Shut down at once, give back unfinished items, acknowledge finished items, and leave the crawl.
 
-        This takes at most DQ_SHUTDOWN_GRACE, and one more timeout if Redis does not answer. The end of the
-        program closes all queues.
+        This takes at most DQ_SHUTDOWN_GRACE, and one more timeout of Redis if Redis does not answer. The end
+        of the program closes all queues.
         """
         self._shut = self._shut_now = self._closed = True
         with self._starting:

@@ -1,1 +1,1 @@
-"""Repeated visits of pages: their times, and the data kept from the last visit. docs/continuous.md"""
+"""Repeated visits of pages: their times, and the data kept from the last visit; see docs/continuous.md."""

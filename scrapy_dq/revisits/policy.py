@@ -1,4 +1,4 @@
-"""The time until a page's next visit: `DQ_REVISIT` and `meta["dq_revisit"]`, as text or as classes."""
+"""Policies, from `DQ_REVISIT` or `meta["dq_revisit"]`, that set the time until a page's next visit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Fixed(RevisitPolicy):
 
 
 class Adaptive(RevisitPolicy):
-    """Halves the interval after a change, and doubles it without one; begins at the geometric mean."""
+    """Halves the interval after a change, and doubles it without one. Begins with the geometric mean."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = least_s

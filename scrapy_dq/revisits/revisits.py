@@ -108,7 +108,7 @@ class _Page:
     fields: list[bytes] | None = field(default_factory=list)
     """The compared field of each item of the page; None: the field of an item cannot be compared."""
     retried: bool = False
-    """There was a retry. This worker serves a retry that cannot be stored, before the page ends."""
+    """There was a retry. If it cannot be stored, this worker serves it before the page ends."""
     retry: Next | None = None
 
 
@@ -143,7 +143,7 @@ class Revisits:
         self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
 
     def answered(self, entry_id: bytes, response: Response) -> Response:
-        """Record the response to a request, and return it; for an unchanged page, with our own callback."""
+        """Record the response to a request, and return it. If the page is unchanged, its callback is ours."""
         page = self._pages.get(entry_id)
         if page is None:
             return response
@@ -157,8 +157,8 @@ class Revisits:
     def leave_conditions(self, request: Request, entry_id: bytes | None) -> None:
         """Remove the conditions of a page from a request that it has led to, such as a redirect or a retry.
 
-        Such a request copies them with its headers. They would be sent for another page again and again, and
-        its 304 would be useless to the spider.
+        Such a request may copy the conditions with the headers. Then the worker would send them for another
+        page again and again, and a 304 for that page would be useless to the spider.
         """
         if (page := self._pages.get(entry_id or b"")) is not None:
             remove_conditions(request, page.conditions)
@@ -211,8 +211,8 @@ class Revisits:
     ) -> bool:
         """Plan to serve the entry of a page again, as the retry *request*.
 
-        Without this, the retry would be a second entry, and a roll-back of the first entry's ack would leave
-        both.
+        Otherwise the retry would be a second entry. If a roll-back undid the ack of the first entry, both
+        entries would remain.
 
         Args:
             entry_id: the lease of *parent*, which *request* follows; None: it has no lease.
@@ -343,7 +343,7 @@ def validators_of(response: Response) -> tuple[str, str]:
 
 
 def _fits(text: object) -> bool:
-    """Tell whether *text* can be a header's value, in which a line break would begin another header."""
+    """Tell whether *text* can be a header's value. A line break in it would begin another header."""
     return isinstance(text, str) and len(text) <= MAX_VALIDATOR_LENGTH and text.isprintable()
 
 

@@ -14,19 +14,20 @@ from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 
 SEED_BYTES = 16
 LATEST = -1
-"""Instead of a reference: an unknown put of this worker."""
+"""Stands for the reference of a put if it is unknown which put sent the request. Callers then wait for the
+worker's last put to each shard."""
 LOCAL_SEEN = 100_000
-"""Number of fingerprints that a worker remembers, in at most 16 MB: about 160 bytes each. More would save
-little, because Redis also drops duplicates."""
+"""Maximum number of fingerprints that a worker remembers. Each takes about 160 bytes, so all take at most 16
+MB. A higher number would save little, because Redis also drops duplicates."""
 
 
 class Admissions:
-    """Gives each request of this worker its entry id and token, and remembers the fingerprints sent."""
+    """Gives each request of this worker its entry id and token, and remembers the sent fingerprints."""
 
     def __init__(
         self, fingerprint: Callable[[Request], bytes], own_filter: BaseDupeFilter | None = None
     ) -> None:
-        """*own_filter*: the project's DUPEFILTER_CLASS, which filters; None: the frontier filters."""
+        """*own_filter*: the project's dupefilter, which filters the requests; None: the frontier does."""
         self._fingerprint = fingerprint
         self._own_filter = own_filter
         self._sent: OrderedDict[bytes | None, int] = OrderedDict()
@@ -44,7 +45,8 @@ class Admissions:
     def look_up(self, request: Request) -> tuple[bytes | None, int | None]:
         """Return the fingerprint of *request*, and the reference of the put by which this worker sent it.
 
-        The reference is None if it was not sent; LATEST if only the filter of the project knows the request.
+        The reference is None if this worker has not sent the request, and LATEST if the project's own filter
+        has seen it.
         """
         own = self._own_filter
         if own is not None:
@@ -53,25 +55,28 @@ class Admissions:
         return fingerprint, self._sent.get(fingerprint)
 
     def sent_as(self, fingerprint: bytes | None) -> int | None:
-        """Return the reference of the put by which this worker sent *fingerprint* recently; None: it has not.
+        """Return the reference of the put by which this worker sent *fingerprint*; None: it remembers no put.
 
-        A fingerprint that this worker has sent counts as seen, without a question to Redis.
+        A fingerprint that this worker has sent counts as seen, so the worker does not ask Redis.
         """
         return self._sent.get(fingerprint)
 
     def remember(self, fingerprint: bytes | None, reference: int) -> None:
-        """Record that *fingerprint*, if there is one, was sent; *reference*: its put's reference, or 0."""
+        """Record that *fingerprint*, unless it is None, was sent.
+
+        *reference*: the reference of its put; 0: the request stays in this worker.
+        """
         if fingerprint is not None:
             self._sent[fingerprint] = reference
             if len(self._sent) > LOCAL_SEEN:
                 self._sent.popitem(last=False)
 
     def forget_sent(self) -> None:
-        """Let the frontier filter the sent fingerprints again, because it may no longer store some."""
+        """Let the frontier filter the sent fingerprints again, because it may have lost some of them."""
         self._sent.clear()
 
     def settled(self, entry_id: bytes) -> None:
-        """Record that a lease has ended and has no more children."""
+        """Record that a lease has ended, so its request yields no more children."""
         self._children.pop(entry_id, None)
 
     def of(
@@ -82,7 +87,7 @@ class Admissions:
 
         Args:
             fingerprint: the result of `fingerprint`.
-            seed: the request is admitted once per run: it comes from start(), with DQ_SEED_ONCE.
+            seed: the request is admitted once per run, because start() yielded it, with DQ_SEED_ONCE.
             continues: the request is a redirect or a retry of its parent.
         """
         if fingerprint is not None:
@@ -98,21 +103,21 @@ class Admissions:
     def _seed_token(self, payload: bytes) -> bytes:
         """Return the token that identifies a start request on all workers.
 
-        The token is made from the whole payload. An ordinal per URL would not be enough, because another
-        worker's start() may yield requests in another order that differ only in their cb_kwargs.
+        The token is made from the whole payload. An ordinal per URL would not be enough: requests with the
+        same URL may differ in their cb_kwargs, and another worker's start() may yield them in another order.
         """
         token = blake2b(payload, digest_size=SEED_BYTES).digest()
-        key = int.from_bytes(token[:8], "big")  # half the memory of the token; there may be millions
+        key = int.from_bytes(token[:8], "big")  # half of the token, to save memory for millions of them
         self._seeds[key] += 1
         return token + self._seeds[key].to_bytes(4, "big")
 
     def _child_id(self, request: Request, parent_id: bytes, payload: bytes, continues: bool) -> bytes:
-        """Return an id that this child gets again if its parent runs again; the second put is then dropped.
+        """Return an id that this child gets again if its parent runs again. Then Redis drops the second put.
 
         The whole payload identifies a child, because a callback may yield its requests in another order. The
         payload does not contain the child's due time (due_times.py), because a page that polls itself
-        computes a new one each time. A redirect or retry is its parent's only child. Its fingerprint
-        identifies it, because its meta has the latency of one download.
+        computes a new due time in each run. A redirect or retry is its parent's only child. So its
+        fingerprint identifies it, even if its meta differs after a second download.
         """
         child = self._fingerprint(request) if continues else payload
         name = blake2b(parent_id + child, digest_size=ENTRY_ID_BYTES).digest()
@@ -123,7 +128,7 @@ class Admissions:
 
 
 def entry_ids() -> Iterator[bytes]:
-    """Yield ids that are unique among all workers: 8 random bytes of this process, 4 of a counter."""
+    """Yield ids that are unique among all workers: 8 random bytes, then a counter of 4 bytes."""
     while True:
         prefix = os.urandom(8)
         for number in range(2**32):

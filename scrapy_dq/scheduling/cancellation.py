@@ -19,7 +19,7 @@ def cancellation_fails(running: Callable[[], bool] = lambda: True) -> Iterator[N
     A CancelledError would silently end the task that processes the response. Its request would stay in
     flight, or count as done without its items. The CancelledError is passed on only if Scrapy is not
     *running*, or if the task itself is cancelled, as at the end of the process. Before Python 3.11, a task
-    does not know whether it is cancelled itself.
+    cannot tell whether it is cancelled itself, so only *running* counts.
     """
     try:
         yield

@@ -12,8 +12,8 @@ from scrapy_dq.text import CREW_SHOWS, count_of, without_numbers
 
 logger = logging.getLogger(__name__)
 MAX_IN_A_ROW = 10
-"""After this many declined requests with the same cause, the worker's code counts as different from the other
-workers' code."""
+"""After this many declined requests in a row with the same cause, the worker leaves, because its code
+probably differs from the other workers' code."""
 
 
 class Declined:
@@ -28,7 +28,8 @@ class Declined:
         """By cause, the first reason."""
         self._last = ""
         self.in_a_row = 0
-        """The owner sets it to 0 when this worker can serve a request."""
+        """Number of the last declined requests with one cause. The owner sets it to 0 when this worker can
+        serve a request."""
         self.leaving = False
         """This worker must leave the crawl."""
 
@@ -36,7 +37,7 @@ class Declined:
         """Count a request that this worker cannot serve; return whether the worker must leave the crawl now.
 
         Args:
-            was_declined: another worker could not serve it either, so this worker may not be the cause.
+            was_declined: another worker could not serve it either, so this worker's code may be right.
         """
         cause = re.sub("'[^']*'", "''", without_numbers(reason))
         if cause not in self._counts:

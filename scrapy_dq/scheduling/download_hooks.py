@@ -1,10 +1,10 @@
 """Finds out whether and when a request was sent. Only this file uses internals of Scrapy's download handlers.
 
 Scrapy's signals report when a request reaches the downloader, long before its connection is established, and
-when its response begins. A delay between two requests to a site counts from the moment in between, when the
-connection writes the request. If this moment is unknown, the beginning of the response counts, because a
-later moment is safe, and an earlier one is not. tests/crawl/test_outgoing.py checks the used internals for
-every supported version.
+when its response begins. A delay between two requests to a site counts from a moment between these two, when
+the connection writes the request. If this moment is unknown, the delay counts from the response, because a
+delay that begins too late is safe, and one that begins too early is not. tests/crawl/test_outgoing.py checks
+the used internals for every supported version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ write that TLS buffers needs one more. A loop that queues writable sockets (uvlo
 class DownloadHooks:
     """Knows which requests reached a download handler.
 
-    Calls *gone* with each watched request, once or more; the first call comes after the request was certainly
+    Calls *gone* with each watched request, once or more. At the first call, the request has certainly been
     sent.
     """
 
@@ -46,7 +46,8 @@ class DownloadHooks:
         self._reached: WeakSet[Request] | None = None
         self._pools: WeakSet[HTTPConnectionPool] = WeakSet()
         self._current: Request | None = None
-        """The request whose download handler is running at this moment, if it is watched."""
+        """The request whose download handler is running at this moment; None: no handler runs, or the request
+        is not watched."""
         self.watches = False
         """`watch` was called."""
 
@@ -69,8 +70,8 @@ class DownloadHooks:
     def reached(self, request: Request) -> bool:
         """Return whether a download handler got *request*; True also if the downloader is unlike Scrapy's.
 
-        False: a downloader middleware has ended the request (`robots.txt`, a cache, `IgnoreRequest`), so no
-        site got it.
+        False means that a downloader middleware has ended the request (for example because of `robots.txt`,
+        or with a cached response), so no site got it.
         """
         return self._reached is None or request in self._reached
 
@@ -109,9 +110,9 @@ class DownloadHooks:
             self._current = before
 
     def _watch_pool(self, handlers: Any, request: Request) -> Request | None:
-        """Return *request* if it is watched; then a connection of Scrapy's HTTP/1.1 handler reports it.
+        """Return *request* if it is watched, otherwise None.
 
-        None: it is not watched.
+        If Scrapy's HTTP/1.1 handler downloads a watched request, its connection will report the request.
         """
         if request not in self._watched:
             return None
@@ -129,7 +130,7 @@ class DownloadHooks:
             if request is None:
                 return original(key, endpoint)
             # If a kept-open connection breaks, Twisted would repeat the request at once, without a delay.
-            # Scrapy's RetryMiddleware repeats it under another lease.
+            # Instead, Scrapy's RetryMiddleware repeats it, under another lease.
             retries, pool.retryAutomatically = pool.retryAutomatically, False
             try:
                 connecting = original(key, endpoint)
@@ -162,7 +163,7 @@ class DownloadHooks:
 
 
 class _Connection:
-    """Wraps a connection for Twisted's Agent, which calls `request`, once."""
+    """Wraps a connection for Twisted's Agent, which calls `request` once."""
 
     def __init__(self, connection: Any, written: Callable[[Any], None]) -> None:
         self._connection = connection
@@ -183,8 +184,8 @@ class _Connection:
 class _Steps:
     """Wraps a coroutine so that *run* executes each of its steps."""
 
-    # A context variable would be wrong, because Twisted's reactor runs all due timers in the context of one
-    # of them.
+    # A context variable would not do, because Twisted's reactor runs all due timers in the context of one of
+    # these timers.
     def __init__(self, coroutine: Coroutine[Any, Any, Any], run: Callable[..., Any]) -> None:
         self._coroutine = coroutine
         self._run = run
@@ -198,5 +199,5 @@ class _Steps:
                 return end.value
             try:
                 step, value = self._coroutine.send, (yield waits_for)
-            except BaseException as error:  # it was cancelled, or its awaitable has failed
+            except BaseException as error:  # the task was cancelled, or the awaitable has failed
                 step, value = self._coroutine.throw, error

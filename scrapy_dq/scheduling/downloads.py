@@ -52,7 +52,7 @@ class Downloads:
         self._local: dict[Request, bytes] = {}
         """The local requests among `_partitions`."""
         self._unsent: dict[bytes, Request] = {}
-        """By partition with a delay, the request that was not sent yet."""
+        """By partition with a delay, the request that the engine got and that was not sent yet."""
         self._held_up: dict[Request, bytes] = {}
         """The partition of each request that waits in the downloader and does not count against a limit."""
         self._rest: dict[bytes, float] = {}
@@ -70,9 +70,9 @@ class Downloads:
         return self._most(partition) - list(self._local.values()).count(partition)
 
     def partition_of(self, request: Request) -> bytes | None:
-        """Return the partition of a request in the downloader; None: the scheduler has not served it.
+        """Return the partition of a request in the downloader.
 
-        The partition is known from `next_request` to the end of the download.
+        None: the scheduler has not served the request, or its download has ended.
         """
         partition = self._partitions.get(request)
         return self._held_up.get(request) if partition is None else partition
@@ -81,8 +81,8 @@ class Downloads:
     def local_turn(self) -> bool:
         """Whether a local request, if its partition has room, goes before the leases.
 
-        If enough of both wait, each kind gets half of the downloads. With `OneSlot`, local requests always go
-        first.
+        If enough requests of both kinds wait, each kind gets half of the downloads. With `OneSlot`, local
+        requests always go first.
         """
         local = len(self._local)
         stored = len(self._partitions) - local
@@ -92,7 +92,7 @@ class Downloads:
     def choose(self, partitions: Iterable[bytes]) -> bytes | None:
         """Return the least loaded of the *partitions* in which a local request may be sent now.
 
-        None: there is no such partition. The engine is woken as soon as there may be one.
+        None: there is no such partition. Then the engine is woken as soon as there may be one.
         """
         now, earliest = time.monotonic(), inf
         loads = Counter(self._partitions.values())
@@ -138,7 +138,7 @@ class Downloads:
             self._unsent[partition] = to
 
     def sent(self, request: Request, *, never: bool = False) -> None:
-        """Record that a request was sent, or *never* will be; only the first call for it has an effect."""
+        """Record that a request was sent, or *never* will be sent; only the first call has an effect."""
         partition = self._partitions.get(request)
         if partition is None or self._unsent.get(partition) is not request:
             return
@@ -156,14 +156,15 @@ class Downloads:
         A request whose sending begins a delay keeps counting until it is sent.
 
         Returns:
-            False: the request keeps counting, because its partition already has three quarters of the
-            downloader. Its requests may wait in vain, for example for a `robots.txt`, and the other
-            partitions need the rest.
+            False: the request keeps counting, because requests of its partition already fill three quarters
+            of the downloader. They may wait in vain, for example for a `robots.txt`, and the other partitions
+            need the rest of the downloader.
         """
         if request in self._unsent.values() or (partition := self._partitions.get(request)) is None:
             return True
         held = chain(self._partitions.values(), self._held_up.values())
-        # One more than the site's limit, because the others may wait for a stored request, such as a login.
+        # At least one more than the limit, because the held-up requests may wait for a stored one, such as a
+        # login.
         most = max(self._most_of_one, self._most(partition) + 1)
         if not isinstance(self._slots, OneSlot) and list(held).count(partition) >= most:
             return False
@@ -172,7 +173,7 @@ class Downloads:
         return True
 
     def ended(self, request: Request, *, sent: bool = True) -> None:
-        """Record that a request has left the downloader; only the first call for it has an effect.
+        """Record that a request has left the downloader; only the first call has an effect.
 
         Args:
             sent: whether a site got it.
@@ -246,7 +247,7 @@ class HeldDownloads:
         self._reported: WeakSet[Request] = WeakSet()
 
     def check(self) -> None:
-        """Look for such requests, at most once per second; called when no local request can be served."""
+        """Look for such a request, at most once per second. Called when no local request can be served."""
         now = time.monotonic()
         if now - self._checked_at < HELD_UP_AFTER_S:
             return

@@ -16,7 +16,7 @@ LONGEST_S = 315_360_000
 LATEST_S = 100_000_000_000
 """The year 5138. A later time is probably in milliseconds."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
-# `download_latency` is copied from the parent's meta, and differs after each download of the parent.
+# A copy of the parent's meta contains `download_latency`, which differs after each download of the parent.
 NOT_STORED = frozenset((*DUE_KEYS, "download_latency"))
 """Keys of meta that `as_stored` leaves out."""
 
@@ -41,8 +41,8 @@ def due_of(request: Request, parent: Request | None, backoff: Backoff) -> Due:
     """Return when *request* is due.
 
     Args:
-        parent: the request that it may be a retry of.
-        backoff: for retries (DQ_RETRY_BACKOFF).
+        parent: the request of which *request* may be a retry.
+        backoff: defines the delays of retries (DQ_RETRY_BACKOFF).
     Raises:
         BadDue: `dq_delay` or `dq_not_before` in its meta is invalid.
     """
@@ -60,7 +60,7 @@ def due_of(request: Request, parent: Request | None, backoff: Backoff) -> Due:
 def as_stored(request: Request) -> Request:
     """Return a copy of *request* without the parts of its meta that apply to this request only.
 
-    Retries, redirects and many callbacks copy `meta`, and with it they would copy the delay.
+    Retries, redirects and many callbacks copy `meta`, so they would also copy the delay.
     """
     stored = copied(request)
     for key in NOT_STORED:

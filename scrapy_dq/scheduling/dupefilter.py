@@ -32,7 +32,8 @@ class DupeFilter(RFPDupeFilter):
     """
 
     dq_count: Callable[[str], None] | None = None
-    """Counts a stat at less cost than Scrapy's collector, because most links of a page are duplicates."""
+    """Counts a stat at less cost than Scrapy's collector. This cost matters, because most links of a page are
+    duplicates."""
 
     @classmethod
     def for_frontier(cls, crawler: Crawler) -> Self:
@@ -76,7 +77,7 @@ class Duplicates:
         self._count(stats.DUPLICATES)
         try:
             self._dupefilter.log(request, self._spider)
-        except Exception:  # from the project's dupefilter: the request is a duplicate nevertheless
+        except Exception:  # raised by the project's dupefilter; the request is a duplicate nevertheless
             logger.exception("The dupefilter could not log a duplicate: %s", shown(request))
 
 
@@ -89,7 +90,7 @@ def _class_of(crawler: Crawler) -> Any:
 
 
 def shares_seen(crawler: Crawler) -> bool:
-    """Return whether the frontier filters under our scheduler, not a dupefilter of the project."""
+    """Return whether the frontier filters under our scheduler; False: a dupefilter of the project does."""
     return issubclass(_class_of(crawler), DupeFilter)
 
 

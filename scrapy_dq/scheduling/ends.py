@@ -64,7 +64,7 @@ class Ends:
         if not sent:
             worker.never_sent(lease)
         elif self.outgoing.watches and self.outgoing.is_watched(request):
-            worker.sent(lease)  # its download handler may not have reported it
+            worker.sent(lease)  # its download handler may not have reported this
         worker.downloaded(lease)
 
     # The end of a request.
@@ -81,7 +81,7 @@ class Ends:
             self._end(lease, its_ending)
 
     def fed(self, lease: bytes) -> None:
-        """End the lease of a start payload: all its requests were stored or kept."""
+        """End the lease of a start payload, because all its requests were stored or kept."""
         for each, ending in self._in_progress.end(lease, DONE):
             self._end(each, ending)
 
@@ -108,6 +108,6 @@ class Ends:
         self._in_progress.messages.pop(lease, None)
 
     def release_unfinished(self) -> None:
-        """Release all unsettled leases: the grace period of a shutdown is over, or the worker leaves."""
+        """Release all unsettled leases, because the grace period is over, or the worker leaves."""
         for lease in self._in_progress.take_unfinished():
             self._session.worker.release(lease)

@@ -65,14 +65,14 @@ class _InProgress(set[Request]):
 
 
 class _Start:
-    """The engine's iterator over `start()`; records if `start()` raises, which Scrapy reports since 2.18."""
+    """The engine's iterator over `start()`; records if `start()` raises. Scrapy reports this since 2.18."""
 
     def __init__(self, start: AsyncIterator[Any], engine: Any) -> None:
         self._start = start
         self._engine = engine
         self.failed = False
         self.latest: Any = None
-        """The last object that `start()` yielded. The engine stores a request before it asks for the next."""
+        """The last object that `start()` yielded. The engine stores it before it asks for the next object."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -136,14 +136,15 @@ class EngineHooks:
         self._failed: dict[Request, str] = {}
         self._not_downloaded: dict[Request, BaseException] = {}
         self._refused: dict[Request, str] = {}
-        """The reason, if HttpErrorMiddleware refused the response and no errback handled that."""
+        """By request, the reason of its failure: HttpErrorMiddleware refused its response, and no errback
+        handled this."""
         self._errbacks: set[Request] = set()
         """Requests whose errback got an exception."""
         self._scraped: dict[object, Request] = {}
-        """The request, by the response or failure whose items are in the pipelines."""
+        """By the response or failure whose items are in the pipelines, its request."""
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
         self.following: Request | None = None
-        """The redirect or retry that a downloader middleware has just returned: it is stored at once."""
+        """The redirect or retry that a downloader middleware has just returned. The engine stores it next."""
         self._own_code = OwnCode(type(getattr(crawler, "spider", None)).__module__)
         engine: Any = crawler.engine
         for part, fits in _PARTS.items():
@@ -199,16 +200,17 @@ class EngineHooks:
         return request is self._start.latest or bool(marked)
 
     def parent_of(self, request: Request) -> Request | None:
-        """Return the request whose callback yielded *request*, or whose redirect or retry it is.
+        """Return the request whose callback yielded *request*, or of which *request* is a redirect or retry.
 
         None: unknown.
         """
         parent = self._parents.get(request)
-        # `yield response.request` adds nothing to the dict: as its own value, a request would stay in memory.
+        # The dict has no entry for `yield response.request`: a request that is its own value would stay in
+        # memory.
         return request if parent is None and request in self._slot.inprogress else parent
 
     def forget_parent(self, request: Request) -> None:
-        """Forget the parent of a served request, or a chain of local requests would stay in memory."""
+        """Forget the parent of a served request. Otherwise a chain of local requests would stay in memory."""
         self._parents.pop(request, None)
 
     def held_up(self) -> set[Request]:
@@ -223,8 +225,8 @@ class EngineHooks:
     def give_up_downloads(self) -> int:
         """Make a closing engine stop waiting for its downloads; return their number.
 
-        Their responses, if any come, are dropped. The engine still waits for callbacks and pipelines, which
-        may be in the middle of something, and cannot be ended from outside.
+        Their responses, if any come, are dropped. The engine still waits for callbacks and pipelines, because
+        they may be half done, and cannot be ended from outside.
         """
         # Source: scrapy/core/engine.py::_Slot.close, ExecutionEngine._start_scheduled_request
         downloads = self._slot.inprogress & getattr(self._engine.downloader, "active", set())
@@ -238,7 +240,8 @@ class EngineHooks:
         self._remove_request = original = self._slot.remove_request
 
         def remove_request(request: Request) -> None:
-            # A callback that downloads the request (`engine.download()`) removes it a second time.
+            # If a callback downloads the request with `engine.download()`, the end of that download removes
+            # it again.
             if request in self._given_up:
                 self._given_up.discard(request)
             else:
@@ -280,7 +283,7 @@ class EngineHooks:
 
     def _left(self, request: Request) -> None:
         reason = ""
-        if self._failed or self._refused or self._not_downloaded or self._errbacks:  # of any request
+        if self._failed or self._refused or self._not_downloaded or self._errbacks:  # usually all are empty
             refused = self._refused.pop(request, "")
             reason = self._failed.pop(request, "") or refused
             self._not_downloaded.pop(request, None)
@@ -294,7 +297,7 @@ class EngineHooks:
     def _note_failure(self, request: Request, source: str, failure: Failure) -> None:
         if request in self._slot.inprogress:
             error, place = failure.value, self._own_code.place_of(failure)
-            # Scrapy's errors quote URLs, and logins that a URL parser took for a host.
+            # Scrapy's errors quote URLs. They also quote a login that a URL parser took for a host.
             urls = [request.url, *(str(request.meta.get(name, "")) for name in ("proxy", "_auth_proxy"))]
             text = prose_without_logins(f"{source}: {type(error).__name__}: {safe_str(error)}", *urls)
             text = printable(text, LONGEST_REASON - len(place) - 3)
@@ -302,7 +305,7 @@ class EngineHooks:
 
     def request_of(self, response: Response) -> Request | None:
         """Return the request of a response whose items are in the pipelines."""
-        # A middleware may have given its response another request.
+        # A middleware may have set `response.request` to another request.
         return self._scraped.get(response, response.request)
 
     def _item_failed(self, response: Response | None, failure: Failure) -> None:
@@ -328,7 +331,7 @@ class EngineHooks:
 
         original_call = scraper.call_spider_async
 
-        # Scrapy's method calls the errback, also with an exception of a spider middleware.
+        # Scrapy's method calls the errback, also for an exception that a spider middleware has raised.
         async def call_spider_async(result: Any, request: Request, *args: Any, **kwargs: Any) -> Any:
             if isinstance(result, Failure) and request.errback is not None:
                 self._errbacks.add(request)
@@ -342,12 +345,12 @@ class EngineHooks:
 
     @contextmanager
     def _noting_unhandled(self, request: Request, result: Any) -> Iterator[None]:
-        """Record that *result*, a Failure, had no errback, or that its errback raised the exception again."""
+        """If *result* is a Failure, record that it had no errback, or that the errback raised it again."""
         try:
             yield
         except Exception as error:
             if not isinstance(result, Failure) or error is not result.value:
-                raise  # a callback or an errback has raised it: see handle_spider_error
+                raise  # a callback or an errback has raised this error: see handle_spider_error
             if error is self._not_downloaded.get(request):
                 self._note_failure(request, "download", result)
             elif isinstance(error, HttpError) and request in self._slot.inprogress:
@@ -376,15 +379,15 @@ class EngineHooks:
     def _wrap_output(self, scraper: Any) -> None:
         original = scraper.handle_spider_output_async
 
-        # The parent is recorded while the output is read. A context variable would be wrong: Scrapy reads the
-        # output in a timer, and Twisted's reactor runs all due timers in the context of one of them.
+        # The parent is recorded while the output is read. A context variable would not do: Scrapy reads the
+        # output in a timer, and Twisted's reactor runs all due timers in the context of one of these timers.
         async def handle_spider_output_async(
             result: Any, request: Request, response: Any, *args: Any, **kwargs: Any
         ) -> Any:
             self._scraped[response] = request
             try:
                 mark, is_async = partial(self._mark, request), isinstance(result, AsyncIterator)
-                # Unlike a generator, neither object ends when it raises: Scrapy reads on after an exception.
+                # Unlike a generator, both objects continue after an exception, because Scrapy reads on.
                 output = _AsyncMarked(result, mark) if is_async else map(mark, result)
                 return await original(output, request, response, *args, **kwargs)
             finally:
@@ -407,7 +410,7 @@ class EngineHooks:
 
         def handle_downloader_output(result: Any, request: Request) -> Any:
             if request in self._given_up:
-                return Deferred()  # never fired: the engine's next step needs its slot, which may be gone
+                return Deferred()  # it never fires: the engine's next step needs its slot, which may be gone
             self._downloaded(request)
             self.following = result if isinstance(result, Request) else None
             if isinstance(result, Request):
@@ -441,7 +444,7 @@ class _AsyncMarked:
 def _wrap_pipelines(manager: Any) -> None:
     for name in ("process_item_async", "close_spider_async"):
         original = getattr(manager, name, None)
-        if original is not None:  # Scrapy 2.13: its Deferreds handle a cancellation like any error
+        if original is not None:  # Scrapy 2.13 lacks it, but handles a cancellation like any error
             setattr(manager, name, uncancelled(original))
 
 

@@ -1,4 +1,4 @@
-"""Scrapy's feeds in a worker: a kill may lose items of some; a worker outside the run opens none."""
+"""Scrapy's feeds in a worker: finds feeds that a kill can damage, and opens no feeds outside a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 OPEN, DONE = ".journal", ".exported"
-"""Suffixes of journals: the feeds may lack items of a `.journal`, and contain all items of an `.exported`."""
+"""Suffixes of journals. The feeds may lack items of a `.journal`, but contain all items of an `.exported`."""
 
 
 def items_folder(home: Path, crawl: str) -> Path:

@@ -13,7 +13,8 @@ from scrapy.utils.request import RequestFingerprinter
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NUMBER = r"(?:0|[1-9]\d{0,2})"
 _HOST = rf"(?:(?:{_LABEL}\.)*[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?|(?:{_NUMBER}\.){{3}}{_NUMBER})"
-# No escapes, no dot segments, no empty segments: nothing that canonicalization changes.
+# A path of these segments has no escapes, dot segments or empty segments, which canonicalization would
+# change.
 _SEGMENT = r"[A-Za-z0-9_~-][A-Za-z0-9_.~-]*"
 _VALUE = r"[A-Za-z0-9_.~-]"
 _canonical = re.compile(
@@ -32,10 +33,10 @@ _PROBES = (
 
 
 def quick_fingerprint(fingerprinter: Any) -> Callable[[Request], bytes]:
-    """Return a function with the same results as *fingerprinter*, but faster if that is Scrapy's own.
+    """Return a function with the same results as *fingerprinter*, but faster for Scrapy's own.
 
     Canonicalizing URLs is most of the cost of a scheduler, and most URLs of links are canonical already. If
-    Scrapy or w3lib makes other fingerprints of the probes, *fingerprinter* is called for every request.
+    this version of Scrapy or w3lib gives a probe another fingerprint, *fingerprinter* serves all requests.
     """
     slow: Callable[[Request], bytes] = fingerprinter.fingerprint
     if type(fingerprinter) is not RequestFingerprinter:

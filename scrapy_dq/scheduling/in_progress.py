@@ -34,7 +34,7 @@ class Ending(NamedTuple):
 
 
 DONE = Ending(Outcome.DONE, "", "")
-"""The ending of every request that is done: only a failure needs a reason and a URL."""
+"""The ending of every request that is done, because only a failure needs a reason and a URL."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Feeding:
 
     lease: bytes
     puts: list[Put] = field(default_factory=list)
-    """The puts of its requests whose tokens are useless after its lease has ended."""
+    """The puts of its requests. After the end of its lease, their tokens are no longer needed."""
     refused: str = ""
     """Why one of its requests was neither stored nor kept; empty: all were stored or kept."""
 
@@ -81,14 +81,14 @@ class InProgress:
             self._leases[to] = self._leases.pop(request)
 
     def lease_of(self, request: Request) -> bytes:
-        """Return the lease under which *request* is in progress; b"": it is not in progress."""
+        """Return the lease under which *request* is in progress; b"": it has no lease."""
         return self._leases.get(request, b"")
 
     def parent_of(self, parent: Request | None) -> bytes | None:
         """Return the lease that led to the request that is stored now; None: unknown, or there is no lease.
 
         If a local request yielded the new request, and a single lease waits for the local request, return
-        that lease, because its repeat yields both again.
+        that lease, because a repeat of this lease yields both requests again.
 
         Args:
             parent: the request whose callback yielded the new request; None: unknown.
@@ -114,15 +114,15 @@ class InProgress:
         entry_id = self._leases.pop(request, None)
         if entry_id is not None:
             return self.end(entry_id, ending)
-        # If it was interrupted, the spider is closing. The leases that wait for it are released, and their
-        # next runs yield it again.
+        # If a local request was interrupted, the spider is closing. The leases that wait for this request are
+        # released, and yield it again when they run again.
         if not self.local.is_taken(request) or ending.outcome is Outcome.INTERRUPTED:
             return []
         free = self.local.done(request)
         return [(each, self._waiting.pop(each)) for each in free if each in self._waiting]
 
     def end(self, entry_id: bytes, ending: Ending) -> list[tuple[bytes, Ending]]:
-        """Return a lease that ends now, and how; an empty list if it has to wait for local requests."""
+        """Return a list of the lease and how it ends; empty if the lease has to wait for local requests."""
         if self.local.holds(entry_id) and ending.outcome is not Outcome.INTERRUPTED:
             self._waiting[entry_id] = ending
             return []

@@ -35,7 +35,7 @@ class LocalQueue:
         return request in self._parents
 
     def push(self, request: Request, partition: bytes, parents: Iterable[bytes], due_at: float = 0.0) -> None:
-        """Add *request*, and hold its *parents*.
+        """Add *request*; its *parents* are leases that must not be acked before *request* is done.
 
         Args:
             due_at: monotonic time before which `pop` does not return it; 0: it is due.
@@ -54,7 +54,7 @@ class LocalQueue:
         return self._parentless > 0
 
     def pop(self, choose: Callable[[Iterable[bytes]], bytes | None]) -> tuple[Request, bytes] | None:
-        """Take the next request and its partition; None: no request. It holds its parents until `done`.
+        """Take the next request and its partition; None: no request can run now.
 
         Args:
             choose: returns which of the partitions is served; None: none of them.
@@ -82,7 +82,10 @@ class LocalQueue:
         self._taken.add(to)
 
     def is_taken(self, request: Request) -> bool:
-        """Return whether `pop` returned *request*, and it is not done; False if `engine.download()` did."""
+        """Return whether `pop` has returned *request*, and *request* is not done.
+
+        False: it waits here, even if a callback downloads it with `engine.download()`.
+        """
         return request in self._taken
 
     def parents(self, request: Request) -> frozenset[bytes]:
@@ -90,11 +93,11 @@ class LocalQueue:
         return self._parents[request]
 
     def holds(self, entry_id: bytes) -> bool:
-        """Return whether a local request keeps this lease from being acked."""
+        """Return whether this lease has to wait for a local request."""
         return entry_id in self._holds
 
     def done(self, request: Request) -> list[bytes]:
-        """Remove *request*; return the leases that no local request holds any more."""
+        """Remove *request*; return the leases that no longer wait for any local request."""
         self._taken.discard(request)
         parents = self._parents.pop(request)
         self._parentless -= not parents

@@ -28,7 +28,7 @@ _OF_PROXY = (_FROM_ENVIRONMENT, "proxy", "_auth_proxy")
 class Logins:
     """Removes the login of HTTPAUTH_USER, the login of an environment's proxy, and a worker's cookies.
 
-    A retry or a redirect has them, because it is a copy of a request that has passed the downloader
+    A retry or a redirect contains these, because it is a copy of a request that has passed the downloader
     middlewares.
     """
 
@@ -43,7 +43,7 @@ class Logins:
         if any(login) and crawler.get_downloader_middleware(HttpAuthMiddleware) is not None:
             self._header = basic_auth_header(*(text or "" for text in login))
         cookies = crawler.get_downloader_middleware(CookiesMiddleware)
-        # A subclass with another process_request may send a header that it did not write.
+        # A subclass with another process_request may send a Cookie header that the project has written.
         self._writes_cookies = (
             cookies is not None and type(cookies).process_request is CookiesMiddleware.process_request
         )
@@ -51,7 +51,7 @@ class Logins:
     def leave_out(self, request: Request) -> None:
         """Remove the logins and cookies from *request* that the middlewares will write into it again."""
         headers, meta = request.headers, request.meta
-        # Usually the header is a copy from another request, where CookiesMiddleware wrote it. The site
+        # Usually the Cookie header is a copy from another request, where CookiesMiddleware wrote it. The site
         # chooses its length, up to hundreds of kB.
         # Source: scrapy/downloadermiddlewares/cookies.py::CookiesMiddleware.process_request
         if self._writes_cookies and not meta.get("dont_merge_cookies"):
@@ -91,7 +91,7 @@ class LoneLogin:
             crawler.signals.connect(self.downloaded, signals.response_downloaded)
 
     def downloaded(self, response: Response, request: Request) -> None:
-        """Look at a response; the receiver of Scrapy's signal, which redirects also send."""
+        """Look at a response. Called by Scrapy's signal `response_downloaded`, also for redirects."""
         if self._warned:
             return
         if not self._host:

@@ -21,7 +21,7 @@ from scrapy_dq.text import count_of, printable
 logger = logging.getLogger(__name__)
 EVERY_S = 20.0
 TIMEOUT_S = 10.0
-"""Time limit of one whole try."""
+"""Maximum number of seconds that one try takes."""
 PAUSES_S = (1.0, 5.0, 20.0, 60.0)
 """Pauses before the second and each further try to reach the webhook."""
 LAST_S = 5.0
@@ -29,7 +29,7 @@ LAST_S = 5.0
 
 
 class Notices:
-    """Asks Redis for new events, in one coroutine. Only the end of the crawl waits for it, up to LAST_S.
+    """Asks Redis for new events, in a coroutine. Only the end of the crawl waits for it, for up to LAST_S.
 
     Redis gives each notice to one worker. CRASH: a notice that this worker got and has not sent is lost.
     """
@@ -51,8 +51,8 @@ class Notices:
         This takes at most LAST_S.
         """
         until = time.monotonic() + LAST_S
-        # The periodic calls stop only afterwards: a pending answer may have notices, and Redis gives them to
-        # no other worker.
+        # The periodic calls stop only after the last call, because a pending answer may contain notices,
+        # which Redis gives to no other worker.
         await self._polling.call_once(LAST_S)
         if self._sending:
             _, unsent = await asyncio.wait(self._sending, timeout=max(0.0, until - time.monotonic()))

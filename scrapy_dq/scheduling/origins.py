@@ -15,7 +15,8 @@ class Origin(NamedTuple):
     """The origin of a request that the worker stores now."""
 
     parent: Request | None
-    """Its callback yielded the request, or the request continues it; None: unknown, or there is no parent."""
+    """The request whose callback yielded this one, or of which this one is a redirect or retry; None:
+    unknown, or there is no parent."""
     lease: bytes | None
     """The lease of the parent or of the start payload; None: unknown, or there is no lease."""
     continues: bool
@@ -40,7 +41,7 @@ class Origins:
         self._worker = session.worker
 
     def of(self, request: Request) -> Origin:
-        """Return the origin of *request*, which the engine passes now."""
+        """Return the origin of *request*, which the engine passes to the scheduler now."""
         hooks, in_progress = self._hooks, self._in_progress
         parent = hooks.parent_of(request)
         return Origin(
@@ -57,7 +58,7 @@ class Origins:
         return self._in_progress.possible_parents(self._hooks.parent_of(request))
 
     def await_puts(self, request: Request, references: Sequence[int]) -> None:
-        """Keep the leases that may have led to *request* until these earlier puts are certain."""
+        """Let the leases that may have led to *request* wait until these earlier puts are certain."""
         if any(references):  # with one shard all are 0, because the order of moves is enough
             parents = self.possible_parents(request)
             for reference in references:

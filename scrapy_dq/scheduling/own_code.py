@@ -1,4 +1,4 @@
-"""Finds the place in the project's own code that raised an exception: people look for it first."""
+"""Finds the place in the project's own code that raised an exception, because people look there first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OwnCode:
         self._path = lru_cache(1_000)(self._find_path)
 
     def place_of(self, failure: Failure) -> str:
-        """Return the last frame in this code, such as `spiders/books.py:31 in parse_product`, or ""."""
+        """Return the last frame in this code, such as `spiders/books.py:31 in parse_product`; "": none."""
         error: BaseException | None = failure.value
         trace: TracebackType | None = failure.getTracebackObject()  # type: ignore[no-untyped-call]
         for _ in range(MAX_CAUSES):

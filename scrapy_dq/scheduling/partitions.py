@@ -16,7 +16,7 @@ from scrapy_dq.scheduling.engine_hooks import UnsupportedScrapy
 MAX_HOSTS = 10_000
 """Maximum number of hosts whose partition is cached."""
 LONGEST_CACHED = 300
-"""Maximum length of the scheme and host of a URL for the cache; a host has at most 253 characters."""
+"""Maximum length of a cached scheme and host; a host has at most 253 characters."""
 
 
 class BadPartition(ValueError):
@@ -40,7 +40,7 @@ class Slots:
             raise UnsupportedScrapy(
                 f"the downloader has no slots like Scrapy's ({error}). Set DQ_PARTITION_BY = 'none'"
             ) from error
-        # Scrapy's own key is the host of the URL: it is computed once for all URLs with the same prefix.
+        # Scrapy's own key is the host of the URL, so it is computed once for all URLs with the same prefix.
         plain = getattr(self._downloader.get_slot_key, "__func__", None) is Downloader.get_slot_key
         self._by_host = plain and not getattr(self._downloader, "ip_concurrency", 0)
         self._hosts: dict[str, bytes] = {}
@@ -85,16 +85,16 @@ class Slots:
         """Remove the slot from *request*'s meta if it was only copied from *parent*, as in a redirect.
 
         Scrapy writes the slot of a download into its meta. With a copy of the slot, a request to another host
-        would wait in its parent's partition, and bypass the limits of that host. A slot that the project has
-        chosen stays, also in requests that copy it. But a redirect to another site loses it, because that
-        site could block the slot with a `Retry-After` and fill it with slow answers.
+        would wait in its parent's partition, and bypass the limits of its own host. A slot that the project
+        has chosen stays, also in requests that copy it. But a redirect to another site loses the slot,
+        because that site could block the slot with a `Retry-After`, or fill it with slow answers.
 
         Args:
             continues: *request* is a redirect or a retry of *parent*.
         """
         key = self._downloader.DOWNLOAD_SLOT
         slot = request.meta.get(key)
-        # Only the same object is a copy. The project has set a string that is merely equal.
+        # Only the same object is a copy. If the string is merely equal, the project has set it.
         if slot is None or parent is None or slot is not parent.meta.get(key):
             return
         bare = Request(parent.url, meta={name: value for name, value in parent.meta.items() if name != key})
@@ -133,7 +133,7 @@ def partition_without_downloader(request: Request) -> bytes:
     """Return the partition that *request* has with Scrapy's own downloader, which need not be open.
 
     Raises:
-        BadPartition: as `Slots.partition_of`.
+        BadPartition: as in `Slots.partition_of`.
     """
     # Source: scrapy/core/downloader/__init__.py::Downloader.get_slot_key
     slot = request.meta.get(Downloader.DOWNLOAD_SLOT)

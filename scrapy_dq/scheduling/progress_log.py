@@ -118,7 +118,7 @@ def log_settings(crawler: Crawler, config: Config) -> None:
 
 
 def warnings_of_each_worker(crawler: Crawler, config: Config) -> Iterator[str]:
-    """Yield warnings about settings of the project whose effect several workers multiply."""
+    """Yield warnings about settings of the project whose effect grows with the number of workers."""
     settings = crawler.settings
     delay_s = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
     pace = [f"DOWNLOAD_DELAY = {delay_s:g}"] if delay_s else []
@@ -212,7 +212,7 @@ def joins_other_run(config: Config, joined: Joined) -> bool:
 
 
 def _changes(before: Limits | None, now: Limits | None) -> list[str]:
-    """Return the settings of all limits that differ, with both values if they apply to all partitions."""
+    """Return the limits that differ, as settings; with both values if they apply to all partitions."""
     if before is None or now is None:
         return []
     rows = (
@@ -250,7 +250,7 @@ def log_end(
 
 
 def log_nothing_new(config: Config, reason: str, worker: Worker, counts: StatsCollector) -> None:
-    """Log if a run had nothing to crawl: with SCHEDULER_PERSIST, all start requests were duplicates."""
+    """Log if SCHEDULER_PERSIST left a run nothing to crawl, because all start requests were duplicates."""
     census = worker.census
     if census.done or census.failed or census.dead or worker.over or not counts.get_value(stats.DUPLICATES):
         return
@@ -300,12 +300,12 @@ def _delayed(census: Census) -> str:
 
 
 class HealthMonitor:
-    """Logs what makes Redis unsuitable since the last check, such as its eviction policy or persistence."""
+    """Logs why Redis has become unsuitable since the last check, for example by a new eviction policy."""
 
     def __init__(self, clients: Sequence[Any], target: str, *, embedded: bool) -> None:
         """
         Args:
-            clients: a client of `redis.asyncio` for the keys of each shard; in a cluster, for several nodes.
+            clients: a client of `redis.asyncio` for each shard; in a cluster, they may use several nodes.
             target: the address of Redis, for messages.
         """
         self._clients = clients
@@ -319,7 +319,7 @@ class HealthMonitor:
 
     async def _check(self) -> None:
         for node, client in {cluster.address_of(each): each for each in self._clients}.items():
-            # If Redis does not answer, the worker reports it. Redis may also refuse INFO.
+            # If Redis does not answer, the worker reports this. Redis may also refuse INFO.
             with suppress(FrontierUnavailable), as_unavailable():
                 self._compare(node, await client.info())
 

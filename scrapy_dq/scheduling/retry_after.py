@@ -31,11 +31,11 @@ class RetryAfter:
         self._max_s = max_s
         self._stats = counts
         self._logged_until: dict[bytes, float] = {}
-        """By site, the time until which its pause is not logged again: requests under way get the same
-        answer."""
+        """By site, the time until which its pause is not logged again, because requests that are under way
+        get the same answer."""
 
     def downloaded(self, response: Response, request: Request) -> None:
-        """Obey the Retry-After of *response*; the receiver of Scrapy's signal `response_downloaded`."""
+        """Obey the Retry-After of *response*. Called by Scrapy's signal `response_downloaded`."""
         asked_s = retry_after_s(response)
         if not asked_s:
             return
@@ -45,8 +45,8 @@ class RetryAfter:
         except BadPartition:
             return
         # Requests for robots.txt, of media pipelines and of `engine.download()` have no partition here. Their
-        # redirects have the slot of another host in meta, and so have requests that a spider makes with the
-        # `meta` of another page. With that slot, this site's answer would block the other site.
+        # redirects may have the slot of another host in meta, and so may requests that a spider makes with
+        # the `meta` of another page. If this slot counted, this site's answer would block the other site.
         if partition is None or _is_another_host(partition, own):
             partition = own
         wait_s, now = min(asked_s, self._max_s), time.monotonic()

@@ -31,16 +31,17 @@ class Scheduler(BaseScheduler):
 
     No method that the engine calls does network I/O; `open` and `close` return Deferreds.
 
-    The `next_request` of a subclass may return a request's `copy()` or `replace()`. A request that it drops
-    counts as failed, and `scrapy dq failed` shows it. To drop requests, override `enqueue_request`.
+    The `next_request` of a subclass may return a request's `copy()` or `replace()`. A request that
+    this method drops counts as failed, and `scrapy dq failed` shows it. To drop requests, override
+    `enqueue_request`.
     """
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> BaseScheduler:  # type: ignore[override]
         """Return a scheduler.
 
-        With `DQ_ENABLED = False`, and for `scrapy shell`, `fetch`, `view`, `parse` and `check`, it is
-        Scrapy's own.
+        With `DQ_ENABLED = False`, and for `scrapy shell`, `fetch`, `view`, `parse` and `check`, this is
+        Scrapy's own scheduler.
         """
         is_enabled = enabled(crawler.settings)
         if is_one_off(crawler) or not is_enabled:
@@ -65,7 +66,8 @@ class Scheduler(BaseScheduler):
         return deferred_from_coro(self._open())
 
     async def _open(self) -> None:
-        # Not in from_crawler, where an exception leaves the engine half-initialized, and hides its cause.
+        # Not in from_crawler, where an exception would leave the engine half-initialized, and hide its own
+        # cause.
         self._session = session = Session.from_crawler(self._crawler)
         self._ends = Ends(session)
         await session.open(self._ends)
@@ -76,7 +78,7 @@ class Scheduler(BaseScheduler):
         self._opened = True
 
     def close(self, reason: str) -> Deferred[None]:
-        """Ack the done leases, release the others, and leave. Safe if `open` failed or did not finish."""
+        """Ack the finished leases, release the others, and leave. Safe if `open` failed or did not finish."""
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
@@ -106,7 +108,7 @@ class Scheduler(BaseScheduler):
         if len(self._session.in_progress.local):
             return True
         listening = self._session.listening
-        # If the worker only listens, Scrapy sends spider_idle; the answer is DontCloseSpider.
+        # If the worker only listens, Scrapy sends spider_idle, and the session raises DontCloseSpider.
         return not listening.idle() if listening.on else self._session.worker.pending
 
     def enqueue_request(self, request: Request) -> bool:
@@ -122,8 +124,8 @@ class Scheduler(BaseScheduler):
     def next_request(self) -> Request | None:
         """Return the next leased or local request; None: no request can run now."""
         if not self._seeded:
-            # Not only when the engine is idle: if this worker died before that, its start() would count as
-            # interrupted.
+            # Do not wait until the engine is idle. If this worker died before that, its complete start()
+            # would count as interrupted.
             self._note_start()
         request = self._serving.next()
         if request is not None and self._ends.handed_out.watches:
@@ -144,10 +146,10 @@ class Scheduler(BaseScheduler):
     # Source: scrapy/utils/engine.py::get_engine_status, which est() of the telnet console prints
     @property
     def dqs(self) -> Sized:
-        """As long as the backlog in Redis at the last exchange; tools look for it under this name."""
+        """An object with the length of the backlog at the last exchange; tools look for this name."""
         return range(self._session.worker.census.waiting if self._opened else 0)
 
     @property
     def mqs(self) -> Sized:
-        """The requests that stay in this worker; tools look for them under this name."""
+        """The requests that stay in this worker; tools look for this name."""
         return self._session.in_progress.local if self._opened else ()

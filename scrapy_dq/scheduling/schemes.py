@@ -21,10 +21,10 @@ class UrlSchemes:
     def refuse(self, request: Request, origin: Origin) -> bool:
         """Return whether *request* has another scheme, and a web page may have led to it.
 
-        Such a page could name files of this host, or files that the host's AWS credentials can read. Not
-        refused are requests of `start()`, links of a page with the same scheme, data: URLs, which contain
+        Such a page could name files of this host, or files that the host's AWS credentials can read. This
+        method accepts requests of `start()`, links of a page with the same scheme, data: URLs, which contain
         their own content, and requests that the spider marks with `dq_local`. The mark does not count if the
-        parent also has it, because it may be a copy. Nor does it count in a request of `engine.crawl()`,
+        parent also has it, because it may be a copy. It also does not count in a request of `engine.crawl()`,
         which may be a link that the spider has kept, with a copied mark.
         """
         scheme, parent = _scheme_of(request), origin.parent

@@ -1,4 +1,4 @@
-"""Turns leases into requests for the engine: decodes stored requests, makes requests from start payloads."""
+"""Turns leases into requests for the engine: decodes stored requests, and makes requests from payloads."""
 
 from __future__ import annotations
 
@@ -164,7 +164,10 @@ class Serving:
 
 
 def _excerpt(payload: bytes) -> str:
-    """Return a start payload for a log: its beginning, or only the URL of JSON. A form may have passwords."""
+    """Return the beginning of a start payload for a log.
+
+    Of JSON, return only the URL, because its form data may contain passwords.
+    """
     text = payload[1:]
     if text.startswith(b"{"):
         found = _URL_IN_JSON.search(text)

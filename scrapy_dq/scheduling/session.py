@@ -126,8 +126,8 @@ class Session(Listener):
             self.revisits = Revisits(crawler, policy, self.codec, lambda *of: self.stored_form.of(*of))
         self.paused = False
         """The crawl is paused, so the engine gets no requests, not even local requests."""
-        # After the settings, so that their errors come first, and before the join, because the project's
-        # fingerprinter may raise.
+        # After the settings, so that errors in settings are reported first, and before the join, because the
+        # project's fingerprinter may raise.
         self.warnings = WarningsOnce(debug=settings.getbool("SCHEDULER_DEBUG"))
         self.admissions = Admissions(quick_fingerprint(crawler.request_fingerprinter), self._own_filter)
 
@@ -233,7 +233,7 @@ class Session(Listener):
         crawler, config, worker = self.crawler, self.config, self.worker
         longest_s = config.retry_backoff.retry_after
         if longest_s and config.partition_by != "none":
-            # Signals hold their receivers weakly.
+            # An attribute, because signals hold their receivers weakly.
             self._retry_after = RetryAfter(self.slots, self.downloads, longest_s, self._stats)
             crawler.signals.connect(self._retry_after.downloaded, signals.response_downloaded)
         if isinstance(self._stats, SharedStats):
@@ -260,7 +260,7 @@ class Session(Listener):
 
     def _listen(self) -> None:
         self.crawler.signals.connect(self._idle, signals.spider_idle)
-        # Signals hold their receivers weakly.
+        # An attribute, because signals hold their receivers weakly.
         self._logins = LoneLogin(self.crawler, self.in_progress.lease_of, self.worker)
         if self._start_keys is not None:
             feed_spider(self.crawler, self._start_keys, self._connection, embedded=self.config.embedded)
@@ -305,7 +305,8 @@ class Session(Listener):
         if self._sharing is None:
             await leaving
         else:
-            # Stats are sent before the next run can start, and again afterwards for the last counts.
+            # Send stats before the next run can start, and again when the worker has left, for the last
+            # counts.
             await asyncio.gather(self._sharing.end(), leaving)
             await self._sharing.end()
         if self._notices is not None:
@@ -347,7 +348,7 @@ class Session(Listener):
 
     def put_dropped(self, put: Put) -> None:
         request = put.source
-        if request is None:  # *put* comes from the spilled part of a long outbox
+        if request is None:  # a long outbox has moved *put* to disk and back
             try:
                 request = self.codec.decode(put.payload)
             except CannotDecode:
@@ -394,7 +395,7 @@ class Session(Listener):
         if kind is Count.ERROR:
             self._connection.note_no_answer()
         elif kind is Count.EXCHANGE and self.listening.exchanged():
-            self.hooks.wake()  # the engine finds that it is idle
+            self.hooks.wake()  # so that the engine notices that it is idle
         if kind is Count.EXCHANGE and self.worker.max_pages_reached:
             self.hooks.close_spider("max_pages")
         elif kind is Count.EXCHANGE and self.worker.only_over_budget():
@@ -408,7 +409,7 @@ class Session(Listener):
 
     def _begin_grace(self) -> None:
         # Other methods than `_capacity` call this when the run is over or the frontier is gone, because then
-        # no exchange asks for the capacity. After `close`, commands may still arrive while the worker leaves.
+        # no exchange asks for the capacity. After `close`, a late answer must not begin a grace period.
         if self._grace is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self.config.shutdown_grace_s, self._end_grace)

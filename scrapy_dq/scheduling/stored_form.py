@@ -76,11 +76,11 @@ def leave_out_redirects(request: Request, parent: Request | None) -> None:
 
     Args:
         parent: the request whose callback yielded *request*. Retries and redirects by middlewares do not come
-            here. A retry that a callback makes with `get_retry_request` does, so a request for the same URL
-            keeps its redirects.
+            here. A retry that a callback makes with `get_retry_request` comes here, so a request for the same
+            URL keeps its redirects.
     """
     urls = request.meta.get("redirect_urls")
-    # A redirect writes a longer list, so an equal list is a copy.
+    # Each redirect makes the list longer, so an equal list is a copy.
     if urls and parent is not None and request.url != parent.url and urls == parent.meta.get("redirect_urls"):
         for key in _REDIRECT_KEYS:
             request.meta.pop(key, None)

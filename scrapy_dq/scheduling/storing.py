@@ -54,7 +54,8 @@ class Storing:
         try:
             check_parses(request.url)
         except Unfit as error:
-            # Scrapy could not send it either, and its fingerprint or its cookies would stop this worker.
+            # Scrapy could not send it either. If its host is very long, its fingerprint would take too much
+            # time, and its cookies too much memory.
             logger.warning("%s is dropped: %s", shown(request, 200), error)
             return False
         if self._revisits is not None:  # before its fingerprint is made, which may include headers
@@ -105,7 +106,7 @@ class Storing:
             self._warnings.warn_unencodable(request, unfit, start=origin.from_start)
         if reason and origin.feeding is not None:
             # The payload becomes a dead letter. If the request stayed here, a mistake of the program that
-            # feeds the crawl would take it out of its partition, or make it due too early.
+            # feeds the crawl would take the request out of its partition, or make it due too early.
             origin.feeding.refused = reason
             return False
         if reason:
@@ -120,10 +121,13 @@ class Storing:
         self, request: Request, origin: Origin, fingerprint: bytes | None, payload: bytes, partition: bytes,
         due: Due, reason: str,
     ) -> bool:  # fmt: skip
-        """Put *request* into the outbox; with a *reason* why no worker can serve it, as a dead letter."""
+        """Put *request* into the outbox; return False if it is a duplicate, or dropped.
+
+        *reason*: why no worker can serve it. Then it becomes a dead letter.
+        """
         if reason and fingerprint is not None:
-            # Not under the request's own fingerprint, because a valid request for the same page must not be
-            # its duplicate. But many pages may link to it, and one dead letter is enough.
+            # A dead letter has its own fingerprint, because a valid request for the same page must not count
+            # as its duplicate. It needs a fingerprint, because many pages may link to it, and one is enough.
             fingerprint = sha1(b"dead letter" + fingerprint).digest()
             reference = self._admissions.sent_as(fingerprint)
             if reference is not None:

@@ -1,10 +1,11 @@
 """DQ_TRACE: spans of OpenTelemetry, from a start request to the last page that it leads to, on all workers.
 
-A request has the span `put`, in the worker that found it, and the span `lease`, until the lease is settled.
-Within `lease` are its download, the `put` spans of its callback's requests, and `ack`, `again`, `fail`,
-`release`, `decline` or `bury`. The ids of trace and span are stored in front of the payload of a traced
-request. Its identity does not depend on them, because its parent may run twice. A page that is visited again
-is not in the trace of its first visit. The sites get no trace data.
+The worker that finds a request makes its span `put`. The worker that leases it makes the span `lease`, which
+lasts until the lease is settled. Within `lease` are the spans of its download, of its settlement (`ack`,
+`again`, `fail`, `release`, `decline` or `bury`), and the `put` spans of its callback's requests. The ids of
+trace and span are stored in front of the payload of a traced request. The identity of the request does not
+depend on these ids, because its parent may run twice. A page that is visited again is not in the trace of its
+first visit. The sites get no trace data.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _SDK_LOGGERS = (
 
 
 class Tracing:
-    """Sends spans to the provider that the program has set, else by OTLP, as OTEL_* variables define."""
+    """Sends spans to the provider that the program has set, otherwise by OTLP, as OTEL_* variables define."""
 
     def __init__(self, crawler: Crawler, config: Config, lease_of: Callable[[Request], bytes]) -> None:
         """*lease_of* returns the entry id of a request in progress."""
@@ -102,10 +103,9 @@ class TracedWorker(Settling):
         self._worker = worker
         self._tracing = tracing
         self._traced: dict[bytes, Span] = {}
-        """The span of each traced lease, from `take` until the lease is settled; after a release, the span
-        stays."""
+        """The span of each traced lease, from `take` until the lease is settled, except by a release."""
         self._downloads: dict[bytes, Span] = {}
-        # Signals hold their receivers weakly.
+        # Signals hold their receivers weakly, but the session keeps this object.
         connect = tracing.crawler.signals.connect
         connect(self._download_begins, signals.request_reached_downloader)
         connect(self._answered, signals.response_downloaded)
@@ -152,7 +152,7 @@ class TracedWorker(Settling):
         _end(self._span(how, "settle", SpanKind.CLIENT, lease, move.entry_id))
         lease.set_attribute("dq.outcome", how)
         error = "_OTHER" if isinstance(move, Bury) else ""
-        # Not the whole reason: like the exception, it may quote a body, a header, or a URL.
+        # Only the kind of the failure, because the whole reason may quote a body, a header, or a URL.
         _end(lease, _kind_of(move.reason) if isinstance(move, Fail) else error)
 
     def _begin(self, lease: Lease, above: Span | None) -> None:
@@ -183,7 +183,7 @@ class TracedWorker(Settling):
         return self._start(f"{name} {crawl}", above, role, about)
 
     def _start(self, name: str, above: Span | None, role: SpanKind, about: dict[str, str | int]) -> Span:
-        # The context of this thread belongs to no request.
+        # The current context of this thread belongs to no request, so the span does not use it.
         context = Context() if above is None else trace.set_span_in_context(above, Context())
         try:
             return self._tracing.tracer.start_span(name, context, role, about)
@@ -223,7 +223,7 @@ class TracedWorker(Settling):
 
 
 class _Once(logging.Filter):
-    """Logs one line of ours in place of the SDK's lines about each batch that it cannot send."""
+    """Logs a single line in place of the SDK's lines about each batch that the SDK cannot send."""
 
     logged = False
 
@@ -268,7 +268,7 @@ def _provider(service: str) -> TracerProvider:
 
 
 def _sampled(span: Span) -> bool:
-    """Return whether *span* is exported; a sampler of the program may have decided otherwise."""
+    """Return whether *span* is exported; a sampler of the program may have excluded it."""
     return span.get_span_context().trace_flags.sampled
 
 
@@ -279,7 +279,7 @@ def _end(span: Span, error: str = "") -> None:
         span.set_attribute("error.type", error)
     try:
         span.end()
-    except Exception as error:  # as in `_start`
+    except Exception as error:  # a span processor of the project may raise
         _once.say(repr(error))
 
 
@@ -288,7 +288,7 @@ def _ids(context: SpanContext) -> bytes:
 
 
 def _context_of(payload: bytes) -> SpanContext:
-    """Return the ids in front of a payload."""
+    """Return the ids in front of a payload, as a context."""
     ids = payload[1 : 1 + formats.TRACE_BYTES]
     trace_id, span_id = int.from_bytes(ids[:16], "big"), int.from_bytes(ids[16:], "big")
     return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
@@ -308,6 +308,6 @@ def _shown(request: Request) -> str:
 
 
 def _kind_of(reason: str) -> str:
-    """Return the exception that a reason, such as `download: TimeoutError: ...`, names."""
+    """Return the name of the exception in a reason, such as `download: TimeoutError: ...`, or "_OTHER"."""
     name = reason.partition(": ")[2].partition(":")[0]
     return name if name.isidentifier() else "_OTHER"

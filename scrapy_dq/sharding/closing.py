@@ -5,7 +5,7 @@ Only home knows of start() methods and of the end of the run. docs/internals/sha
 - `pending`, `reason`: whether the worker has something to wait for, and why it closes.
 - `Level`: the level of seeding at home. A put without a parent goes to another shard only when home has
   confirmed the level. The level stays until the put is certain in its shard, and the raise is certain at
-  home. Otherwise a roll-back of home could finish the run and leave the put behind.
+  home. Otherwise home could finish the run after a roll-back, and leave the put behind.
 - `TerminationDetector`: how the workers find out that nothing is left. If a worker asks one shard after the
   other, all may answer "empty" while a page moves between them. So each other shard has to answer before and
   after home, with the same version. Then nothing was put in between, and all shards were empty at the moment
@@ -45,11 +45,12 @@ def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
             return not all(each.census.empty for each in protocols)
         if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
             return not overtaken(protocols)
-        # Another shard was rolled back after the end, and leased done pages again: these are settled first.
+        # Another shard was rolled back after the end, and leased finished pages again. Settle these first.
         if has_work(protocols[1:]):
             return True
     elif not home.finished:
-        # Another shard is in a later run. Home, or other shards after a roll-back, may know of missing work.
+        # Another shard is in a later run. Wait for new answers, because home, or other shards after a
+        # roll-back, may know of missing work.
         since = home.common.over_at
         if home.applied <= since:
             return True
@@ -61,9 +62,9 @@ def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
 def overtaken(protocols: Sequence[ShardProtocol]) -> bool:
     """Tell whether nothing is left at home, and another shard is in a later run without this worker.
 
-    RACE: the next run had begun in both shards, then home was rolled back to before the end of this run. A
-    worker that is no member of the other shard gets no answer that could end the run at home. A worker that
-    home has taken into the next run follows home (`ShardProtocol._follow_home`).
+    RACE: the next run had begun in both shards. Then home was rolled back to before the end of this run. If
+    this worker is no member of the other shard, it gets no answer there that could end the run at home. (A
+    worker that home has taken into the next run follows home: `ShardProtocol._follow_home`.)
     """
     home = protocols[0]
     if home.finished or home.seeding == Seeding.ACTIVE or not home.census.empty or has_work(protocols):
@@ -79,7 +80,8 @@ def reason(protocols: Sequence[ShardProtocol]) -> str:
     home = protocols[0]
     if any(each.left_behind for each in protocols) or overtaken(protocols):
         return "run_over"
-    # Another shard is in a later run: waiting puts are dropped, and so is the work of a rolled-back home.
+    # If another shard is in a later run, this worker drops its waiting puts. It also drops the work that home
+    # has again after a roll-back.
     unfinished = home.seeding == Seeding.ACTIVE or any(each.outbox.parentless for each in protocols)
     if home.common.over and not home.over and (unfinished or not home.finished):
         return "run_over"
@@ -128,7 +130,7 @@ class Level:
     Args:
         protocols: the protocols of all parts of the worker; the first one is with home.
         home_answers: returns whether home has answered the last call. If not, other workers may have declared
-            this one dead there and finished the run, while another shard still accepts its puts.
+            this worker dead at home and finished the run, while another shard still accepts its puts.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class _Stage(IntEnum):
 
 
 class TerminationDetector:
-    """Finds out for one worker that nothing is left. It asks by ordinary exchanges; each step costs O(1).
+    """Finds out for one worker that nothing is left. It asks by ordinary exchanges. Each step costs O(1).
 
     Args:
         protocols: the protocols of all parts of the worker; the first one is with home.

@@ -1,9 +1,9 @@
 """Ends of leases that wait for puts in other shards.
 
 A confirmed put can be lost if its shard is rolled back and this worker, which has the put in its log, is
-killed. Within one shard, a roll-back that takes a child also takes the ack of its parent. Between shards,
-only a repeat of the parent's lease puts the child again. So the lease is kept until its puts in other shards
-are retired. docs/internals/shards.md has the rule.
+killed. Within one shard, a roll-back that undoes a put also undoes the ack of its parent. Between shards,
+only a repeat of the parent's lease puts the child again. So the worker keeps the lease until its puts in
+other shards are retired. docs/internals/shards.md has the rule.
 """
 
 from __future__ import annotations

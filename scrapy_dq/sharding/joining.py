@@ -19,7 +19,8 @@ async def join_others(parts: Sequence[Part], joined: Joined) -> Joined:
     """Join all shards except home; *joined*: the answer of home, which is the first of *parts*.
 
     Returns:
-        FINISHED: the run ended during the call; the worker has to leave the shards that it joined.
+        The answer of home. If its status is FINISHED, the run has ended during the call, and the worker has
+        to leave the shards that it joined.
     Raises:
         FrontierUnavailable, FrontierRefused: the worker has left all shards, also home.
     """
@@ -46,7 +47,7 @@ async def join_others(parts: Sequence[Part], joined: Joined) -> Joined:
 
 
 async def run_state_of(home: Part) -> RunState | None:
-    """Return home's standing, also if home answers no more exchanges of this worker; None: unknown."""
+    """Return home's run and phase, also if home answers no more exchanges of this worker; None: unknown."""
     try:
         return await home.frontier.run_state()
     except FrontierError:
@@ -54,7 +55,7 @@ async def run_state_of(home: Part) -> RunState | None:
 
 
 def version_of(shard: ShardProtocol, home: RunState | None) -> int:
-    """Return the version at which the last worker clears *shard*; -1: never, because its run may not be over.
+    """Return the version at which the last worker clears *shard*; -1: never, as its run may not be over.
 
     RACE: the shard was rolled back, and another worker has taken it into the next run, with this worker as a
     member. Or a retry has reopened the run since home reported its end.

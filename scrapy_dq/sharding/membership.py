@@ -21,7 +21,7 @@ class Home(NamedTuple):
     epoch: str
     run: int
     shards_exist: bool
-    """All other shards have existed, so a shard that is absent or has another epoch was lost."""
+    """All other shards were created before, so a shard that is absent or has another epoch was lost."""
     run_state: Callable[[], Awaitable[RunState]]
     """Asks home for its present state."""
 
@@ -33,8 +33,8 @@ async def follow_home(
 
     Raises:
         RunOver: that run ended during the call.
-        FrontierRefused: for example, home knows this shard, but it is gone, or it is in a later run than
-            home.
+        FrontierRefused: for example, this shard is gone although home knows it, or this shard is in a later
+            run than home.
     """
     name, replaces = f"crawl {frontier.crawl!r}", b""
     while True:
@@ -81,6 +81,6 @@ class PartMembership(Membership):
     async def _wait_for_more(self) -> None:
         protocol = self._protocol
         if protocol.waits_to_seed and protocol.home.over and not protocol.under_way:
-            protocol.outbox.drop_parentless()  # home has counted them
-        elif protocol.waits_to_seed:  # for an answer of home
+            protocol.outbox.drop_parentless()  # the protocol with home has reported their loss
+        elif protocol.waits_to_seed:  # these puts wait for an answer of home
             await asyncio.sleep(pace.IDLE_FIRST_S)

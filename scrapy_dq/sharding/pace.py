@@ -8,8 +8,8 @@ from scrapy_dq.frontier.worker import pace
 from scrapy_dq.frontier.worker.pace import Timing
 
 SPREAD_S, MAX_SPREAD_S = 0.025, 0.5
-"""Seconds that a move waits longer per further shard, and their maximum. Each shard gets only a part of the
-moves, and an exchange has a fixed cost."""
+"""Seconds that a move waits longer per further shard, and the maximum of this additional wait. Each shard
+gets only a part of the moves, and each exchange has a fixed cost, so longer waits save exchanges."""
 MAX_SLOW_S = 2.0
 """Maximum number of seconds that moves wait for moves of another lease in their shard, and that an idle
 worker waits before it asks a shard again."""

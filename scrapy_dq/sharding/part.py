@@ -1,4 +1,4 @@
-"""A worker in one shard of a crawl with several."""
+"""A worker in one shard of a crawl with several shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Part(Worker):
     """A worker in one shard; for the arguments after the first two see `Worker`.
 
     Args:
-        whole: the worker of all shards, which its owner uses.
+        whole: the worker in all shards, to which this part belongs.
         number: the number of the shard.
     """
 
@@ -36,7 +36,7 @@ class Part(Worker):
         return self.outage or self._whole.home.outage
 
     def has_all(self, since: int) -> bool:
-        """As `Worker.has_all`; home also has to keep the run open for puts in other shards."""
+        """As in `Worker.has_all`; home also has to keep the run open for puts in other shards."""
         if not super().has_all(since):
             return False
         protocol = self.protocol

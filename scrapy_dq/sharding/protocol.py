@@ -22,10 +22,10 @@ class CommonState:
 
     def __init__(self) -> None:
         self.over = False
-        """The run is over in one shard. Then puts are dropped, so no page may be acked.
+        """The run is over in one shard. Then this worker drops its puts, so it may ack no page.
 
-        RACE: the shard of a page was rolled back and is in the next run already. After an ack of the page, no
-        other worker would find its links there.
+        RACE: the shard of a page was rolled back and is in the next run already. If this worker acked the
+        page there, no other worker would find the links of the page in the next run.
         """
         self.lost = False
         """The frontier of one shard is gone."""
@@ -40,7 +40,7 @@ class CommonState:
         self.give_up_deferred: Callable[[], object] = lambda: None
         """Forgets the leases whose ends wait for puts in other shards."""
         self.suspects: set[ShardProtocol] = set()
-        """Protocols that may have a suspect, or lease one."""
+        """Protocols that may have a suspect, or may lease one."""
 
     def registered_in(self, run: int) -> None:
         """Record that a protocol has registered in a run."""
@@ -69,7 +69,8 @@ class ShardProtocol(WorkerProtocol):
         """This worker's protocols in the other shards."""
         self.common = CommonState()
         self.raised_at: float | None = None
-        """When Redis confirmed a level of seeding that keeps the run open; None: its level may be lower."""
+        """When Redis confirmed a level of seeding that keeps the run open; None: the level in
+        Redis may be lower."""
         self.raise_retired = False
         """No roll-back within the horizon can lower the level."""
         self.stays_raised: Callable[[], bool] = lambda: False
@@ -77,7 +78,7 @@ class ShardProtocol(WorkerProtocol):
         self.may_seed: Callable[[], bool] = lambda: True
         """Returns whether puts without a parent may be sent now."""
         self.held_back = False
-        """The last exchange had no moves, because puts without a parent may not be sent."""
+        """The last exchange had no moves, because puts without a parent may not be sent yet."""
         self.finish_at = UNFINISHED
         """See `Terms.finish_at`."""
         self.overtaken_at: int | None = None
@@ -93,7 +94,7 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def has_unconfirmed(self) -> bool:
-        """As with one shard; also if home has to confirm the level, or a shard has to `_catch_up`."""
+        """As with one shard; also True if home has to confirm the level, or this shard has to `_catch_up`."""
         if self.raised_at is None and self.stays_raised():
             return True
         if self.run < self.common.run and not (self.finished or self.common.over):
@@ -123,13 +124,13 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def pages(self) -> int:
-        """Number of this run's requests that the shard counts as sent, has in flight, or is asked for."""
+        """Number of this run's requests that were sent, are in flight, or are asked for, in this shard."""
         under_way = self._may_lease if isinstance(self._pending, Composed) else 0
         return self.census.pages + self.census.in_flight + under_way
 
     @property
     def certain_at(self) -> float:
-        """When an exchange will make the moves certain that other shards wait for; inf: no shard waits."""
+        """When an exchange can make the moves certain for which other shards wait; inf: no shard waits."""
         if self.raised_at is not None and not self.raise_retired and self.stays_raised():
             return min(self.log.certain_at, self.log.certain_after(self.raised_at))
         return self.log.certain_at
@@ -162,15 +163,16 @@ class ShardProtocol(WorkerProtocol):
         )
 
     def _pages_left(self) -> int | None:
-        """Return this shard's part of `max_pages` after the other shards, as far as this worker knows."""
+        """Return how much of `max_pages` the other shards leave to this one, as far as this worker knows."""
         if self.max_pages is None:
             return None
         return self.max_pages - sum(other.pages for other in self.others)
 
     def _may_lease_suspect(self, want: int) -> bool:
-        """Tell whether this shard may lease a suspect from now on, and record that; False: another shard may.
+        """Tell whether this shard may lease a suspect from now on, and record the answer.
 
         A worker has at most one suspect in all shards, because its death charges each suspect an attempt.
+        False: another shard may have the suspect, or lease one.
         """
         self.asks_for_suspects = False
         found = {each for each in self.common.suspects if each.asks_for_suspects or each.leases.suspect}
@@ -241,7 +243,8 @@ class ShardProtocol(WorkerProtocol):
         return waits or bool(self.log)
 
     def _only_listened(self, sent: Composed) -> bool:
-        # RACE: the worker was declared dead. After *sent*, a put for another shard came and needs the level.
+        # RACE: the worker was declared dead. After *sent* was composed, the worker got a put for another
+        # shard, which needs the level.
         return super()._only_listened(sent) and not self.stays_raised()
 
     def _note_run_ended(self, sent: Composed, receipt: Receipt) -> None:
@@ -252,11 +255,11 @@ class ShardProtocol(WorkerProtocol):
             self.overtaken_at = self.common.composed
 
     def _follow_home(self) -> None:
-        """Register this shard's part in home's run, because nothing of the previous run is left.
+        """Register in this shard again, in home's run, because nothing of the previous run is left.
 
         RACE: home was rolled back to before the end of the previous run, or applied a late copy of a join.
-        Then another worker brought home into the next run, with this worker as a member. In this shard it is
-        no member, and cannot find out that the run has ended.
+        Then another worker brought home into the next run, with this worker as a member. In this shard, this
+        worker is no member, and cannot find out that the run has ended.
         """
         self.log.begin_run()
         self.run, self.census, self.rolled_back = self.home.run, Census(), False
@@ -307,7 +310,8 @@ class ShardProtocol(WorkerProtocol):
         protocols = (self, *self.others)
         if any(each.outbox.parentless or each.seeding == Seeding.ACTIVE for each in protocols):
             return Parentless.WAITING
-        # Only home decides that a run is finished, because a retry may reopen it after another shard ended.
+        # Only home decides that a run is finished, because a retry may reopen the run after another shard
+        # ended it.
         is_open = self is not self.home and not self.home.finished
         logged = is_open or any(each.log.parentless for each in protocols)
         return Parentless.LOGGED if logged else Parentless.NONE
@@ -329,11 +333,11 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _ending_protocols(self) -> tuple[ShardProtocol, ...]:
-        """For home, all protocols, because home will not confirm the level that other shards' puts need."""
+        """For home, all protocols, because it will not confirm the level that puts to other shards need."""
         return (self, *(self.others if self is self.home else ()))
 
     def _must_restart(self, forgot: bool, parentless: bool) -> bool:
-        # Pages of other shards may be acked although their links are gone; no start() brings the links back.
+        # Other shards may have acked pages whose links are lost here, and no start() brings these links back.
         return forgot
 
     def _give_up_leases(self, parentless: bool, *, for_good: bool) -> None:

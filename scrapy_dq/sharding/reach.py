@@ -1,4 +1,4 @@
-"""Finds the shards that a worker cannot reach although other workers do."""
+"""Finds the shards that a worker cannot reach although other workers reach them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 class Reach:
     """Compares the shards that this worker reaches with the shards that other workers reach.
 
-    The worker waits for a shard that answers no worker. A worker that waits for a shard reports this to the
-    other shards (lua/transitions/report.lua). So a live member without such a report gets answers from all
-    shards.
+    If a shard answers no worker, this worker just waits for it. Each worker that waits for a shard reports
+    this to the other shards (lua/transitions/report.lua). So a live member without such a report gets answers
+    from all shards.
 
     Args:
         parts: the parts of the worker.
@@ -44,7 +44,7 @@ class Reach:
         self._beats: dict[str, int] = {}
         """Heartbeats of the other members at the last look."""
         self._tried_at: dict[int, float] = {}
-        """By shard, the time of this worker's last try before it first found that other workers reach it."""
+        """By shard, the time of this worker's last try before it first found that others reach the shard."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -83,7 +83,8 @@ class Reach:
             self._tried_at = {}
             return
         for shard in silent - self.lost:
-            # RACE: when an outage ends for all, another worker may get an answer before this one tries again.
+            # RACE: when an outage ends for all workers, another worker may get an answer before this worker
+            # tries again.
             tried_at = _tried_at(self._parts[shard])
             if tried_at > self._tried_at.setdefault(shard, tried_at):
                 self._give_up(shard)

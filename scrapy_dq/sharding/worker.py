@@ -126,12 +126,12 @@ class ShardedWorker(Worker):
 
     @property
     def applied(self) -> int:
-        """Each shard has applied an exchange with this number, from 1 on, or a later one."""
+        """Each shard has applied an exchange with this number or a later one; the first number is 1."""
         return min(each.applied for each in self._protocols)
 
     @property
     def answered(self) -> int:
-        """As `applied`, for the shards without an outage; larger than any number if all have an outage."""
+        """Like `applied`, for the shards without an outage; larger than any number if all have an outage."""
         return min((each.applied for each in self.parts if not each.outage), default=sys.maxsize)
 
     @property
@@ -184,7 +184,7 @@ class ShardedWorker(Worker):
             return False
         self.home.protocol.finished = False
         self._reported = (True, False)
-        put.message = b""  # no worker could acknowledge it in another shard
+        put.message = b""  # no worker could acknowledge this message in another shard
         shard = self.part_of(put)
         self.parts[shard].append(put)
         put.reference = self._reference(shard)
@@ -299,7 +299,7 @@ class ShardedWorker(Worker):
         needed, was_needed = self._level.needed(), self._was_needed
         self._was_needed = needed
         if was_needed and not needed:
-            self.home.ask()  # to lower it
+            self.home.ask()  # so that home lowers the level
         elif needed and shard == HOME:
             self._continue_seeding()
         part.tokens.exchanged(time.monotonic())
@@ -333,7 +333,8 @@ class ShardedWorker(Worker):
             for part in self.parts:
                 part.dialogue.release_buffer()
         if shard == HOME and self.home.id != self._reported_as:
-            # Home may have been rolled back: report again. A shard in another run reports losses of that run.
+            # Home may have been rolled back, so report all losses again. A shard in another run is left out,
+            # because its losses are losses of that run.
             self._reported_as, self._reported_gone = self.home.id, {}
         for each, protocol in enumerate(self._protocols):
             gone = max(int(protocol.rolled_back), protocol.census.gone if each != HOME else 0)
@@ -353,7 +354,7 @@ class ShardedWorker(Worker):
     def _end(self, shard: int, ending: Ending | Return) -> None:
         if self.over:
             ending = Release(ending.entry_id)
-        # If the lease does not end here, this worker has lost it.
+        # If `ends` is False, this worker has lost the lease.
         part = self.parts[shard]
         if part.leases.ends(ending.entry_id):
             part.end(ending)
@@ -385,7 +386,7 @@ class ShardedWorker(Worker):
         try:
             await self._reach.try_once()
             for _ in range(2):
-                # Twice, because the first time may bring news: a level to raise, a later run.
+                # Twice, because the answers may bring news, such as a level to raise or a later run.
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in memberships))
             if raised := self._level.needed():
                 await home.attempt(self._raise_level, deadline)
@@ -394,7 +395,7 @@ class ShardedWorker(Worker):
             if durable:
                 await asyncio.gather(*(each.attempt(each.make_durable, deadline) for each in memberships))
                 if raised and not self._level.needed():
-                    # Its start() is complete: home learns it from an exchange.
+                    # An exchange tells home that start() is complete.
                     await home.attempt(home.dialogue.take_census, deadline)
             for shard in range(len(memberships)):
                 self._apply_due_ends(shard)
@@ -404,7 +405,8 @@ class ShardedWorker(Worker):
             if any(each.outbox for each in self._protocols):
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in memberships))
             if self.home.protocol.finished:
-                # Their last answers may be older than the end. Home is last: a retry opens home first.
+                # The last answers of the other shards may be older than the end of the run. Home is last,
+                # because a retry opens home first.
                 await asyncio.gather(*(each.attempt(each.dialogue.take_census, deadline) for each in others))
                 await home.attempt(home.dialogue.take_census, deadline)
             # A part whose run is over no longer knows its failed requests.
@@ -415,7 +417,7 @@ class ShardedWorker(Worker):
                 (each, partial(each.leave, version=version_of(protocol, now), kept=kept))
                 for each, protocol in zip(others, self._protocols[1:], strict=True)
             ]
-            # Home is last, because no other run begins while this worker is a member there.
+            # Home is last, because no other run begins while this worker is a member at home.
             await asyncio.gather(*(each.attempt(leave, deadline) for each, leave in leaves))
             await home.attempt(partial(home.leave, kept=kept, reason=reason), deadline)
         finally:
@@ -423,10 +425,10 @@ class ShardedWorker(Worker):
             self._end_all()
 
     async def _raise_level(self, deadline: float) -> None:
-        """Ask home until the level is raised; home may have declared this worker dead and be finished."""
+        """Ask home until the level is raised. Other workers may have fenced this one and finished the run."""
         dialogue = self.home.dialogue
         await dialogue.take_census(deadline)
-        # The loop ends: as soon as the puts are certain, an exchange lowers the level.
+        # The loop ends at the latest when the puts are certain, because then the level is no longer needed.
         while self._level.needed() and not (self.keeps_open or dialogue.done):
             if time.monotonic() >= deadline:
                 raise FrontierUnavailable("home does not confirm that this worker has put requests elsewhere")
@@ -445,6 +447,6 @@ class ShardedWorker(Worker):
         doubts = []
         for each in await asyncio.gather(*waits, return_exceptions=True):
             if isinstance(each, BaseException):
-                raise each  # only now, when all have ended, so that none continues without its caller
+                raise each  # now that all waits have ended, so that none continues without its caller
             doubts.append(each)
         return next(filter(None, doubts), "")

@@ -40,7 +40,7 @@ class IdleTimeout:
             worker.listen(True)
 
     def idle(self) -> bool:
-        """Tell whether the crawl has nothing to do but listen; if so, start to measure for how long."""
+        """Tell whether the crawl does nothing except listen; if so, begin to measure for how long."""
         if not self._worker.idle:
             return False
         if self._timer is None and math.isfinite(self._patience_s):
@@ -51,7 +51,7 @@ class IdleTimeout:
     def exchanged(self) -> bool:
         """Tell whether the crawl has just become idle.
 
-        It has nothing to do but listen, and this was not so at the previous exchange, if there was one.
+        An idle crawl does nothing except listen. The first exchange also counts as a change.
         """
         self._answered_at = time.monotonic()
         if self.on:  # only while listening, because reading the census of many shards takes time
@@ -75,7 +75,7 @@ class IdleTimeout:
         """Stop listening if the crawl has had nothing to do for long enough, else look again later."""
         self._timer = None
         if not self.on or not self._worker.idle:
-            return  # idle() starts the next measurement
+            return  # idle() begins the next measurement
         now = time.monotonic()
         if self._worker.outage or now - self._answered_at > SILENT_S or self._paused():
             self._since = now  # there may have been work

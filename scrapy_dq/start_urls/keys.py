@@ -65,7 +65,7 @@ def patience_s(spider: Spider, config: Config) -> float:
 
 
 def feed_spider(crawler: Crawler, start_keys: StartKeys, connection: Connection, *, embedded: bool) -> None:
-    """Give a fed spider its client, connect its `spider_idle`, and log its keys."""
+    """Give a fed spider its Redis client, connect its `spider_idle`, and log its keys."""
     spider = crawler.spider
     assert isinstance(spider, RedisMixin)
     spider.server = connection.blocking()

@@ -15,7 +15,8 @@ from scrapy_dq.codec.unfit import Unfit
 from scrapy_dq.text import printable, prose_without_logins, url_error
 
 LONGEST_FED_S = 2_592_000
-"""30 days. A payload that is due later, for example in milliseconds by mistake, would keep the crawl open."""
+"""30 days. A payload that is due later, perhaps because its time is in milliseconds, would keep the crawl
+open."""
 
 FED = (bytes((formats.PAYLOAD,)), bytes((formats.ITEM,)))
 """First bytes of entries that are not requests yet: start payloads and items of a Queue."""

@@ -33,7 +33,7 @@ class SharedStats(MemoryStatsCollector):
     Counts of `inc_value` are summed. For `max_value` and `min_value`, the largest and the smallest number of
     all workers is kept. Values of `set_value` and `set_stats`, values that are not numbers, and a worker's
     stats beyond its first 10,000 are not shared. In the process, and in its log, the stats are this worker's
-    own; `scrapy_dq.frontier.shared_stats(client, crawl)` reads the shared ones.
+    own; `scrapy_dq.frontier.shared_stats(client, crawl)` reads the shared stats.
 
     A worker sends its counts every five seconds, and when the scheduler closes. Later counts, in handlers of
     `spider_closed`, are not shared. Under another scheduler nothing is shared.
@@ -41,7 +41,8 @@ class SharedStats(MemoryStatsCollector):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        # Log records are also counted: in threads, and in signal handlers that run while this lock is held.
+        # Log records are also counted, in any thread. A signal handler may write one while its own thread
+        # holds this lock, so the lock is reentrant.
         self._lock = threading.RLock()
         self._deltas: dict[tuple[str, str], int | float] = {}
         self._names: set[object] = set()
@@ -109,8 +110,8 @@ def _shareable(key: object, number: object) -> bool:
 class Tally:
     """Passes counts on once per turn of the event loop. In one turn, a page yields dozens of requests.
 
-    Each request counts twice, and Scrapy examines the arguments of each call. Without this class, counting
-    was 7 % of the cost of a put.
+    Each request adds to two stats, and Scrapy examines the arguments of each call. Without this class,
+    counting was 7 % of the cost of a put.
     """
 
     def __init__(self, inc_value: Callable[[str, int], Any]) -> None:

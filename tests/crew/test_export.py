@@ -244,7 +244,7 @@ def test_the_next_command_completes_a_killed_export(scene: SetScene) -> None:
     wait_until(lambda: "now, and nothing is crawled" in following.err, "the export begins again")
     following.interrupt()
     assert following.wait() == 1
-    assert f"{here.feed} is not written: interrupted. Its items stay in " in following.out
+    assert f"{here.feed} is not written: interrupted. Its items and export.log stay in " in following.out
     wait.unlink()
     last = here.crew("-w", "2")
     assert last.wait() == 0
@@ -332,7 +332,7 @@ def test_an_export_that_is_interrupted_leaves_no_file_behind(scene: SetScene) ->
     wait_until(lambda: building.exists() or not crew.running, "the export begins", 30)
     crew.interrupt()
     assert crew.wait() == 1
-    assert f"{here.feed} is not written: interrupted. Its items stay in " in crew.out
+    assert f"{here.feed} is not written: interrupted. Its items and export.log stay in " in crew.out
     assert not building.exists()
     assert not here.feed.exists()
     assert here.crew("-w", "1").wait() == 0

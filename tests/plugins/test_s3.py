@@ -82,7 +82,7 @@ def test_a_feed_is_stored_when_the_server_is_up_again(scene: SetScene) -> None:
     kill(crew.pids[0], SIGKILL)
     assert crew.wait(120) == 1
     assert f"s3://{BUCKET}/all.csv is not written: " in crew.out
-    assert "Its items stay in " in crew.out
+    assert "Its items and export.log stay in " in crew.out
     assert journals(here)
     with server(port) as client:
 
