@@ -299,9 +299,8 @@ class Revisits:
             if not self._failure_logged:
                 self._failure_logged = True
                 logger.error(
-                    "The policy of DQ_REVISIT fails for %s: %s. The page is visited again after %g s, as "
-                    "before, or after a day if this was its first visit. No more of these are shown; "
-                    "%s counts them",
+                    "The policy of DQ_REVISIT fails for %s: %s. The page is visited again after %g s (the "
+                    "last interval, or a day after a first visit). It is logged once; %s counts all",
                     prose_without_logins(request.url, request.url),
                     prose_without_logins(f"{type(error).__name__}: {error}", request.url),
                     interval_s,

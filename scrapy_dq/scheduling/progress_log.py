@@ -46,8 +46,8 @@ _ENDS = {
     "start_incomplete": (
         logging.ERROR,
         "all requests found are done, but {census.incomplete} start() did not complete (its worker was "
-        "killed or stopped, or it raised), and no start() with the same arguments has{starts}. The run stays "
-        "open: `scrapy crawl` with those arguments runs start() again, and crawls what is missing; "
+        "killed or stopped, or it raised), and no other start() with the same arguments did{starts}. The run "
+        "stays open: `scrapy crawl` with those arguments runs start() again, and crawls what is missing; "
         "`scrapy dq complete {option}` ends the run without that",
     ),
     "start_completed": (
@@ -63,15 +63,14 @@ _ENDS = {
     ),
     "frontier_damaged": (
         logging.ERROR,
-        "keys were deleted, evicted, or lost in a failover during the run ({census.gone} found): requests, "
-        "or the fingerprints that were seen, are lost; the rest is done. SCHEDULER_FLUSH_ON_START = True "
-        "crawls everything again",
+        "keys were deleted, evicted, or lost in a failover during the run (workers have found "
+        "{census.gone}): requests, or stored fingerprints, are lost; the rest is done. "
+        "SCHEDULER_FLUSH_ON_START = True crawls everything again",
     ),
     "cut_off": (
         logging.ERROR,
-        "this worker alone does not reach a part of Redis, and the others would have waited for it. They "
-        "continue without it; to yield the start requests that only this worker had, run the same command "
-        "again",
+        "only this worker does not reach a part of Redis. It closes, so that the other workers need not wait "
+        "for it. The same command yields its start requests again",
     ),
     "unserved": (
         logging.ERROR,

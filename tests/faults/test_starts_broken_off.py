@@ -85,7 +85,7 @@ def test_an_interrupted_start_leaves_the_run_open(how: str, fault_crawl: MakeCra
     assert other.close_reason == "start_incomplete"
     assert "finished" not in verdict.reasons
     (said,) = (line for line in lines(other, "ERROR") if "did not complete" in line)
-    assert "no start() with the same arguments has: -a part (not given here). The run stays open" in said
+    assert "start() with the same arguments did: -a part (not given here). The run stays open" in said
     if how == "SIGKILL":
         assert "died before its start() was complete" in other.text
         assert "the same arguments has completed" in other.text
