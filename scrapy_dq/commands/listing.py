@@ -123,7 +123,7 @@ class Kept(Lister):
         listed = found[first:last]
         shown = "" if len(listed) == total else f"; {len(listed):,} shown"
         before = [f"{count_of(total, self.of_one)}{shown}."]
-        before += ["", f"Of {len(found):,} of them:"] if 0 < len(found) < total else []
+        before += ["", f"Causes of {len(found):,} of them:"] if 0 < len(found) < total else []
         after = [f"\nThere are more: --skip {last}"] if len(found) > last else []
         if listed:
             again = f"scrapy dq retry {named(place.crawl, options)} --{self.name} --all"
@@ -277,7 +277,7 @@ def _known(
         shown = entries.title(entry, place)
         return shown == request.url or _canonical(shown) == wanted
 
-    known = "it is done, or was dropped" if seen else "no page has led to it, unless with dont_filter"
+    known = "it is done, or was dropped" if seen else "no page has led to it, except perhaps with dont_filter"
     sites = {partition} if apart else None
     page = _found(place, options, is_it, sites, census, before, f"Not in the crawl: {known}.")
     site = None if limits is None else {"name": partition.decode(), **asdict(limits)}

@@ -57,7 +57,10 @@ class Version:
 
     @property
     def compresses(self) -> bool:
-        """Whether this version survives growing compressed lists: https://github.com/redis/redis/pull/9849"""
+        """Whether lists may be compressed. Older versions may crash when a compressed list grows.
+
+        Source: https://github.com/redis/redis/pull/9849
+        """
         return self.minor >= (7, 0)
 
     def __str__(self) -> str:

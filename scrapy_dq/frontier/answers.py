@@ -50,7 +50,7 @@ class Joined:
     commands: Commands = Commands()
     ended_s: float | None = None
     """With FINISHED, if this worker seems to be a restarted worker of the run: seconds since the end of the
-    run. None: the run's name matched, or the run ended while this worker was joining it."""
+    run. Otherwise None: the run has the name DQ_RUN_NAME, or ended while this worker was joining it."""
     crawled: bool = False
     """Whether another worker with a start() has taken part in this run, so that items may exist elsewhere."""
     forgotten: int = field(default=0, compare=False)
@@ -71,8 +71,8 @@ class Joined:
         return (
             f"{self.forgotten:,} request{'s' * (self.forgotten != 1)} of the last run had failed for good or "
             f"become dead letters. They were seen, so this run does not crawl them (SCHEDULER_PERSIST), and "
-            f"their records are deleted. `scrapy dq retry` before a run begins has them crawled again "
-            f"(docs/incremental.md)"
+            f"their records are deleted. Next time, use `scrapy dq retry` before a run begins, so that they are "
+            f"crawled again (docs/incremental.md)"
         )
 
 
@@ -85,8 +85,8 @@ class Rejoined:
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
     """The number of the last exchange under the old id that Redis has stored. None: Redis has no record of
-    any id. A negative number, -2 - n, means that Redis knows only a former id. Then n is the number of the
-    last exchange under the oldest former id, or 2^52 if Redis knows a newer former id."""
+    any id. A negative number, -2 - n: Redis knows only an id from before the old id. If it is the worker's
+    first id, n is the number of the last exchange under it; otherwise, n is 2^52."""
     commands: Commands | None = field(default=None, compare=False)
     """None: not read."""
     registered: int = field(default=0, compare=False)

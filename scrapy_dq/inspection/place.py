@@ -1,4 +1,4 @@
-"""Find the crawl that a command or page reads, and a blocking client of its Redis."""
+"""Find the crawl that a command or the web page shows, and a blocking client of its Redis."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Place:
         self.shards.ask_all()
 
     def of(self, crawl: str) -> Place:
-        """Return another crawl in the same Redis, with the same client, because there may be many crawls."""
+        """Return another crawl in the same Redis. All crawls share one client, because there may be many."""
         client = self.client
         return replace(
             self, config=replace(self.config, crawl=crawl, shards=1), connect=lambda number: client

@@ -87,8 +87,8 @@ class Queue:
             order: like DQ_ORDER; "": the crawl's order, or fifo for a new crawl.
             settings: settings of scrapy_dq and Redis, by name; may be a Settings object of Scrapy. DQ_SHARDS
                 is needed if the crawl has several shards.
-            durable: after a `put`, `close` and the end of the program wait, for about a second, until Redis
-                has the item on its disk. False: they do not wait, so a power loss may lose the item.
+            durable: after a `put`, `close` waits for about a second, until Redis has the item on its disk; so
+                does the exit of the program. False: they do not wait, so a power loss may lose the item.
         Raises:
             ConfigError: a setting cannot be used. The queue has not connected to Redis yet.
         """
@@ -215,7 +215,7 @@ class Queue:
         return 0 < self.maxsize <= self.qsize()
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Make `put` of this object raise ShutDown, and `get` as soon as no item waits.
+        """Make `put` of this object raise ShutDown. `get` also raises it, as soon as no item waits.
 
         No item is removed, so other processes still get the items. With *immediate*, `get` raises at once,
         and calls of `join` return.
@@ -232,8 +232,8 @@ class Queue:
         """Wait until all items that this object has put are on Redis's disk, and on its replicas.
 
         Raises:
-            FrontierUnavailable: it is not certain within *timeout* seconds that all items are there, or it
-                cannot be certain; the text tells why.
+            FrontierUnavailable: it was not confirmed within *timeout* seconds that all items are there, or it
+                cannot be confirmed at all; the message gives the reason.
         """
         self._refuse_if_shut()
         deadline = math.inf if timeout is None else time.monotonic() + timeout

@@ -30,7 +30,7 @@ class DeferredEnds:
     def __init__(self, protocols: Sequence[ShardProtocol]) -> None:
         self._protocols = protocols
         self._needs: dict[bytes, dict[int, int]] = {}
-        """By lease and other shard, the highest number of a put there on which the lease depends."""
+        """By lease, then by other shard: the highest number of the puts there that the lease waits for."""
         self._deferred: dict[bytes, tuple[int, int, int]] = {}
         """By lease: a serial number, its shard, and how many shards it waits for."""
         self._endings: dict[bytes, Ending] = {}

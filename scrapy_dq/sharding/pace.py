@@ -8,15 +8,15 @@ from scrapy_dq.frontier.worker import pace
 from scrapy_dq.frontier.worker.pace import Timing
 
 SPREAD_S, MAX_SPREAD_S = 0.025, 0.5
-"""Seconds that a move waits longer per further shard, and the maximum of this additional wait. Each shard
+"""Additional seconds that a move waits for each shard after the first, and the maximum of both. Each shard
 gets only a part of the moves, and each exchange has a fixed cost, so longer waits save exchanges."""
 MAX_SLOW_S = 2.0
-"""Maximum number of seconds that moves wait for moves of another lease in their shard, and that an idle
-worker waits before it asks a shard again."""
+"""Maximum number of seconds that moves wait so that moves of the next lease in their shard can join the same
+exchange, and that an idle worker waits before it asks a shard again."""
 
 
 def timing_of(shards: int) -> Timing:
-    """Return a worker's rhythm in each of *shards* shards, at least 2."""
+    """Return when exchanges with each shard are due, for a crawl with *shards* shards (at least 2)."""
     longer_s = min(SPREAD_S * (shards - 1), MAX_SPREAD_S)
     return Timing(
         pace.LINGER_S + longer_s, pace.IDLE_FIRST_S + longer_s,

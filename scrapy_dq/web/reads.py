@@ -29,7 +29,8 @@ PATIENCE_S = 25.0
 PAUSE = 49
 """After a look, its crawl is not read for 49 times the look's duration. So looks take 2 % of the time."""
 MAX_PAUSE_S = 2.0
-"""Maximum seconds of pause of other crawls after a look, so that looks at a large crawl do not block them."""
+"""Maximum number of seconds for which other crawls are not read after a look. So a large crawl does not hold
+up looks at the others."""
 AFTER_NO_ANSWER_S = 2.0
 """Seconds of pause after a look that Redis did not answer."""
 HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
@@ -90,9 +91,9 @@ class Reads:
         self._place: Place | None = None
         self._kept: dict[Subject, _Kept] = {}
         self._rests: dict[str, float] = {}
-        """Until when a crawl is not read, by crawl."""
+        """By crawl: the time before which it is not read again."""
         self._rest = 0.0
-        """Until when no crawl is read."""
+        """The time before which no crawl is read."""
         self._turn = asyncio.Lock()
         self._threads = ThreadPoolExecutor(1, "dq-looks")
 
@@ -212,7 +213,7 @@ class Reads:
         except (FrontierError, ConfigError) as refused:
             return replace(before, error=printable(str(refused)), found=True), self._place is not None
         except Exception as unexpected:  # for example, a record of another version; other looks continue
-            logger.exception("a look at %s of a crawl failed", subject.kind)
+            logger.exception("the web page cannot read its data of kind %r", subject.kind)
             return replace(before, error=f"it cannot be read ({type(unexpected).__name__})"), True
         kept.read = None
         return Result(error=printable(error), found=False), True

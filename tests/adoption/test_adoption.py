@@ -126,7 +126,7 @@ WRONG: list[tuple[str, bytes, str]] = [
     ("too large", member(body=b"x" * 5000), "are more than DQ_MAX_ENTRY_BYTES = 4,096"),
     ("a partition", member(meta={"download_slot": "x" * 600}), "the name of its download slot"),
     ("a login", member(meta={"download_slot": "http://u:secret@h\x01"}), "slot ('http://...@h"),
-    ("a small pickle of much", member(meta={"x": [["a" * 100] * 10] * 10}), "more than DQ_MAX_ENTRY_BYTES"),
+    ("a pickle of large data", member(meta={"x": [["a" * 100] * 10] * 10}), "more than DQ_MAX_ENTRY_BYTES"),
 ]
 
 
@@ -149,7 +149,7 @@ def test_a_request_that_cannot_be_crawled_becomes_a_dead_letter(
 
 
 def test_a_finished_run_of_the_same_name_is_not_opened(case: Case) -> None:
-    """DQ_RUN_NAME shows that the run is over."""
+    """The finished run has the same DQ_RUN_NAME, so the adoption is refused."""
     case.push(pages(1))
     settings = {"DQ_RUN_NAME": "nightly"}
     case.adopt(settings)

@@ -63,7 +63,7 @@ def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
     assert (stopped.phase, stopped.members, stopped.census.in_flight) == ("open", [], 0)
     assert stopped.census.waiting > 0
     assert stopped.census.done == len(project.count("done"))
-    left = f"{stopped.census.waiting} waiting, 0 in flight"  # the last worker that leaves logs this
+    left = f"{stopped.census.waiting} waiting, 0 in flight"  # in the log of the last worker to leave
     told = "this worker stops (shutdown) before the run has finished: "
     assert all(told in worker.text for worker in workers)
     assert any(told + left in worker.text for worker in workers)
@@ -73,7 +73,7 @@ def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
 
 
 def test_a_page_that_arrives_after_the_grace_is_left_to_the_next_worker(plant: Plant) -> None:
-    """Callbacks in progress end. The worker neither parses nor retries pages that arrive after the grace."""
+    """Running callbacks complete. The worker neither parses nor retries pages that arrive after the grace."""
     targets = ["/work?s=0", "/late?s=3", "/down?s=3&status=503"]
     redis, site, project = plant(targets=targets, spider=WORKS, settings={"DQ_SHUTDOWN_GRACE": 1}, pages=1)
     worker = project.start_worker()

@@ -22,7 +22,7 @@ from support.waiting import Stopwatch, wait_until
 def test_without_a_binary_the_error_names_three_solutions(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Solutions are to install the extra, to install a server, or to name a Redis. No user is registered."""
+    """Solutions are to install the extra, to install a server, or to name a Redis. Nothing is registered."""
     place.binary = ""
     (place.home / "empty").mkdir()
     only_path(monkeypatch, place.home / "empty")

@@ -53,7 +53,7 @@ def test_items_lost_in_a_roll_back_beyond_the_horizon_are_reported(
         q.flush(60)
     q.flush(60)
     (told,) = (record for record in caplog.records if record.levelno == logging.ERROR)
-    assert "has to put its items again" in told.getMessage()
+    assert "puts its items again" in told.getMessage()
     q.close()
 
 

@@ -115,7 +115,7 @@ class Crawler(Answered):
         return self.process.alive and not self.ending
 
     def has_joined(self, worker_id: str) -> bool:
-        """Tell whether a join with this id was answered. A late copy may still register the id later."""
+        """Tell whether a join with this id was answered. If not, a late copy may still register it."""
         return any(each.id == worker_id and each.protocol.epoch for each in self.worker.parts)
 
     @property
@@ -308,7 +308,7 @@ class Crawler(Answered):
     def _settle(self, lease: Lease, number: int, attempt: int, origin: str, page: Page) -> None:
         worker = self.worker
         del self.running[lease.entry_id]
-        # An unfiltered request is a part of its parent page, and runs at each visit of that page.
+        # An unfiltered request has no revisits of its own: it runs at each visit of its parent page.
         revisits = 0 if "-" in origin else self._setup.revisits
         visit = Visit(
             number, attempt, self.process.name, (worker.epoch, worker.run), worker.id,
@@ -377,7 +377,7 @@ class Crawler(Answered):
 
     def outbox_lost(self, parentless: bool) -> None:
         self._sent.clear()
-        # The worker releases all leases, both running ones and those whose ends are lost.
+        # The worker releases all leases: running ones, and those whose acks were lost with the outbox.
         self._unconfirmed.clear()
         self._taken_by = dict.fromkeys(self._taken_by, frozenset())
         self.spill_lost = self.spill_lost or parentless

@@ -1,4 +1,4 @@
-"""Packages that an error tells the user to install can be installed."""
+"""If an error advises the user to install packages, pip can find these packages."""
 
 from __future__ import annotations
 

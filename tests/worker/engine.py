@@ -131,7 +131,7 @@ class Engine(Listener):
         self.slots = self.capacity = concurrency
         self.work_s = work_s
         self.may_send, self.may_put, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        """While an event is cleared, each entry stops before it is sent, puts children, or ends."""
+        """While one of these is cleared, each entry waits before it is sent, puts its children, or ends."""
         self.may_send.set()
         self.may_put.set()
         self.may_end.set()

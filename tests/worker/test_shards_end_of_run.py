@@ -20,7 +20,7 @@ from worker.spread import SPREAD, Spread, cut_off, fail_one, leased, of, stored
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_run_ends_as_soon_as_its_puts_and_level_are_certain(spread: Spread, first: int) -> None:
-    """After the horizon, the worker asks the shard and home at once. It waits for no idle exchange."""
+    """After the horizon, the worker asks the shard and home at once, before any regular exchange."""
     spread.crawl.size = 0
     async with spread.engine() as worker:
         worker.seed([of(first)])
@@ -75,7 +75,7 @@ class Answered:
 
 
 def test_the_collect_starts_again_after_the_worker_has_registered_again() -> None:
-    """A shard that was rolled back may have an equal version by chance, although puts are missing."""
+    """After a roll-back, a census may by chance have the same version, although puts are missing."""
     shards = [Answered(number) for number in range(2)]
     asked: list[int] = []
     detector = TerminationDetector(cast("Any", shards), asked.append)
@@ -104,7 +104,7 @@ def test_the_collect_does_not_begin_while_a_shard_needs_an_audit() -> None:
 
 
 def test_each_shard_must_report_twice_that_only_entries_over_budget_are_left() -> None:
-    """A page may move from a later shard to one that has answered, which only the second answers show."""
+    """Work may move from a shard that will answer to one that has answered; second answers show this."""
     shards = [
         SimpleNamespace(
             census=Census(waiting=1, only_over_budget=1), applied=1, outbox=[], leases=[],
@@ -161,7 +161,7 @@ async def test_puts_waiting_for_home_are_kept_when_another_shard_is_in_the_next_
 async def test_a_request_for_another_shard_is_missing_when_home_is_in_the_next_run(
     spread: Spread, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The request needs a level that home will not confirm."""
+    """The request waits until home confirms the level of seeding, which home does not do any more."""
     async with spread.engine() as worker:
         await fail_one(worker, of(2))
         spread.forget(0, worker, run=1)
@@ -194,7 +194,7 @@ async def test_requests_of_other_shards_are_missing_when_home_has_forgotten_thei
 async def test_unconfirmed_puts_count_as_missing_when_another_shard_is_in_the_next_run(
     spread: Spread,
 ) -> None:
-    """The spider closes with the worker's reason of that moment, so the worker waits for home's answer."""
+    """Only home's answer shows the reason with which the spider closes, so the worker waits for it."""
     async with spread.engine() as worker:
         await fail_one(worker, of(1))
         async with cut_off(worker.parts[0]):

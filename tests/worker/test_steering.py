@@ -1,4 +1,4 @@
-"""A worker obeys commands within two seconds, through exchanges that it makes anyway."""
+"""A worker obeys commands within two seconds; a command costs at most one additional exchange."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_quiet_worker_learns_of_a_command_by_its_heartbeat(crawl: Crawl,
 
 
 async def test_new_limits_apply_to_buffered_leases(crawl: Crawl, client: redis.Redis) -> None:
-    """The worker releases its buffer for leases under the new delay; then at most one request is sent."""
+    """The worker releases its buffer and leases again under the new delay; it sends one request at most."""
     async with busy(crawl) as (engine, running):
         limit(client, crawl.name, "", delay_s=30)
         await until(lambda: engine.commands, "the command", SOON_S)

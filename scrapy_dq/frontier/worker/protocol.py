@@ -50,8 +50,8 @@ _NO_RECORDS = 2**52
 """`Rejoined.last_seq` if the next run has begun: the records of the worker are gone (rejoin.lua)."""
 _ABSENT = "The run is over: other workers finished it while this worker was absent. "
 _RESTART_NOTE = (
-    ". Requests that no page yields again are missing, so start() has to run again: a crawl closes with "
-    "reason %s, and the same command continues it; a program has to put its items again"
+    ". Requests that came from no page, such as those of start(), are missing, so start() has to run again: "
+    "a spider closes with reason %s, and the same command continues; a Queue's program puts its items again"
 )
 
 
@@ -457,7 +457,7 @@ class WorkerProtocol:
         if answer.status is Status.FINISHED:
             waiting = any(each.outbox.parentless for each in self._ending_protocols)
             if waiting and rejoin.parentless is not Parentless.WAITING:
-                self._begin_rejoin()  # that put was added during this rejoin
+                self._begin_rejoin()  # a put without a parent came during this rejoin
             else:
                 self._close_run(answer.last_seq, unfinished)
             return
@@ -507,9 +507,9 @@ class WorkerProtocol:
 
     def _close_run(self, last_seq: int | None, unfinished: bool) -> None:
         # If Redis has a record of this worker, it also has the logged puts, so no put needs a repeat. The
-        # start() of this worker need not continue: other workers declared this worker dead, and finished the
-        # run because an equal start() was complete. If the next run has begun, it is unknown whether this was
-        # the case, and how this worker's run ended.
+        # start() of this worker need not continue: other workers declared this worker dead, and could finish
+        # the run because one of them had completed a start() with the same arguments. If the next run has
+        # begun, it is unknown whether this was the case, and how this worker's run ended.
         unknown = unfinished and last_seq is not None and last_seq >= _NO_RECORDS
         if last_seq is None or last_seq < 0:
             unknown = self.seeding == Seeding.ACTIVE or any(
@@ -529,7 +529,7 @@ class WorkerProtocol:
         if dropped or forgotten:
             self.left_behind = True
             self.logger.error(
-                "%s%s; a crawl closes with reason run_over, a Queue puts its items into the next run",
+                "%s%s. A spider closes with reason run_over; a Queue puts these items into the next run",
                 _ABSENT, missing,
             )  # fmt: skip
         logged = chain.from_iterable(each.log.take() for each in self._ending_protocols) if forgotten else ()
@@ -543,7 +543,7 @@ class WorkerProtocol:
         logger.critical(
             "%s of crawl %r is gone, or was replaced by another one (`scrapy dq move`? FLUSHALL? an empty "
             "replica promoted? a Redis without persistence restarted?). This worker closes with reason "
-            "frontier_lost. Unless it was moved, the next crawl starts again from start()%s",
+            "frontier_lost. Unless the crawl was moved, its next run starts again from start()%s",
             self._name, self._crawl, self._restart_hint,
         )  # fmt: skip
         self._listener.frontier_lost()

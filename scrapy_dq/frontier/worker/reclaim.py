@@ -76,8 +76,8 @@ class Reclaimer:
         )
         if broken_start:
             self._logger.info(
-                "Worker %s died before its start() was complete: the run finishes when a worker with the "
-                "same arguments has completed its own",
+                "Worker %s died before its start() was complete: the run cannot finish until a worker with "
+                "the same arguments has completed a start()",
                 worker_id,
             )
         self._reclaimed(moved)
