@@ -71,8 +71,8 @@ class Joined:
         return (
             f"{self.forgotten:,} request{'s' * (self.forgotten != 1)} of the last run had failed for good or "
             f"become dead letters. They were seen, so this run does not crawl them (SCHEDULER_PERSIST), and "
-            f"their records are deleted. Next time, use `scrapy dq retry` before a run begins: it retries them "
-            f"again (docs/incremental.md)"
+            f"their records are deleted. Next time, use `scrapy dq retry` before a run begins "
+            f"(docs/incremental.md)"
         )
 
 
