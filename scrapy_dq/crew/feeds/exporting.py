@@ -19,8 +19,8 @@ from scrapy_dq.crew.pipes import Child
 from scrapy_dq.crew.worker_process import describe_exit
 
 TICK_S = 0.05
-GRACE_S = 2.0
-"""Seconds that a process gets to remove the file that it is building."""
+GRACE_S = 10.0
+"""Maximum seconds that a process gets to remove its unfinished file, which a busy machine may delay."""
 
 
 class Bar(Protocol):
