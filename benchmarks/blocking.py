@@ -75,7 +75,7 @@ class Blocking(Part):
         return {**found, "peace_s": PEACE_S, "outage_s": OUTAGE_S}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars of the longest call."""
+        """Return the targets for the longest call."""
         theirs = _longest(found[MEMORY])
         bars = [_bar("under load", _longest(found[PEACE]), theirs)]
         for way, title in WAYS.items():
@@ -183,7 +183,7 @@ def _cells(mine: Sequence[Sequence[float]]) -> list[str]:
 
 
 def _in_as_long(each_second: Sequence[float], seconds: float) -> float:
-    """Return the longest call in a period of *seconds*, as the median of all such periods."""
+    """Return the median, over all periods of *seconds*, of the longest call in the period."""
     length = min(max(round(seconds), 1), len(each_second))
     return median(max(each_second[begin : begin + length]) for begin in range(len(each_second) - length + 1))
 

@@ -50,7 +50,10 @@ def summary(watched: Watched) -> dict[str, Any]:
 
 
 def longest(rows: Iterable[Row], collections: Sequence[Row]) -> list[float]:
-    """Return four times: the longest call, its CPU and collections, and the most CPU less collections.
+    """Return four durations in seconds, three of them about the longest call.
+
+    They are the time of this call, its CPU time, the time of garbage collections in it, and, over all calls,
+    the largest CPU time of a call less the time of its garbage collections.
 
     Args:
         collections: the garbage collections, oldest first.

@@ -42,8 +42,8 @@ SETTINGS = {
     # All contenders keep their fingerprints. Otherwise a worker that starts after the end would crawl all
     # pages again, and would also find the lost pages.
     "SCHEDULER_PERSIST": True,
-    # Faults of 10 s must last longer than this. scrapy_dq finds workers that are killed on this machine at
-    # once.
+    # Faults of 10 s have to last longer than DQ_WORKER_TTL. For a killed worker, this setting does not
+    # matter, because scrapy_dq notices at once that a process on the same machine is gone.
     "DQ_WORKER_TTL": 5,
 }
 MIN_PAGES = 400
@@ -71,7 +71,7 @@ class Result:
 
 
 def applies(name: str, contender: Contender) -> bool:
-    """Return whether this fault is possible with *contender*. It may need Redis, or a spider of Scrapy."""
+    """Return whether this fault is possible with *contender*. A fault may need Redis or a Scrapy spider."""
     if contender == "Crawlee":
         return FAULTS[name].spider == SPIDER
     return not (FAULTS[name].needs_redis and contender in LOCAL)

@@ -25,7 +25,7 @@ QUICK_S = 0.03  # for each page, unless a fault says otherwise
 PUTTING = ("zadd", "rpush", "sadd", "hset")
 """The commands with which each scheduler puts a request."""
 TRANSACTION = ("MULTI", "ZRANGE", "ZREMRANGEBYRANK")
-"""scrapy-redis pops with these commands and EXEC in one round trip, so their own replies are never cut."""
+"""scrapy-redis pops with these commands and EXEC in one round trip, so only the reply to EXEC may be cut."""
 
 Contender = Literal["scrapy_dq", "scrapy-redis", "JOBDIR", "JOBDIR-SQLite", "Crawlee"]
 CONTENDERS: dict[Contender, Mapping[str, Any]] = {
@@ -64,7 +64,7 @@ class ComparedCrawl(FaultCrawl):
         self.contender: Contender = contender
 
     def leases(self, pids: Collection[int] | None = None) -> int:
-        """Return how many leases the workers of these processes hold, or with None all workers."""
+        """Return how many leases the workers of these processes hold, or all workers if *pids* is None."""
         return super().leases(pids) if self.contender == "scrapy_dq" else 0
 
 

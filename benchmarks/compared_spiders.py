@@ -35,7 +35,7 @@ class ClosingSpider(TreeSpider):
     full_pages = 0
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Follow the links, as TreeSpider does. A file in the project's folder shows an earlier crawl."""
+        """Follow the links, as TreeSpider does. The file `closed-once` records that the spider was closed."""
         assert isinstance(response, TextResponse)
         marker = Path("closed-once")
         self.full_pages += len(response.css("a")) == FULL_PAGE
@@ -51,7 +51,7 @@ class PoisonSpider(TreeSpider):
     """On the root page, also requests a page whose callback kills the worker."""
 
     def parse(self, response: Response) -> Iterator[Any]:
-        """Follow the links, as TreeSpider does. Each scheduler crawls the bad page early, by its priority."""
+        """Follow the links, as TreeSpider does. The bad page is crawled early because of its priority."""
         yield from super().parse(response)
         if page_path(response) == "/p/0":
             yield response.follow("/poison?s=0.7", self.die, priority=10)

@@ -9,14 +9,17 @@ import psutil
 
 
 class CpuMeter:
-    """Measures the CPU time of processes since its creation. For an ended process, the last look counts."""
+    """Measures the CPU time of processes since this object was created.
+
+    For a process that has ended, the last value that was read counts.
+    """
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._used: dict[psutil.Process, float] = {psutil.Process(pid): 0.0 for pid in pids}
         self._began = self._look()
 
     def seconds(self) -> float:
-        """Look at all processes. Return the sum of their user and system time in seconds."""
+        """Read the CPU time of all processes, and return the sum of their user and system time in seconds."""
         return self._look() - self._began
 
     def _look(self) -> float:

@@ -106,7 +106,7 @@ class Crawls(Part):
         return {"crawls": [asdict(c) for c in crawls], "pages": PAGES, "stop_after_s": STOP_AFTER_S}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars of whole crawls."""
+        """Return the targets for whole crawls."""
         of = _Found(found)
         bars = [
             Bar(

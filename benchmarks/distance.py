@@ -1,4 +1,4 @@
-"""A TCP proxy that only delays, and so uses little CPU, because it shares the cores with the measured crawl.
+"""A TCP proxy that only delays data. It shares the cores with the measured crawl, so it must use little CPU.
 
 `python -m benchmarks.distance '{"port": 6379, "delay_s": 0.001}'` prints the port of the proxy. The proxy of
 the tests can do more, but takes more CPU per round trip. This would be too much for a scheduler that makes
@@ -22,7 +22,8 @@ from support.site_process import SiteProcess
 PINGS = 25
 SMOOTHING = 0.1
 EARLY_S = 0.0005
-"""Maximum time by which timers are set early. A busy machine is much later, but only for a short time."""
+"""Maximum time by which timers are set early. On a busy machine, timers can be much later than this, but only
+for a short time."""
 
 
 class Side(asyncio.Protocol):

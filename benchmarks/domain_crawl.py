@@ -152,7 +152,7 @@ def _all_asked(site: DomainSite, project: Project, deadline_s: float, meter: Cpu
         if asked >= pages and len(_pages(site.log(), quick)) == pages:
             return True
         _check(project)
-        meter.seconds()  # a worker may end before the next look
+        meter.seconds()  # reads the CPU time now, because a worker may soon end
         time.sleep(POLL_S)
     return False
 

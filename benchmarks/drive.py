@@ -1,7 +1,7 @@
 """`python -m benchmarks.drive PLAN` drives a scheduler in one process. PLAN is a JSON object.
 
-The crawler, the engine and the event loop are Scrapy's own. But the spider's `start` calls the scheduler,
-instead of the engine.
+The crawler, the engine and the event loop are Scrapy's own. But the spider's `start`, not the engine, calls
+the scheduler.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEAVIEST = 10
 IN_OUTBOX = 20_000
 """Number of requests that fill an outbox in memory."""
 FULL_BUFFER = 1_000
-"""Maximum number of leases per exchange. With as many CONCURRENT_REQUESTS, a worker buffers all of them."""
+"""Leases in a full buffer: the most that one exchange brings. CONCURRENT_REQUESTS must be as high."""
 LONGEST_S = 120
 ROUND = 10_000
 """The number of requests that the phase `crawled` first puts and then takes, repeatedly."""
@@ -103,7 +103,7 @@ class Measured:
         return asdict(Phase(self._plan.requests, seconds, cpu, self._redis_seconds() - redis_s, heaviest))
 
     async def _held(self) -> dict[str, int]:
-        """Return the resident bytes of this process after each of four steps. They hardly ever shrink."""
+        """Return the resident bytes of this process after each of four steps. It hardly ever shrinks."""
         count, found = self._plan.requests, {"opened": _rss()}
         new = (request(n, self._spider) for n in range(count))
         self._driver.put_page(islice(new, IN_OUTBOX), new=True)

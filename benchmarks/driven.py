@@ -98,7 +98,7 @@ class Driven(Part):
         }
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars of the rates and of Redis's CPU."""
+        """Return the targets for the rates and for Redis's CPU."""
         rates = [Bar(bar, wanted, False, _ratio(found, phase, to)) for phase, to, bar, wanted in COMPARED]
         return rates + exchange_cost.bars(found["exchange"])
 

@@ -167,9 +167,10 @@ def _cost(
 
 
 def bars(found: dict[str, Any]) -> list[Bar]:
-    """Return the bars of Redis's CPU.
+    """Return the targets for Redis's CPU.
 
-    A bar has the most expensive batch of every repetition. With functions, there is one bar per batch.
+    Each sample is the cost of the most expensive size of batch in one repetition. With functions, each size
+    of batch in WANTED_WITH_FUNCTIONS has its own target.
     """
     dearest = {
         condition: [

@@ -1,4 +1,4 @@
-"""Part `growth` measures the cost of a request if more requests wait, or wait in more partitions."""
+"""Part `growth` measures how the cost of a request grows with the waiting requests and their partitions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def crawl(partitions: int = 1) -> AsyncIterator[Crawl]:
 
 
 async def by_pending(tell: Callable[[str], None]) -> dict[str, Any]:
-    """Return samples by number of waiting requests. A sample of the smallest crawl is taken with each."""
+    """Return samples by number of waiting requests, each with a sample of a crawl of the smallest size."""
     found: dict[str, Any] = {"samples": {}, "fill_seconds": {}}
     numbers = count(10**9, 10**6)
     async with crawl() as large:
@@ -149,7 +149,7 @@ class Growth(Part):
         }
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars of the cost at a million, and in many partitions."""
+        """Return the targets for the cost with a million waiting requests, and with many partitions."""
 
         def costs(of: str, size: str) -> list[float]:
             samples = found[of]["samples"].get(size, [])

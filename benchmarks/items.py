@@ -79,7 +79,7 @@ class Items(Part):
         return found
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return no bars."""
+        """Return no targets."""
         return []
 
     def section(self, found: dict[str, Any]) -> str:

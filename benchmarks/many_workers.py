@@ -14,11 +14,11 @@ from benchmarks.scale_worker import LINKS
 from benchmarks.tables import markdown, spread
 
 FULL_RATE = 300
-"""Pages per second of a full worker, which is a Scrapy worker with its own core. See the whole crawls."""
+"""Pages per second of a full worker, which is a Scrapy worker with its own core: see `crawls.py`."""
 FULL_BURST = 16
 """The number of pages that a full worker gets at the same time. Whole crawls have more pages per exchange."""
 CORE = 0.8
-"""The usable share of a core by Redis. Above this share, answers wait for each other."""
+"""The share of a core that Redis can use. Above this share, exchanges have to wait for each other."""
 WANTED_FULL = 100
 PEER = "scrapy-redis's commands"
 REPETITIONS = 3
@@ -45,7 +45,7 @@ CREWS = {
     "1,000": Crew(1_000, 1, warm_up_s=45.0), "idle": Crew(100, 1e-6),
 }  # fmt: skip
 PEERS = 2
-"""The number of processes with scrapy-redis's commands. Each is as fast as possible."""
+"""The number of processes that send scrapy-redis's commands, each as fast as it can."""
 
 
 class ManyWorkers(Part):
@@ -69,7 +69,7 @@ class ManyWorkers(Part):
         return {"runs": [asdict(run) for run in runs], "redis": titled(kind)}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bar of full workers."""
+        """Return the target for the number of full workers."""
         samples = [_fed(run) for run in _of(found, "full")]
         return [Bar("full workers that one Redis core feeds", WANTED_FULL, False, samples)]
 

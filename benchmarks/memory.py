@@ -163,7 +163,7 @@ class Memory(Part):
         return found
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bars of each kind of Redis, because their sizes differ."""
+        """Return the targets for each kind of Redis, because the sizes depend on the kind."""
         bars = []
         for kind, title_and_allocator in found["redis"].items():
             title = title_and_allocator.partition(" (")[0]
@@ -215,7 +215,7 @@ class Memory(Part):
 
 
 def _table(found: dict[str, Any], what: str) -> str:
-    names = list(max(found[what].values(), key=len))  # Redis 6.2 has fewer
+    names = list(max(found[what].values(), key=len))  # Redis 6.2 has fewer names
 
     def cell(size: Any) -> str:
         if size is None:

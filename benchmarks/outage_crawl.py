@@ -33,7 +33,7 @@ class Watched(NamedTuple):
     """The records of a crawl's worker."""
 
     rows: dict[str, list[Row]]
-    """Rows by method. The loop and garbage collections have their own names."""
+    """Rows by method. LOOP has delays of the event loop, COLLECTION has garbage collections (timed.py)."""
     windows: dict[str, Window]
     """The start and end of each outage, including the recovery, on the clock of the rows."""
     pages: int

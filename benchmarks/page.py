@@ -112,7 +112,7 @@ def _figure(value: float) -> str:
 
 
 def _ran_on(measured: Mapping[str, Any], parts: Sequence[Part]) -> Iterator[str]:
-    """Yield a paragraph for each set of conditions. If there are several sets, it names their parts."""
+    """Yield a paragraph for each set of conditions. If there are several, each names its parts."""
     by_facts: dict[str, list[str]] = {}
     for part in parts:
         by_facts.setdefault(described(measured[part.name]["ran_on"]), []).append(part.title)

@@ -12,7 +12,7 @@ from typing import Any
 
 from support.redis_server import KINDS, Kind, RedisServer, find_binary
 
-# A rewrite of the AOF would disturb only some of the measurements.
+# A rewrite of the AOF would disturb only some of the measurements, and thus distort comparisons.
 NO_REWRITES = ["--auto-aof-rewrite-percentage", "0"]
 
 
@@ -28,7 +28,8 @@ def start_redis(kind: Kind | None = None, *, aof: bool = False, compressed: bool
     """Return a server whose AOF is never rewritten. `with` starts it.
 
     Args:
-        compressed: whether to use `list-compress-depth 1` if this kind can compress lists, not Redis's 0.
+        compressed: use `list-compress-depth 1` if this kind of Redis can compress lists. Otherwise, the depth
+            is 0, which is Redis's default.
     """
     kind = kind or found_kinds()[0]
     depth = int(compressed and compresses(kind))
@@ -54,7 +55,7 @@ def used_bytes(client: Any) -> int:
 
 
 def measured_on(packages: Sequence[str], persistence: str, kind: Kind | None = None) -> str:
-    """Return a line for below a table, with the date, versions, Redis's version and the number of cores.
+    """Return the line below a table, with the date, versions, Redis's version and the number of cores.
 
     Args:
         persistence: a description of Redis's persistence, which the result includes.

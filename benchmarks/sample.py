@@ -70,7 +70,7 @@ def puts(numbers: Iterable[int], partitions: int = 1) -> Iterator[Put]:
 def documentation_puts(*, shuffled: bool) -> list[Put]:
     """Return puts of the pages of a real documentation site, in its order or shuffled.
 
-    Each page yields the next PER_PAGE pages. Their Referer header names it.
+    Each page yields PER_PAGE further pages, whose Referer header names it.
     """
     urls = gzip.decompress(DOCUMENTATION.read_bytes()).decode().split()
     if shuffled:

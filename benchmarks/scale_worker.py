@@ -37,7 +37,7 @@ KNOWN = 0.92
 HOSTS = 10_000
 PAYLOAD_BYTES = 250
 AT_ONCE = 16
-"""The number of pages that a worker holds, or two bursts if these are more."""
+"""The maximum number of pages that a worker holds. If two bursts have more, their pages are the maximum."""
 LOCAL_SEEN = 100_000
 OF_SITE = 20
 """Number of pages of a site that its other pages link to."""
@@ -185,7 +185,7 @@ class Peer:
             popped = pipe.execute()[0]
             self.exchange_s.append(time.perf_counter() - began)
             if popped:
-                for link in self._pages.links(self.done % HOSTS):  # any site, as the commands are the same
+                for link in self._pages.links(self.done % HOSTS):  # the site does not matter
                     self._put(link)
                 self.done += 1
 
@@ -204,7 +204,7 @@ def crawl(options: dict[str, Any]) -> NoReturn:
         crawlers = [Crawler(Pages(seed, *of_pages), *given) for seed in options["seeds"]]
         import uvloop
 
-        # Beat on the event loop, because hundreds of threads in one process would wait for each other.
+        # The event loop sends the heartbeats, because hundreds of threads would block each other.
         Heartbeat._start_thread = _beat_on_the_loop  # type: ignore[method-assign]
         uvloop.run(_run(crawlers, began, until))
     (seed,) = options["seeds"]

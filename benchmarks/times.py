@@ -38,7 +38,7 @@ PENDING = [10, 1_000_000]
 REPETITIONS = 3
 MAX_ATTEMPTS = 3
 COMMANDS = ("version", "dq status")
-"""Commands of `scrapy`. The others are compared with the first one."""
+"""Commands of `scrapy`. The first one is the standard with which the others are compared."""
 COMMANDS_REPETITIONS = 10
 WANTED_STATUS = 1.15
 """Maximum ratio of a command's CPU time to the CPU time of `scrapy version`."""
@@ -124,7 +124,7 @@ def first_request(project: Project, site: TreeSite) -> float:
 
 
 def starts(tell: Callable[[str], None]) -> dict[str, list[float]]:
-    """Return the times to the first request by number of waiting requests. "memory": Scrapy's scheduler."""
+    """Return the times to the first request by number of waiting requests, or by "memory": Scrapy's own."""
     found: dict[str, list[float]] = {"memory": [], **{str(pending): [] for pending in PENDING}}
     with ExitStack() as stack:
         site = stack.enter_context(TreeSite(latency_s=5.0))
@@ -162,7 +162,7 @@ def commands(tell: Callable[[str], None]) -> dict[str, list[float]]:
         stack.callback(project.close)
         asyncio.run(fill(redis_url, project, site, range(PENDING[0])))
         environ = project.environ()
-        del environ["PYTHONDONTWRITEBYTECODE"]  # an installed package is compiled
+        del environ["PYTHONDONTWRITEBYTECODE"]  # so that scrapy_dq is compiled, as an installed package is
         for repetition in range(COMMANDS_REPETITIONS + 1):
             for name in list(found)[:: -1 if repetition % 2 else 1]:
                 command = project.command(*name.split(), *[project.name] * (name != "version"))
@@ -192,7 +192,7 @@ class Times(Part):
         return {"reclaim": reclaims, **measured, "redis": titled()}
 
     def bars(self, found: dict[str, Any]) -> list[Bar]:
-        """Return the bar of `scrapy dq status`."""
+        """Return the target for the CPU time of `scrapy dq status`."""
         version, *ours = COMMANDS
         figure = "CPU of the process: `scrapy {}` / `scrapy {}`"
         of = found.get("commands", dict.fromkeys(COMMANDS, ()))  # not in samples before 2026-11-27

@@ -139,7 +139,7 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="bookshop-"))
     # `scrapy dq crawl` would also start and stop the embedded Redis. The demonstration starts Redis first, so
-    # that it can read Redis from beginning to end, and stops Redis even if all other users are killed.
+    # that it can read Redis from beginning to end, and stops Redis even if the crew is killed.
     redis = EmbeddedRedis(folder / PROJECT / ".scrapy" / "dq")
     try:
         as_promised = Demo(folder, redis.acquire(), Catalogue()).run()

@@ -95,7 +95,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Category:
-    """One shelf; its products are listed `PER_PAGE` to a page."""
+    """One shelf. Each of its pages lists at most `PER_PAGE` products."""
 
     number: int
     name: str

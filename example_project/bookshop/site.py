@@ -31,7 +31,7 @@ class Shop:
     """Turns a path into a page."""
 
     def __init__(self, catalogue: Catalogue, changing: bool = False) -> None:
-        """*changing*: the stock of most books changes while the shop is open, of some more often."""
+        """*changing*: while the shop is open, the stock of most books changes, more or less often."""
         self.catalogue = catalogue
         self._opened = time.monotonic() if changing else None
 

@@ -38,7 +38,7 @@ from scrapy_dq.text import count_of, printable
 COUNTS = ("workers", "waiting", "in_flight", "delayed", "seen", "failed", "dead")
 SETTLED = ("done", "failed", "dead", "seen")
 SWEEP_S = 60.0
-"""Maximum number of seconds, per shard, in which `clear` deletes keys that an earlier `clear` left."""
+"""Maximum number of seconds, per shard, for which `clear` deletes keys that an earlier `clear` has left."""
 
 
 class Clear(Subcommand):
@@ -176,7 +176,7 @@ def _delete_crawl(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _delete(place: Place, options: argparse.Namespace) -> bool:
-    """Delete all shards; return whether a part of the seen set is left.
+    """Delete all shards; return whether a part of the seen set still exists.
 
     Raises:
         FrontierRefused: a worker is alive, and --force is not given; nothing was deleted.
@@ -257,7 +257,7 @@ def _age(text: str) -> float:
 
 
 def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
-    """Return the crawl's state; None: only remaining keys of the crawl were found, and are now deleted."""
+    """Return the crawl's state. None means that only the rest of a crawl was there, which is now deleted."""
     try:
         return place.overview()
     except NoSuchCrawl:
@@ -287,7 +287,11 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
 
 
 async def _delete_rest(frontiers: list[Frontier], orphans: Collection[int]) -> tuple[bool, int]:
-    """Delete remaining keys; return whether a part of the seen set is left, and the number of other keys."""
+    """Delete the keys that are left of a crawl.
+
+    Returns:
+        Whether a part of the seen set is still left, and the number of other keys that were deleted.
+    """
     for number in orphans:
         await frontiers[number].flush([], force=True)
     for frontier in frontiers:

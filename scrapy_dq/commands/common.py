@@ -41,14 +41,15 @@ def words_after_spider(
 ) -> list[str]:
     """Set `options.spider` to the first word on the command line, and return the other words.
 
-    If --crawl names the crawl, and all words are valid as other words, `options.spider` is "".
+    If --crawl is given and all words are valid as other words, no word names a spider: `options.spider` is
+    "", and all words are returned.
 
     Args:
         noun: description of the other words, for the error message.
-        fits: returns whether another word is valid.
+        fits: returns whether a word is valid as one of the other words.
         most: maximum number of other words.
     Raises:
-        WrongUsage: the words do not fit.
+        WrongUsage: there are too many words, a word is invalid, or neither a spider nor a crawl is named.
     """
     words: list[str] = options.words
     options.spider = ""
@@ -65,7 +66,10 @@ def words_after_spider(
 
 
 def partitions_of_site(site: str | None) -> frozenset[bytes] | None:
-    """Return the partitions of a site: its name, and the usual spelling in links; None: all partitions."""
+    """Return the partitions that *site* may mean: the name as it is, and the usual spelling of this host.
+
+    If *site* is None, return None, which means all partitions.
+    """
     return None if site is None else frozenset((site.encode(), host_named(site).encode()))
 
 
@@ -78,7 +82,7 @@ def add_count(parser: argparse.ArgumentParser, count: int) -> None:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return the type of an option that is a whole number from *least* to *most*."""
+    """Return the argparse type of an option that is a whole number from *least* to *most*."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 12 and least <= int(text) <= most):
@@ -89,7 +93,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(least: float, most: int) -> Callable[[str], float]:
-    """Return the type of an option that is a time from *least* to *most*, in seconds."""
+    """Return the argparse type of an option that is a time from *least* to *most*, in seconds."""
 
     def read(text: str) -> float:
         with suppress(ValueError):
@@ -121,7 +125,10 @@ def require_crawl(options: argparse.Namespace) -> None:
 
 
 def found_in(place: Place, **found: Any) -> dict[str, Any]:
-    """Return *found* for `--json`, in an object to which later versions can add keys."""
+    """Return the object that `--json` prints: *found*, the crawl, its Redis, and shards that did not answer.
+
+    It is an object, so that later versions can add keys.
+    """
     unreachable = list(place.shards.unreachable)
     return {"crawl": place.crawl, "redis": place.target, "unreachable_shards": unreachable} | found
 
@@ -161,7 +168,7 @@ def config_named(settings: Settings, options: argparse.Namespace) -> Config:
 
 
 def crawler_named(settings: Settings, options: argparse.Namespace) -> tuple[Config, Crawler | None]:
-    """Return the result of `config_named`, and a crawler with the spider; None: no spider is named."""
+    """Return the result of `config_named`, and a crawler with the spider, or None if no spider is named."""
     if not options.spider:
         return project_config(settings, of_crawl=bool(options.crawl)), None
     settings = settings.copy()
@@ -227,7 +234,7 @@ class Input:
         """Open the file that the command line names, if any.
 
         Raises:
-            CommandError: there are no requests, or the file cannot be read.
+            CommandError: the command line names neither URLs nor a file, or both, or the file cannot be read.
         """
         if bool(urls) == bool(options.file):
             raise WrongUsage("name URLs, or a --file" + (", not both" if urls else ""))

@@ -137,7 +137,9 @@ def crawl(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _unexported_run(feeds: list[Feed], folder: ItemsFolder, monitor: Monitor) -> Run | None:
-    """Return the last run if it is finished and its feeds may lack items, so that the crew writes them first.
+    """Return the last run if it is finished and its feeds may lack items, else None.
+
+    The crew writes the feeds of such a run first, and crawls nothing.
 
     Raises:
         CrewError: the items of this crew's run cannot be appended to one of the feeds.

@@ -165,7 +165,7 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
 
 def examine_workers(place: Place) -> list[Finding]:
     """Report workers that wait for Redis; if there are any, watch the crawl for WAIT_S first."""
-    with suppress(FrontierRefused):  # a key of another type: `scrapy dq status` shows it
+    with suppress(FrontierRefused):  # a key has another type, as `scrapy dq status` reports
         if any(member.waits_for for member in peek(place.shards, place.crawl).members):
             waits = watched(place, WAIT_S).waits
             return [Finding("workers", BAD, waiting(each)) for each in waits]
@@ -173,14 +173,15 @@ def examine_workers(place: Place) -> list[Finding]:
 
 
 def examine(place: Place, start_keys: StartKeys | None) -> list[Finding]:
-    """Return the findings of all nodes with shards of the crawl, each once.
+    """Return what is found at the Redis nodes that have shards of the crawl.
 
-    A finding names its nodes, unless all nodes have it.
+    A finding that is the same at several nodes is returned once. It names these nodes, unless it is true of
+    all nodes.
     """
 
     def locate(client: Any, shard: Shard) -> tuple[str, _At]:
         if address_of(client):
-            client.exists(keys.meta(shard))  # a wrong node answers with the address of the right one
+            client.exists(keys.meta(shard))  # a wrong node redirects the client to the right one
         return address_of(client), (client, shard)
 
     nodes: dict[str, list[_At]] = {}
@@ -245,7 +246,7 @@ def _failover(client: Any, config: Config, info: Mapping[str, Any]) -> Iterator[
 
 
 def _examine_scripts(shards: Sequence[_At], start_keys: StartKeys | None) -> Finding:
-    """Check that scripts run for all of these shards. A user may have access to only some of their keys."""
+    """Check that scripts run for each of these shards. The user may lack rights to keys of some shards."""
     for client, shard in shards:
         finding = health.scripts(backlog.refused_scripts(client, shard, start_keys))
         if finding.level != OK:

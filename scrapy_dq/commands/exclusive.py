@@ -24,7 +24,9 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def connected(config: Config) -> AsyncIterator[Callable[[int], Awaitable[Frontier]]]:
-    """Yield a function that returns the frontier of a shard of the crawl of *config*, by its number.
+    """Yield a function that takes the number of a shard and returns the frontier of this shard.
+
+    The shard belongs to the crawl that *config* names.
 
     Raises:
         FrontierRefused: the embedded Redis cannot be started or joined, or a node is not suitable.
@@ -45,7 +47,7 @@ def with_frontiers(place: Place, call: Callable[[list[Frontier]], Awaitable[T]],
     """Call *call* with the frontiers of all shards of the crawl, home first, and return its result.
 
     Args:
-        shards: number of shards; 0: the crawl's own number.
+        shards: number of shards; 0 means as many as the crawl has.
     """
 
     async def connect_and_call() -> T:
@@ -67,7 +69,7 @@ def continued(how: str) -> Iterator[None]:
 
 
 async def announce_wait(frontier: Frontier, ttl_s: float) -> None:
-    """Print the ids of registered workers that may be alive, because the command now watches them."""
+    """Print that the command now watches the registered workers that may be alive, and their first ids."""
     own = own_identity()
     maybe_alive = [m.worker_id for m in await frontier.members() if not certainly_dead(m.identity, own)]
     if maybe_alive:

@@ -153,7 +153,8 @@ def _begin_to_log(settings: Settings) -> None:
     """Log as the settings say, but to a file only if the command line names one.
 
     A LOG_FILE of the project belongs to its crawls. With LOG_FILE_APPEND = False, a command would empty it.
-    Each Crawler replaces Scrapy's handler with one for its spider's settings, so commands add their own.
+    Each Crawler replaces Scrapy's log handler with one for its spider's settings, so this adds a handler that
+    is not Scrapy's.
 
     Raises:
         CommandError: the file cannot be opened, or another user has created it.

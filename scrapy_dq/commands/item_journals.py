@@ -142,7 +142,7 @@ def _show(folder: ItemsFolder, run: Run, options: argparse.Namespace) -> None:
 
 
 def _counted(journals: Sequence[Path], bar: ProgressBar) -> Counter[Path]:
-    """Return the number of items in each journal that an export would write."""
+    """Return, for each journal, the number of its items that an export would write."""
     read_bytes = 0
 
     def passed(size: int) -> None:
@@ -163,7 +163,7 @@ def _worker_of(journal: Path) -> int:
 
 
 def _collect(config: Config, folder: ItemsFolder, *, follow: Codec | None) -> None:
-    """Move items from Redis into journals; with *follow*, continue until Ctrl-C, and print them."""
+    """Move items from Redis into journals. With *follow*, continue until Ctrl-C, and print the new items."""
     with opened(config) as place, folder.held(), as_unavailable(place.target), ExitStack() as stack:
         collector = Collector(place.client, config.crawl, folder.path)
         stack.callback(collector.close)
@@ -198,10 +198,11 @@ def _new_items(folder: ItemsFolder, places: dict[str, int]) -> Iterator[Record]:
     """Yield the items that were not read yet.
 
     Args:
-        places: by journal, the position up to which it was read; this function updates it.
+        places: by name of a journal, the position up to which the journal was read. This function updates
+            these positions.
     """
     for path in folder.all_journals():
-        name = path.stem  # the journal is renamed when all feeds have its items
+        name = path.stem  # without the suffix, which changes when all feeds have its items
         with suppress(FileNotFoundError):
             for record in read(path, places.get(name, 0)):
                 places[name] = places.get(name, len(MAGIC)) + record.size

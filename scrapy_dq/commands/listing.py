@@ -40,7 +40,7 @@ MAX_CAUSES = 20
 
 @dataclass
 class Page:
-    """Some requests of a source, and the text around them."""
+    """The requests to show, and the text around them."""
 
     entries: Sequence[Entry]
     before: Sequence[str] = ()

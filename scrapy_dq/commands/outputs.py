@@ -46,7 +46,8 @@ def export_feeds(
     """Export all feeds, with a progress bar; return the stored feeds, and the errors of the others.
 
     Args:
-        crew_stops: how many of the signals in *stops* asked the crew to stop, not the export.
+        crew_stops: the number of signals in *stops* that asked the crew to stop. Only later signals stop the
+            export.
         finished, began: see `Exports.run`.
     """
 

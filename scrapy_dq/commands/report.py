@@ -82,13 +82,13 @@ class Events(Subcommand):
         return DONE
 
     def _follow(self, place: Place, events: Sequence[Event], options: argparse.Namespace) -> None:
-        """Print events until Ctrl-C, also after an outage."""
+        """Print new events until Ctrl-C. An outage of Redis does not end this."""
         shown, missed = set(events[: -options.count]), ""
         while True:
             for event in events:
                 if event not in shown and not history.is_known(event, shown):
                     print(json.dumps(asdict(event)) if options.json else _line(event), flush=True)
-            # All events stay known, because a shard that does not answer now returns its events again later.
+            # No event is removed: the events of a shard that does not answer now are read again later.
             shown.update(events)
             time.sleep(POLL_S)
             try:
@@ -130,7 +130,8 @@ def _print_curves(samples: Sequence[Sample]) -> None:
 def curve(values: Sequence[float | None], columns: int) -> str:
     """Draw *values* as a line of at most *columns* blocks, from 0 to the largest value.
 
-    A block shows the mean of its values. If all of these are unknown, a space replaces the block.
+    Each block shows the mean of the values in its column. If all of these are None (unknown), a space
+    replaces the block.
     """
     columns = min(columns, len(values))
     ends = [i * len(values) // columns for i in range(columns + 1)] if columns else [0]
@@ -186,10 +187,10 @@ def report_file(crawl: str) -> Path:
 
 
 WIDTH, HEIGHT = 860, 120
-"""Size of a curve, in units of its picture."""
+"""Size of a curve, in units of its SVG picture."""
 MAX_ROWS = 50
 LONGEST = 200
-"""Maximum number of characters of a text."""
+"""Maximum number of characters of a text in the report. Longer texts are cut."""
 MARKED = {
     "died": "bad", "outage": "bad", "waits": "bad", "damaged": "bad", "began": "good", "finished": "good",
 }  # fmt: skip
@@ -229,7 +230,7 @@ def page_of(
     Args:
         status: result of `Snapshot.status`.
         samples, events: sorted, oldest first.
-        failures: results of `read_failures` for both kinds.
+        failures: results of `read_failures` for both kinds, "failed" and "dead".
     """
     name = _text(status["crawl"])
     body = [

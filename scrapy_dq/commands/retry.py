@@ -24,7 +24,7 @@ from scrapy_dq.inspection.words import named as named_shards
 from scrapy_dq.text import count_of, printable
 
 LONGEST_LABEL = 2000
-"""Length at which the scheduler cuts the URLs that it stores as labels."""
+"""Number of characters to which the scheduler cuts the URLs that it stores as labels."""
 
 
 class Retry(Subcommand):
@@ -107,7 +107,7 @@ class _Choice:
         self.of_failed = options.failed or not options.dead
         self.of_dead = options.dead or not options.failed
         self.found: set[str] = set()
-        """Ids, URLs and site from the command line that were found."""
+        """The ids, URLs and site from the command line for which a record was found."""
         self._named = frozenset(named)
         self._options = options
         self._partitions = common.partitions_of_site(options.site)

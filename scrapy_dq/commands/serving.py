@@ -37,7 +37,10 @@ MAX_REQUESTS = 400
 GRACE_S = 3
 """Seconds that requests in progress may still take when the server ends."""
 LONGEST_S = 60.0
-"""Maximum number of seconds to print the metrics once. With many crawls, one read covers only some."""
+"""Maximum number of seconds for which `scrapy dq metrics` reads before it prints the metrics once.
+
+One read covers only some of many crawls, so the command may have to read several times.
+"""
 SEARCH_S = 0.5
 """Seconds for which `scrapy dq metrics` searches for crawls before it prints the metrics."""
 
@@ -98,7 +101,7 @@ async def _serve_page(
 
 
 def _fragment(crawl: str, token: str) -> str:
-    """Return the address from the # on. Browsers do not send this part, so no log contains the token."""
+    """Return the end of the address, from its #. Browsers do not send this part, so no log has the token."""
     parts = [f"token={token}"] if token else []
     parts += [f"/crawl/{quote(crawl, safe='')}"] if crawl else []
     return "#" + "&".join(parts) if parts else ""
@@ -177,7 +180,7 @@ def _add_options(parser: argparse.ArgumentParser, port: int | None, port_help: s
 
 
 def _token_of(options: argparse.Namespace, data: str) -> str:
-    """Return the user's token; empty: there is no token, and none is needed.
+    """Return the user's token, or "" if there is no token and none is needed.
 
     Args:
         data: the name of the data that the command serves, for an error.
@@ -225,7 +228,7 @@ def _server_of(app: Any) -> Any:
 
 
 def _announce(options: argparse.Namespace, address: str, redis: str, title: str) -> None:
-    """Print *title* and the address where it is served; with `--json`, one object."""
+    """Print *title* and the address where it is served; with `--json`, print one JSON object instead."""
     if options.json:
         print(json.dumps({"address": address, "redis": redis}), flush=True)
     else:

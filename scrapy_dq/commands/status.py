@@ -92,7 +92,8 @@ def _crawls(settings: Settings, show_all: bool) -> list[dict[str, Any]]:
                 _count(found, place)
             known = {found["crawl"] for found in group}
             others |= {(place.target, found["crawl"]): found for found in _others(place, known, show_all)}
-    # Spiders of several groups can have the same Redis, with different parameters.
+    # Two groups can have the same Redis with different parameters. Then a crawl of one group's spider is also
+    # among the other crawls of the other group.
     own = {(found.get("redis"), found["crawl"]) for found in crawls}
     return crawls + [found for name, found in others.items() if name not in own]
 
@@ -115,7 +116,7 @@ def _others(place: Place, known: Collection[str], show_all: bool) -> Iterator[di
     try:
         names = search.all_names(place.nodes) if show_all else search.scan_more(place.nodes)
     except Exception as error:
-        reason_of_one(error, place.client)  # raises, unless this user may not search
+        reason_of_one(error, place.client)  # raises the error, unless it means that this user may not search
         return
     for name in names if show_all else names[:MAX_CRAWLS]:
         found: dict[str, Any] = {"spider": None, "crawl": name, "phase": "unknown"}
@@ -137,7 +138,7 @@ def _print_crawls(crawls: list[dict[str, Any]], show_all: bool) -> None:
             workers(found) if "workers" in found else "",
             *(found.get(name.replace(" ", "_"), "") for name in counts[1:]),
             *([when(found["ended"]) if found.get("ended") else ""] if show_all else []),
-            # The reason (`why`) would take several lines.
+            # The reason (`why`) is not in the table, because it would take several lines.
             ": ".join(filter(None, (found["spider"], found["crawl"] or "needs -a?"))),
         ]
         for found in crawls

@@ -28,9 +28,9 @@ class Steering(Subcommand):
     """Sends one command to all workers, and can wait until all have obeyed it."""
 
     done: str
-    """The state of the crawl after the command, for people."""
+    """The state of the crawl after the command, as it is shown to users."""
     awaited = "nothing is in flight"
-    """The state that `--wait` waits for; empty: no such option."""
+    """The state that `--wait` waits for. If it is empty, the command has no option `--wait`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         if self.awaited:
@@ -75,7 +75,7 @@ class Steering(Subcommand):
         return DONE
 
     def _needless(self, found: Overview) -> str:
-        """Return why this command has no effect now; empty: it has an effect."""
+        """Return why this command has no effect now, or "" if it has an effect."""
         if found.phase == "finished":
             needless = not (self.name == "stop" and found.members)
             return f"the run is finished: there is nothing to {self.name}." if needless else ""
@@ -86,7 +86,7 @@ class Steering(Subcommand):
         return "no start() is incomplete: nothing is missing."
 
     def _result(self, found: Overview) -> str:
-        """Describe the effect of this command for people, with the numbers of workers and leases."""
+        """Describe the effect of this command to the user, with the numbers of workers and leases."""
         workers, in_flight = len(found.members), found.census.in_flight
         if self.name == "complete" and found.phase == "finished":
             return "finished without the rest."

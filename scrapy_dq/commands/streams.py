@@ -1,4 +1,4 @@
-"""Keep standard streams usable without a reader, and treat Ctrl-C as a normal end."""
+"""Keep standard streams usable after their reader is gone, and treat Ctrl-C as a normal end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LastingStream:
 def lasting_streams() -> Iterator[LastingStream | None]:
     """Wrap standard output and standard error; yield the wrapped standard output, or None if it is closed."""
     before = sys.stdout, sys.stderr
-    lasting = [LastingStream(stream) if stream else None for stream in before]  # None: a closed stream
+    lasting = [LastingStream(stream) if stream else None for stream in before]  # None: it was closed
     sys.stdout, sys.stderr = cast("list[TextIO]", lasting)
     try:
         yield lasting[0]

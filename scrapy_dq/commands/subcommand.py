@@ -31,7 +31,7 @@ class Subcommand(ABC):
     arguments: ClassVar[str] = "[<spider>]"
     """The arguments in the usage line."""
     operands: ClassVar[str] = ""
-    """The meaning of the words after the spider, for `--help`; empty: there are no other words."""
+    """The meaning of the words after the spider, for `--help`. It is empty if the command takes no words."""
     flags: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Options without a value, each with its help."""
 

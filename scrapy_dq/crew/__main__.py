@@ -8,7 +8,7 @@ The folder becomes the first entry of `sys.path`, as in the process that starts 
 import sys
 
 if __name__ == "__main__":
-    # Python has put this file's folder there. The imports below must not search that folder.
+    # Python has put this file's folder into sys.path[0]. The imports below must not search that folder.
     sys.path[0] = sys.argv.pop(1)
 
 from scrapy.cmdline import execute

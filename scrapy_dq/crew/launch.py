@@ -16,7 +16,7 @@ from scrapy_dq.crew.errors import CrewError, NoLogs
 from scrapy_dq.crew.own_files import make_private, open_own
 
 MAX_LOGS = 10_000
-"""Maximum number of logs, for all crews that use one folder."""
+"""Maximum number of logs in one folder, of all crews that use the folder."""
 
 
 def command_of(
@@ -59,8 +59,9 @@ def log_paths(count: int, log_dir: Path | None, log_file: str | None, crawl: str
     """Return the paths of *count* logs, one per worker, and create their folders.
 
     Args:
-        log_dir: the folder for logs if there is no *log_file*. A previous log stays as `worker-N.log.1`.
-        log_file: the setting LOG_FILE. The name of each log is this name with the worker's number.
+        log_dir: if there is no *log_file*, the logs are in a subfolder of this folder that is named after the
+            crawl. A previous log stays as `worker-N.log.1`.
+        log_file: the setting LOG_FILE. The name of each log is this file's name with the worker's number.
         home: the data directory. It holds the logs if there is neither *log_file* nor *log_dir*.
     Raises:
         NoLogs: the logs cannot be written.
@@ -102,5 +103,5 @@ def _taken(folder: Path, count: int) -> list[Path]:
             logs[-1].replace(logs[-1].with_suffix(".log.1"))
         if len(logs) == count:
             return logs
-    # Any process that can read the file can lock all of it.
+    # A crew holds few locks. But any process that can read the file can lock all of it.
     raise CrewError(f"{folder / 'in-use.lock'} is locked by another process: choose another --log-dir")

@@ -43,7 +43,7 @@ def opened(config: Config, data_dir: Path) -> Iterator[Place]:
 async def _prepare(connection: Connection, config: Config) -> None:
     """Check Redis, and delete the crawl if SCHEDULER_FLUSH_ON_START is set.
 
-    The parent does this, because a restarted worker would delete the crawl again.
+    The parent of the crew does this, not a worker, because a restarted worker would delete the crawl again.
     """
     try:
         await connection.open()
@@ -85,7 +85,7 @@ class Monitor:
         self.turn: Entry | None = None
         """The next entry, if a worker holds no lease and has to wait before it may lease this entry."""
         self.at = 0.0
-        """When the newest successful snapshot was requested (monotonic)."""
+        """Time (monotonic) at which the newest successful snapshot was requested."""
         self._watcher = Watcher(place)
         self._lock = threading.Lock()
         self._over = threading.Event()

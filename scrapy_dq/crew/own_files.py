@@ -13,7 +13,8 @@ def real_path(target: Path) -> Path:
     """Return the path that *target* leads to.
 
     Raises:
-        CrewError: *target* is a link of another user except root, and may lead to any file of this user.
+        CrewError: *target* is a link that belongs to another user (not root). It may lead to any file of this
+            user.
     """
     if target.is_symlink() and hasattr(os, "geteuid") and target.lstat().st_uid not in (0, os.geteuid()):
         raise CrewError(

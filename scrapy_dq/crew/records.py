@@ -33,11 +33,11 @@ class Kind(IntEnum):
     END = 3
     """Redis has confirmed the ack of an entry. All items of the entry are in earlier records."""
     VOID = 4
-    """A lease has ended in another way. If its entry runs again, the entry's items are recorded again."""
+    """A lease has ended without an ack. If its entry runs again, the entry's items are recorded again."""
     MODULE = 5
     """The module with the class of a later item. It is imported before that item is read."""
     MESSAGE = 6
-    """The number of a message from Redis, after the records of the message."""
+    """The number of a message from Redis. It comes after the other records of the message."""
 
 
 class Record(NamedTuple):
@@ -67,15 +67,15 @@ class Packer:
     """Makes the records of one process.
 
     Args:
-        private: only this user can write to the place of the records. Then a record may be a pickle or name a
-            module, so that reading it runs code of the project.
+        private: whether only this user can write to the place of the records. If so, a record may be a pickle
+            or name a module, although code of the project runs when such a record is read.
     """
 
     def __init__(self, codec: Codec, *, private: bool) -> None:
         self._codec = codec
         self._private = private
         self._modules: set[str] = set()
-        """Modules that stored records name."""
+        """The modules that are named in stored records."""
         self._open: set[bytes] = set()
         """Entries that have items and have not ended."""
 
@@ -133,7 +133,7 @@ def message(number: int, records: bytes) -> bytes:
 
 
 def read(path: Path, begin: int = 0) -> Iterator[Record]:
-    """Yield the records of a journal, up to a torn one.
+    """Yield the records of a journal, up to the first torn one, which was not written completely.
 
     Args:
         begin: the position of the first record; 0 means after the head of the file.
@@ -149,7 +149,7 @@ def read(path: Path, begin: int = 0) -> Iterator[Record]:
 
 
 def records_in(file: IO[bytes]) -> Iterator[Record]:
-    """Yield the records from the current position, up to a torn one."""
+    """Yield the records from the current position, up to the first one that is incomplete or damaged."""
     while len(head := file.read(_HEAD.size)) == _HEAD.size:
         length, checksum = _HEAD.unpack(head)
         body = file.read(length)
@@ -162,5 +162,5 @@ def records_in(file: IO[bytes]) -> Iterator[Record]:
 def load_module(record: Record) -> None:
     """Import the module that the codec needs for later items, if this record names one."""
     if record.kind == Kind.MODULE:
-        with suppress(ImportError):  # such as __main__
+        with suppress(ImportError):  # the module may exist only where the item was made
             importlib.import_module(record.data.decode())

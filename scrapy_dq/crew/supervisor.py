@@ -52,7 +52,7 @@ def _ignore() -> None:
 
 TICK_S = 0.1
 BETWEEN_SIGNALS_S = 0.5
-"""Minimum seconds between two signals: the system delivers two pending signals of one kind as one."""
+"""Minimum seconds between two signals, because the system delivers two pending signals of one kind as one."""
 MAX_SHOWN_TEXTS = 10_000
 """Maximum number of shown errors to remember. Most contain a URL, and a crawl may last for weeks."""
 
@@ -114,7 +114,7 @@ class Supervisor:
         self._forwarded_at = 0.0
         self._stops: int | None = None
         self._calm_at = 0.0
-        """When the state was last read without a new `scrapy dq stop`."""
+        """Time (monotonic) of the newest snapshot that shows no new `scrapy dq stop`."""
         self._called_off = False
         # Only this process has the write end. If this process dies, the kernel closes that end, and the
         # workers notice.
@@ -195,7 +195,7 @@ class Supervisor:
             return
         slot.state = describe_exit(status)
         if self.stopping and status == 0:
-            slot.state = "stopped"  # by the second signal, without a last report
+            slot.state = "stopped"  # by the second signal, so it sent no last report
             return
         self._say(f"{slot.name} died: {slot.state}")
         if self.stopping or self._called_off:

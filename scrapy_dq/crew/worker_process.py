@@ -65,7 +65,7 @@ class WorkerProcess(Child):
             )  # fmt: skip
 
     def read(self) -> list[tuple[str, str]]:
-        """Process new reports; return the logged messages as pairs of `error` or `warning`, and the text."""
+        """Process new reports; return the logged messages as pairs: `error` or `warning`, and the text."""
         logged: list[tuple[str, str]] = []
         for report in self.reader.read():
             if "epoch" not in report:
@@ -104,7 +104,7 @@ RATE_OVER_S = 5.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 LIVED_S = 60.0
-"""The death of a process that has lived for more than these seconds counts as unrelated to the last one."""
+"""If a process has lived for more seconds than this, its death counts as unrelated to the previous death."""
 
 
 class WorkerSlot:

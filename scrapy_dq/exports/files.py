@@ -27,7 +27,7 @@ STANDARD_OUTPUT = "-"
 _END = b'{"end"'
 """The beginning of the last line."""
 _MAX_LINE_BYTES = 64 * 1024 * 1024
-"""A line must have fewer bytes. A part has a few MB of entries, or one entry of a few MB."""
+"""A line must have fewer bytes. A line is a part, which has a few MB of entries, or one entry of a few MB."""
 
 
 class BadExport(FrontierError):

@@ -1,7 +1,7 @@
 """Converts the header and the parts of a crawl to lines of JSON, and back.
 
 The first line is the header. Each further line is a part: its kind with its items; its shard, unless that is
-0; and its partition, if it has one. Bytes are base64. Names of partitions and reasons are text, with lone
+0; and its partition, if it has one. Bytes are base64. Reasons and names of partitions are text, with lone
 surrogates for bytes that are not UTF-8.
 """
 

@@ -1,4 +1,7 @@
-"""Find and read all crawls of a Redis. Each look reads a limited part, however many keys Redis has."""
+"""Find and read all crawls of a Redis. One read of them is called a look.
+
+Each look reads a limited part, however many keys Redis has.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Row:
     asked_at: float = 0.0
     """Time of the last read, by this process's monotonic clock; 0: never read."""
     snapshot: Snapshot | None = None
-    """Includes totals; None: the crawl cannot be read, or was not read yet."""
+    """The snapshot, with totals; None if the crawl cannot be read, or was not read yet."""
     error: str = ""
     """Why the crawl cannot be read."""
 
@@ -68,11 +71,12 @@ class Crawls:
 class CrawlList:
     """Watches the crawls of a Redis, for the page and the metrics, in any thread; one look at a time.
 
-    A look takes a limited time of Redis, because it reads only PART crawls, beginning with the longest due.
+    A look takes a limited time of Redis, because it reads only PART crawls. It begins with the crawls that
+    have been due for the longest time.
     """
 
     def __init__(self, only: str = "") -> None:
-        """Watch only the crawl *only*; empty: all crawls."""
+        """Watch the crawl with the name *only*, or all crawls if *only* is empty."""
         self._only = only
         self._listed: dict[str, _Listed] = {}
         self._search = CrawlSearch()
@@ -168,7 +172,7 @@ class _Listed:
 def finished_before(place: Place, age_s: float) -> Iterator[tuple[Place, Overview]]:
     """Yield the crawls that can be read and that finished at least *age_s* seconds ago.
 
-    This examines all keys of the Redis. After a `retry`, a crawl is open, not finished.
+    This examines all keys of the Redis. A crawl that was reopened by a `retry` is not yielded.
     """
     latest = place.now() - age_s
     for name in CrawlSearch().all_names(place.nodes):

@@ -21,7 +21,7 @@ from scrapy_dq.inspection.words import span, unanswered, when
 from scrapy_dq.text import printable, prose_without_logins
 
 LONGEST_REASON = 2_000
-"""Maximum number of characters. Reasons that this package writes have at most about 500."""
+"""Maximum number of characters of a reason. Reasons that this package writes have at most about 500."""
 LONGEST_CAUSE = 200
 LONGEST_HOST = 255
 LONGEST_SHOWN = 500
@@ -166,8 +166,8 @@ def groups_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def read_failures(place: Place, kind: str, most: int) -> dict[str, Any]:
     """Return at most *most* failed requests (the newest) or dead letters (any), and their groups.
 
-    The largest group is first. About MAX_BYTES are read, but at least one part of each shard. Texts are
-    printable. `missing` has a sentence about the shards that did not answer.
+    The largest group is first. At most about MAX_BYTES are read, but each shard is asked at least once. Texts
+    are printable. `missing` has a sentence about the shards that did not answer.
 
     Raises:
         NoSuchCrawl, FrontierRefused, redis.exceptions.RedisError: the crawl cannot be read.

@@ -24,11 +24,14 @@ T = TypeVar("T")
 MAX_EVENTS = 500
 MAX_SAMPLES = 1_080
 MAX_MINUTES = 2_880
-"""Maximum numbers of stored records. Source: lua/lib/journal.lua, lua/lib/samples.lua"""
+"""Maximum numbers of stored events, of samples that are taken each 10 s, and of those taken each minute.
+
+Source: lua/lib/journal.lua, lua/lib/samples.lua
+"""
 MAX_TEXT = 80
 MAX_POINTS = 360
 CURVES = ("at", "pages_per_s", "left", "failed", "memory_bytes", "workers")
-"""The numbers of a point of the page's curves; None: unknown."""
+"""The meaning of each number in a point of the page's curves. An unknown number is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Event:
     who: str
     """The id of a worker, or `user@host` of the user who gave a command; empty: unknown."""
     count: int
-    """Leases, requests or milliseconds of an outage; for other kinds, how often the event happened."""
+    """By kind, for example leases, requests, milliseconds of an outage, or how often the event happened."""
     about: str
     shards: tuple[int, ...] = (HOME,)
     """Shards that have recorded the event."""
@@ -102,7 +105,7 @@ def read_samples(client: Any, crawl: str, *, minutes: bool = False) -> list[Samp
         client: a `redis` client that decodes nothing.
         minutes: return one sample per minute, for two days; else one per 10 s, for three hours.
     Raises:
-        redis.exceptions.RedisError: no reply, or another type of key.
+        redis.exceptions.RedisError: Redis does not reply, or a key has another type.
     """
     name, kept = ("minutes", MAX_MINUTES) if minutes else ("samples", MAX_SAMPLES)
 
@@ -169,13 +172,13 @@ def _points(samples: Sequence[Sample]) -> Iterator[list[float | None]]:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the known values; None: all are unknown."""
+    """Return the mean of the known values, or None if all are unknown."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def read_events(client: Any, crawl: str) -> list[Event]:
-    """Return the stored events, oldest first, each fact once; blocking.
+    """Return the stored events, oldest first; blocking. A fact that several shards record is one event.
 
     Raises:
         As `read_samples`.
@@ -194,11 +197,13 @@ def events_in_shard(client: Any, shard: Shard) -> list[Event]:
 
 
 _OF_HOME = ("began", "finished", "joined", "left", "limits", "waits")
-"""Kinds of events that happen in each shard alike, and events of the run. Home has recorded all of them."""
+"""Kinds of events of the run, and of events that happen in each shard alike. Home records all of them, so the
+records of other shards are left out."""
 _OF_SHARDS = ("died", "returned", "outage", "damaged")
 """Kinds of events that may happen in only some of the shards."""
 _MEMBER = re.compile(r"(.*)-[0-9a-f]{12}")
-"""A worker's id. The ids of one process end differently in each shard. Source: frontier/worker/identity.py"""
+"""A worker's id, with the part that is the same in all shards as its group. The ids of one process end
+differently in each shard. Source: frontier/worker/identity.py"""
 _SAME_FACT_S = 60.0
 """Seconds within which all shards record a common fact, such as the death of a worker."""
 

@@ -169,7 +169,7 @@ def _of_crawls(rows: Sequence[Row]) -> Iterator[core.Metric]:
 
 
 def _family(kind: Any, name: str, about: str, series: Sequence[tuple[Any, ...]], *labels: str) -> Any:
-    """Return a family of metrics with a *series* for each crawl: its labels, then its values."""
+    """Return a family of metrics. Each element of *series* has the labels of one sample, then its values."""
     family = kind(name, about, labels=["crawl", *labels])
     for each in series:
         family.add_metric(*each)

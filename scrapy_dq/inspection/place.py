@@ -49,7 +49,7 @@ class Place:
     def shards(self) -> Shards:
         """Shards of the crawl, for the functions of `frontier.admin`; for a new crawl, DQ_SHARDS of them.
 
-        Results of these functions lack the shards that do not answer; `unreachable` lists these shards.
+        The results of these functions lack data of shards that do not answer; `unreachable` lists these.
         """
         count = count_of(self.client, self.crawl) or self.config.shards
         return Shards(
@@ -57,7 +57,10 @@ class Place:
         )
 
     def ask_all(self) -> None:
-        """Let the next read ask all shards. Their number is read again, because `move` may change it."""
+        """Let the next read ask all shards, also those that did not answer an earlier read.
+
+        The number of shards is read again, because `move` may change it.
+        """
         known = self.__dict__.get("shards")
         if known is not None and count_of(self.client, self.crawl) not in (0, len(known)):
             del self.__dict__["shards"]

@@ -179,7 +179,7 @@ class Watcher:
     def _compared(
         self, at: float, overview: Overview, now: float | None
     ) -> tuple[list[dict[str, Any]], float | None]:
-        """Compare with earlier looks; return the rows of the workers, and the rate of the crawl."""
+        """Compare with earlier overviews; return the rows of the workers, and the rate of the crawl."""
         overviews = self._overviews
         while len(overviews) > 1 and at - overviews[1][0] >= RATE_OVER_S:
             overviews.popleft()
@@ -193,7 +193,7 @@ class Watcher:
         return rows, max(0, is_now - was) / (at - same[0])
 
     def _newest_sizes(self) -> Sizes:
-        """Return the partitions, from an earlier read if a new one would cost Redis too much."""
+        """Return the largest and slowest partitions: an earlier result, if a new read would cost too much."""
         began = time.monotonic()
         if self._sizes is None or began >= self._sizes_until:
             self._sizes = sizes(self._place.shards, self._place.crawl, TOP)
@@ -202,7 +202,7 @@ class Watcher:
 
 
 def watched(place: Place, seconds: float, **parts: bool) -> Snapshot:
-    """Watch a crawl for *seconds*, and return a snapshot; 0: without rates.
+    """Watch a crawl for *seconds*, and return a snapshot. If *seconds* is 0, it has no rates.
 
     Args:
         parts: arguments of `Watcher.snapshot`.
@@ -227,7 +227,7 @@ def maybe_alive(overview: Overview) -> list[Member]:
 
 
 def _counted_in(overview: Overview) -> tuple[Any, ...]:
-    """Return the run and the missing shards of a look. A rate needs two looks with equal results."""
+    """Return the run and the missing shards. A rate needs two overviews for which these are equal."""
     return overview.epoch, overview.run, overview.unreachable, overview.apart
 
 
@@ -250,7 +250,7 @@ def _rows(
     """Return the state of each worker of *overview*.
 
     Args:
-        same: the earliest remembered look that counted the same shards.
+        same: the earliest remembered overview with the same run and shards, after its time; None without one.
         now: seconds since 1970 by the clock of Redis; None: unknown.
     """
     own = own_identity()

@@ -39,7 +39,7 @@ class Totals:
     stopped: bool
     """Whether the last worker left for a reason in ON_PURPOSE, or a user has sent `stop` after that."""
     end: str
-    """Why the last worker left; empty: the last worker died, or there are workers."""
+    """Why the last worker left. It is empty if the last worker died, or if a worker is registered."""
     spider: str
     seen_kind: str
     exchanges: int
@@ -61,7 +61,7 @@ class TotalsReader:
         Args:
             overview: state of this crawl, read just now.
         Raises:
-            redis.exceptions.RedisError: no reply from home, or another type of key.
+            redis.exceptions.RedisError: home does not reply, or a key has another type.
         """
         run = self._run
         if (run.epoch, run.number) != (overview.epoch, overview.run):
@@ -94,7 +94,7 @@ class _Rising:
 
         Args:
             count: the stored count.
-            whole: *count* is the sum of all shards. Otherwise, some shards did not answer.
+            whole: whether *count* is the sum of all shards. If not, the counts of some shards are missing.
         """
         if not whole:
             count = max(count, self._last)

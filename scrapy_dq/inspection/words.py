@@ -30,7 +30,7 @@ def span(seconds: float) -> str:
 
 
 def precise_span(seconds: float) -> str:
-    """Return a duration that may be short; "" for 0."""
+    """Return a duration as text, with more digits than `span` if it is short; "" for 0."""
     if not seconds:
         return ""
     return f"{seconds:.3g} s" if seconds < 10 else span(seconds)
@@ -47,7 +47,7 @@ def run_of(status: dict[str, Any]) -> str:
 
 
 UNHEALTHY = ("dead", "silent", "stalled", "fenced")
-"""The states of workers that do nothing."""
+"""The states of workers that do no work."""
 
 
 def workers(status: dict[str, Any]) -> str:

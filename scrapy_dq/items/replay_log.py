@@ -12,8 +12,9 @@ from scrapy_dq.frontier.keys import PREFIX
 MARK_PREFIX = f"{PREFIX}items-mark:"
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 MARK_TTL_S = 3600
-"""Seconds until a mark expires, because a killed process does not delete its mark. If the mark of a live
-process has expired, Redis counts as rolled back, so the items in the log (usually none) are written again."""
+"""Seconds until a mark (see `ItemLog`) expires, because a killed process does not delete its mark. If the
+mark of a live process has expired, this process takes Redis for rolled back, and writes the items in its log
+(usually none) again."""
 # After a rollback, the script leaves the old mark unchanged. If it replaced the mark, and the reply got lost,
 # the process would not notice the rollback.
 _MARK = """

@@ -223,7 +223,10 @@ class _Collected:
 
     def __init__(self, path: Path) -> None:
         self._next = 1
-        """The number after the highest one in the journal, which has all lower numbers except `_missing`."""
+        """One more than the highest number of a message in the journal.
+
+        The journal has all messages with lower numbers, except `_missing`.
+        """
         self._missing: set[int] = set()
         self._file: IO[bytes] = open(path, "ab", opener=open_own)  # noqa: SIM115  # `close` does
         whole = end = len(MAGIC) if self._file.tell() else 0

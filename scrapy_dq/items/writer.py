@@ -28,8 +28,8 @@ would wait for this item."""
 POLL_S = 0.2
 CHECK_S = 1.0
 """Seconds between two checks whether Redis was rolled back, while there are no new items."""
-# One command for each key, so that each key's part of a batch is stored as a whole or not at all. Not MULTI:
-# a user with the right to run scripts may have no right to transactions.
+# A batch has one command for each key, so that the items for a key are stored all together or not at all. The
+# command is a script, because a user with the right to run scripts may have no right to use MULTI.
 _ADD_TO_STREAM = "for i = 1, #ARGV do redis.call('XADD', KEYS[1], '*', 'item', ARGV[i]) end"
 
 
@@ -76,7 +76,7 @@ class ItemWriter:
         """Failed attempts to send a large item while Redis answered other commands."""
         self._waiting: deque[_Waiting] = deque()
         self._batch: list[_Waiting] = []
-        """The items of the current batch. No page waits for the items that a rollback of Redis has lost."""
+        """The items of the current batch. No page waits for an item that a rollback of Redis had lost."""
         self._log = ItemLog(self.horizon_s)
         self._tag = ""
         self._ending = False
@@ -88,7 +88,7 @@ class ItemWriter:
         self._writing: asyncio.Task[None] | None = None
 
     def _require_one_slot(self, key: str | bytes) -> None:
-        # A pipeline goes to one node, and the mark has to be on that node.
+        # A pipeline goes to one node, and the mark (replay_log.py) has to be on that node.
         try:
             tag = tag_of(key)
         except ValueError as error:

@@ -15,7 +15,7 @@ from scrapy_dq.settings import ConfigError
 
 TOKEN_VARIABLE = "DQ_WEB_TOKEN"
 SHORTEST_TOKEN = 16
-"""Minimum number of characters, because nothing limits the number of guesses."""
+"""Minimum number of characters of a token. It is high, because nothing limits the number of guesses."""
 _LONGEST_TOKEN = 1_000
 
 
@@ -24,7 +24,7 @@ class Access:
     """The rights of a user who reaches the page."""
 
     token: str = field(default="", repr=False)
-    """Empty: no token is needed, so anyone who reaches the page may read."""
+    """The token that each reader needs. If it is empty, anyone who reaches the page may read."""
     steering: bool = False
     hosts: frozenset[str] = frozenset()
     """Names under which browsers may reach this server, in lower case."""

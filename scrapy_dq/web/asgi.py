@@ -42,7 +42,7 @@ STATUSES = ((BadOrder, 400), (NoSuchCrawl, 404), (FrontierUnavailable, 503), (Fr
 
 
 def make_app(config: Config, settings: Settings, access: Access) -> tuple[Any, Reads]:
-    """Return the app and its reader of Redis. `Reads.close` ends all requests that wait for a look."""
+    """Return the app and its reader of Redis, whose `close` ends all requests that wait for a read."""
     reads = Reads(config)
 
     @asynccontextmanager
@@ -82,7 +82,10 @@ class _Site:
         self._metrics = Metrics(reads.crawls)
 
     async def data(self, request: Request) -> Response:
-        """Return the result of a fresh look, or wait for the next look. An open page asks every second."""
+        """Return the newest read of the data if it is fresh; otherwise wait for the next read.
+
+        An open page asks every second. All browsers share the reads.
+        """
         subject = _subject(request)
         if subject is None:
             return _refusal(400, "there is no such data")
@@ -117,7 +120,7 @@ class _Site:
 
 
 def envelope(result: Result) -> str:
-    """Return the result of a look as JSON, with its age."""
+    """Return the result of a read as JSON, with its age."""
     age_s = f"{time.monotonic() - result.at:.3f}" if result.body else "null"
     error, found = json.dumps(result.error), json.dumps(result.found)
     return f'{{"age_s": {age_s}, "error": {error}, "found": {found}, "look": {result.body or "null"}}}'

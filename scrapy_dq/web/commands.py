@@ -109,7 +109,7 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
 
 
 def _choice(place: Place, order: Mapping[str, Any]) -> Callable[[Entry], bool]:
-    """Return a filter for the records to retry: one, a group, or all. Refuse an order without a choice."""
+    """Return a filter for the records to retry: one, a group, or all. Refuse an order that names none."""
     if order.get("all") is True:
         return lambda record: True
     if "id" in order:
@@ -158,7 +158,7 @@ def _forget(place: Place, settings: Settings, order: Mapping[str, Any]) -> str:
 
 
 def _user_name() -> str:
-    """Return the name that events show for an order: the user who runs this server. A token has no name."""
+    """Return the user who runs this server, whom events name as the author, because a token has no name."""
     return f"{own_name()} (page)"
 
 

@@ -32,7 +32,7 @@ MAX_PAUSE_S = 2.0
 """Maximum number of seconds for which other crawls are not read after a look. So a large crawl does not hold
 up looks at the others."""
 AFTER_NO_ANSWER_S = 2.0
-"""Seconds of pause after a look that Redis did not answer."""
+"""Seconds for which no crawl is read after a look that Redis did not answer."""
 HISTORY, HISTORY_EVERY_S = ("history", "days"), 8.0
 """Kinds of subjects, and the seconds for which a look at them is fresh. Workers add a sample every 10 s."""
 WANTED_S = 15.0
@@ -57,10 +57,10 @@ class Result:
     at: float = 0.0
     """Time of the data, by this process's monotonic clock."""
     body: str = ""
-    """JSON; empty: no look has succeeded."""
+    """JSON, or "" if no look has succeeded."""
     error: str = ""
     found: bool = True
-    """False: there is no such crawl, or no such request."""
+    """Whether the crawl, and the request if one was asked for, exist."""
 
 
 class Busy(Exception):

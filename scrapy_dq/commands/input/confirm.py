@@ -17,7 +17,7 @@ _NAMED_INSIDE = re.compile(rf"{SECRET_WORD}[\w-]*[\"']?\s*[=:]", re.IGNORECASE)
 _HARMLESS = (
     "REDIS_START_URLS_KEY", "REDIS_ITEMS_KEY", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_KEY",
 )  # fmt: skip
-# In REDIS_URL, only the login is secret.
+# Only the login in REDIS_URL is secret. So REDIS_URL as a whole does not count as secret.
 _SECRET_SETTINGS = {each.name for each in SETTINGS if each.secret} - {"REDIS_URL"}
 # Settings whose value is the address of a server. Unlike the URL of a page, such an address has an @ only
 # after a login.
@@ -42,7 +42,7 @@ def require_consent(question: str, options: argparse.Namespace) -> None:
     """
     if options.yes:
         return
-    if sys.stdin is None or not sys.stdin.isatty():  # None: closed before this program started
+    if sys.stdin is None or not sys.stdin.isatty():  # None if it was closed before the program started
         raise CommandError("standard input is not a terminal to ask in: nothing was changed. Use --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -59,7 +59,7 @@ def continue_hint(options: argparse.Namespace) -> str:
 
 
 def named(crawl: str, options: argparse.Namespace) -> str:
-    """Return the words that name a crawl and its Redis in other commands."""
+    """Return the words with which another command can name this crawl and its Redis."""
     words = [shlex.quote(options.spider), *repeated("-a", options.spargs)]
     if options.spider != crawl:
         words = [f"--crawl {shlex.quote(crawl)}"]
@@ -67,7 +67,7 @@ def named(crawl: str, options: argparse.Namespace) -> str:
 
 
 def repeated(flag: str, values: Iterable[str] | None) -> Iterator[str]:
-    """Yield *flag* with each of *values*, quoted for a shell."""
+    """Yield *flag* with each of *values*, quoted for a shell, and without secrets."""
     for given in values or ():
         if flag in ("-a", "-s"):
             name, equals, value = given.partition("=")

@@ -92,7 +92,7 @@ class CrawlView:
 
 
 def of_run(crew: Supervisor) -> Overview | None:
-    """Return the newest counts of the crew's run; None: they are unknown, or belong to another run."""
+    """Return the newest counts of the crew's run, or None if they are unknown or of another run."""
     overview, run = crew.monitor.overview, crew.run
     return overview if overview and run and (overview.epoch, overview.run) == tuple(run) else None
 
@@ -113,7 +113,7 @@ def state_of(slot: WorkerSlot, crew: Supervisor) -> str:
 
 
 def _progress(crew: Supervisor) -> tuple[int, int]:
-    """Return the numbers of settled requests and of all requests; (0, 0): not known yet."""
+    """Return the numbers of settled requests and of all requests, or (0, 0) while they are unknown."""
     overview = of_run(crew)
     if overview is None:
         return 0, 0
@@ -168,7 +168,7 @@ class Summary:
         self._again = " ".join(["scrapy", "dq", "crawl", *_words(options)])
         overview, run_overview = crew.monitor.overview, of_run(crew)
         self._census = census = run_overview.census if run_overview else None
-        """The counts of the crew's run; None: unknown."""
+        """The counts of the crew's run, or None if they are unknown."""
         self.run_not_started = (
             run_name if overview and crew.finished and overview.run_name != run_name else ""
         )
@@ -204,7 +204,7 @@ class Summary:
 
     @property
     def lacks_items(self) -> bool:
-        """Whether no feed has some of the scraped items."""
+        """Whether a feed lacks some of the scraped items."""
         return bool(self.found["feed_writes_failed"] or self.found["feeds_not_stored"])
 
     def print(self) -> None:

@@ -40,7 +40,7 @@ class ProgressBar:
             self._bar.stop()
 
     def begin(self, label: str, total: int) -> None:
-        """Start to count *label*, from 0 to *total*."""
+        """Start to count from 0 to *total*. *label* names the things that are counted."""
         self._row = self._bar.add_task(label, total=total)
 
     def advance(self, count: int) -> None:
@@ -67,7 +67,7 @@ def print_json(found: Any) -> None:
 def print_found(
     found: dict[str, Any], as_json: bool, rows: Iterable[tuple[str, int]], lines: Iterable[str] = ()
 ) -> None:
-    """Print the result of a command: as JSON, or as crawl, Redis, *rows* and *lines*."""
+    """Print the result of a command: *found* as JSON, or a text: the crawl, its Redis, *rows* and *lines*."""
     if as_json:
         print_json(found)
         return
@@ -87,7 +87,7 @@ def table_of(
     """Return a table that is also readable without colours.
 
     Args:
-        rows: cells; a cell is one line, or a tuple of lines.
+        rows: the cells of each row. A cell is one line, or a tuple of lines.
         numbers: columns that are aligned right.
         wraps: columns whose long texts are wrapped, by default the last one. In other columns, they are cut.
     """

@@ -18,13 +18,16 @@ from scrapy_dq.text import printable
 
 LIMITS = ("delay", "at once", "blocked")
 WIDE_TERMINAL = 72
-"""Minimum width of the terminal, in columns, for the LIMITS."""
+"""Minimum width of the terminal, in characters, at which tables show the columns LIMITS."""
 Partitions = tuple[str, Sequence[str], list[tuple[object, ...]]]
 """A table of some partitions: title, columns, rows. All columns except the last one are numbers."""
 
 
 def partition_tables(status: dict[str, Any], most: int, width: int) -> Iterator[Partitions]:
-    """Yield tables of the largest and the slowest partitions, *most* of each; if equal, only one table."""
+    """Yield a table of the largest and one of the slowest partitions, at most *most* in each.
+
+    If both tables would have the same partitions, yield only one.
+    """
     largest, slowest = status["largest_partitions"], status["slowest_partitions"]
     part = words.examined(status)
     same = slowest and {each["partition"] for each in slowest} == {each["partition"] for each in largest}
@@ -90,7 +93,10 @@ PHASES = {"open": "green", "finished": "cyan"}
 
 
 def view(status: dict[str, Any], console: Console, missed: dict[str, Any] | None) -> RenderableType:
-    """Return a view of *status*, cut to the height of the terminal; *missed*: a later read that failed."""
+    """Return a view of *status*, cut to the height of the terminal.
+
+    *missed* describes a later read that failed; it is None if no read has failed since *status* was read.
+    """
     width, height = console.size
     parts: list[RenderableType] = [_head(missed or status, words.run_of(status))]
     if missed:

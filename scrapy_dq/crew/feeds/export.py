@@ -41,14 +41,14 @@ from scrapy_dq.factory import codec_of, config_of
 logger = logging.getLogger(__name__)
 VARIABLE = "SCRAPY_DQ_EXPORT"
 MAX_PENDING = 8
-"""Maximum number of batches that are being stored."""
+"""Maximum number of batches that are being stored at the same time."""
 TURN = 100
 """Number of items after which the event loop may store batches."""
 MIB = 1 << 20
 
 
 def taken_work() -> tuple[int, Work] | None:
-    """Return the pipe for reports, and the work, if this process was started to export a feed."""
+    """Return the pipe for reports and the work if this process was started to export a feed, else None."""
     reports = os.environ.pop(VARIABLE, "")
     return (int(reports), Work(*json.load(sys.stdin))) if reports else None
 

@@ -129,7 +129,7 @@ class ItemsFolder:
         empty a feed that has new items.
 
         Yields:
-            Whether this run was recorded before, and whether another run was.
+            Whether this run was already recorded for the feed, and whether another run was.
         Raises:
             CrewError: another user could write to the notes, which decide whether feeds are emptied.
             OSError: the record cannot be written.

@@ -67,8 +67,9 @@ def name_of(run: Run, began_ns: int, worker: int, process: str) -> str:
 def not_exported(journals: Sequence[Path], passed: Callable[[int], None]) -> list[set[int]]:
     """Return, for each journal, the position of the first item of each attempt that is not exported.
 
-    A feed gets the items of one attempt per entry: the acked attempt, otherwise the attempt with the most
-    items. Memory holds only attempts that were not acked.
+    An attempt is the processing of an entry under one lease. An entry whose worker was killed has several
+    attempts. A feed gets the items of one attempt per entry: of the acked attempt, or if none was acked, of
+    the attempt with the most items. Memory holds only attempts that were not acked.
 
     Args:
         passed: called with the size of each record.

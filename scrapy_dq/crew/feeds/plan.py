@@ -102,7 +102,7 @@ def _check(target: Path, uri: str) -> None:
 
 
 def freeze(began: datetime, step_us: int) -> None:
-    """Set the clock of Scrapy's exporter in this process to *began*; each reading adds *step_us*."""
+    """Set the clock of Scrapy's exporter in this process to *began*; each reading adds *step_us* µs."""
     moments = (began + timedelta(microseconds=step_us * n) for n in count())
     # Source: scrapy/extensions/feedexport.py::FeedExporter._get_uri_params
     feedexport.datetime = SimpleNamespace(now=lambda tz: next(moments))  # type: ignore

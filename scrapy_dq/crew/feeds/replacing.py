@@ -23,11 +23,14 @@ from scrapy_dq.filesystem import sync_folder
 
 CHUNK = 1 << 20
 FIELD_BYTES = (1 << 31) - 1
-"""The first row may hold a page's text, longer than 128 KiB, the default limit of the csv module."""
+"""Maximum size of a field of a CSV file.
+
+The first row may be a page's text, which may be longer than 128 KiB, the default limit of the csv module.
+"""
 
 
 class ReplacingFileStorage(FileFeedStorage):
-    """Builds a new file next to the old one. A batch does not continue an older file."""
+    """Builds a new file next to the old one. A feed that is split into batches continues no older file."""
 
     work: Work
     """The task of this process, which exports one feed."""
@@ -99,10 +102,10 @@ class ReplacingFileStorage(FileFeedStorage):
         return self._target.lstat() if self._target.is_file() else None
 
     def _parts_before(self) -> list[tuple[int, int]]:
-        """Return the parts of the file from before this run, as pairs of positions.
+        """Return the parts of the file with content from before this run, as pairs of positions.
 
-        Text that another program has appended since the last export also counts as such a part. If another
-        program has replaced the file, all of its content counts.
+        Text that another program has appended since the last export also counts as such content. If another
+        program has replaced the file, all of the file counts.
         """
         now, notes = self._found(), read_json(self._notes)
         if notes is None:
@@ -123,7 +126,7 @@ class ReplacingFileStorage(FileFeedStorage):
         return [(0, now.st_size)]
 
     def _continue_csv(self, file: IO[bytes]) -> None:
-        """Write no second header. Columns that the first header lacks come last."""
+        """Set the options: no second header is written, and columns that the first one lacks come last."""
         kwargs = self._options.get("item_export_kwargs") or {}
         if self.columns is not None and kwargs.get("include_headers_line", True):
             csv.field_size_limit(FIELD_BYTES)

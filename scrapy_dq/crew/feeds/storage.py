@@ -45,9 +45,10 @@ def run_begins(sender: Crawler, crawl: str, epoch: str, run: int, new: bool) -> 
 
 
 def _is_of_all(path: str, crawler: Crawler, feed_options: Any) -> bool:
-    """Return whether other workers may continue this file: it is neither a batch nor one worker's own.
+    """Return whether the run of this file has to be recorded even without `overwrite`.
 
-    Batches are left out, because there may be many, and each would need a record.
+    It has to be if other workers may continue the file, and not if the file belongs to one worker. The files
+    of a feed that is split into batches are not recorded either, because there may be many.
     """
     own = getattr(crawler.spider, "dq_worker", None)
     return not (feed_options or {}).get("batch_item_count") and not (own and str(own) in path)
@@ -97,12 +98,12 @@ class UnbufferedFileFeedStorage(FileFeedStorage):
         return getattr(export, "__module__", None) == "scrapy.exporters"
 
     def _begin(self, crawl: str, run: Run, new: bool) -> None:
-        """Record that the file holds *run*. With `overwrite`, empty it, unless it may already hold the run.
+        """Record that the file may have items of *run*. With `overwrite`, empty it, unless it may have some.
 
-        The first item would be too late for this. Other workers may have written items before. And if this
-        worker were killed before its first item, the next worker would find the items of an older run. A file
-        without `overwrite` is also recorded. Otherwise, a later worker or crew with `overwrite` would treat
-        the items of this run as an older run's, and remove them.
+        This cannot wait until this worker has its first item. Until then, other workers may have written
+        items. And if this worker were killed before its first item, the next worker might take the items of
+        an older run for items of this run. A file without `overwrite` is also recorded. Otherwise, a later
+        worker or crew with `overwrite` would treat the items of this run as an older run's, and remove them.
         """
         assert self._crawler is not None
         path = Path(self.path)

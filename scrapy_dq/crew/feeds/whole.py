@@ -1,4 +1,4 @@
-"""A file that has only whole records, even after disk errors. A second later, its data is on the disk."""
+"""A file that has only whole records, even after disk errors. Data is on the disk a second after a write."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Whole(io.FileIO):
     failed: Callable[[], None] | None = None
     """Called after a failed write."""
     _sync_now: threading.Event | None = None
-    """Wakes the thread that waits to sync; None: all data is synced, or is being synced."""
+    """Wakes the thread that waits to sync. None means that all data is synced, or is being synced."""
 
     def write(self, data: Any) -> int:
         """Write all of *data*, or nothing and raise.
 
         A full disk may accept a part of *data* without an error. Once the disk has room again, the next
-        record would continue the incomplete one, and later records could not be separated.
+        record would continue the incomplete one, and readers could not tell where later records begin.
         """
         if not self.seekable():
             return super().write(data)
@@ -65,7 +65,7 @@ class Whole(io.FileIO):
         try:
             os.fsync(descriptor)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not on a disk, such as /dev/null
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file is on no disk, such as /dev/null
                 logger.warning("%s is not synced to the disk: %s", self.name, error)
         finally:
             os.close(descriptor)
