@@ -161,7 +161,7 @@ def _delete_crawl(settings: Settings, options: argparse.Namespace) -> int:
     with common.place_of(settings, options) as place:
         overview = _overview(place, options)
         if overview is None:
-            confirm.say(f"The rest of crawl {place.crawl!r} is deleted.", options)
+            confirm.say(f"The remains of crawl {place.crawl!r} are deleted.", options)
             return DONE
         _ask(place, overview, options)
         left = _delete(place, options)
@@ -282,7 +282,7 @@ def _overview(place: Place, options: argparse.Namespace) -> Overview | None:
     except Exception as error:
         if not (options.force and is_answer(error)):
             raise
-        confirm.say(f"It cannot be counted: {error}.", options)
+        confirm.say(f"The requests of the crawl cannot be counted: {error}.", options)
         return Overview("open", "", 0, Census(), [])
 
 

@@ -159,7 +159,7 @@ def examine_crawl(place: Place, options: argparse.Namespace) -> list[Finding]:
         text += "; what can be derived was rebuilt" if options.repair else hint
     elif overview.census.gone:
         level = BAD
-        text = f"{overview.census.gone} requests, or keys, of this run were deleted or evicted"
+        text = f"{overview.census.gone} requests or other keys of this run were deleted or evicted"
     return [Finding("crawl", level, text)]
 
 
@@ -267,7 +267,7 @@ def exposure(client: Any) -> Iterator[Finding]:
         text = "ssl_cert_reqs = none: any server that answers is taken for Redis. Set ssl_ca_certs instead"
         yield Finding("TLS", WARN, text)
     if not options.get("password") and options.get("credential_provider") is None:
-        text = "Redis on another host asks for none. Make a user (`scrapy dq doctor --acl crawler`)"
+        text = "Redis on another host asks for no password. Make a user (`scrapy dq doctor --acl crawler`)"
         yield Finding("password", WARN, text)
 
 

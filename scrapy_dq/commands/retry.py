@@ -152,8 +152,8 @@ def _result(found: Retried, overview: Overview, working: bool, options: argparse
         yield f"Back in the backlog: {_both(found.failed, found.dead)}."
     if found.left:
         yield (
-            f"{found.left:,} were left: already removed, stored by another version, or the id of one that "
-            f"was moved."
+            f"{found.left:,} were not moved: each was removed already, was stored by another version, or has "
+            f"the id of a moved request."
         )
     if working or not (found.failed or found.dead):
         return

@@ -335,6 +335,6 @@ def _file_named(options: argparse.Namespace) -> str:
 
 def _warnings(doubts: Sequence[str], config: Config, done: str) -> Iterator[str]:
     for doubt in doubts:
-        yield f"It is not certain that it is on disk: {doubt}."
+        yield f"It is not certain that the crawl is on disk: {doubt}."
     if config.flush_on_start:
         yield f"SCHEDULER_FLUSH_ON_START is set: the next crawl would delete what was {done}. Unset it."

@@ -309,7 +309,7 @@ def _sentence(event: Event) -> str:
         "returned": f"a worker registered again, with {leases}; its former id: {event.about}",
         "waits": f"{count_of(count, 'worker waits', 'workers wait')} for Redis: {event.about}",
         "outage": f"Redis gave no usable answer for {count / 1000:,.1f} s",
-        "damaged": f"{count:,} requests, or keys, were found deleted or evicted",
+        "damaged": f"{count:,} requests or other keys were found deleted or evicted",
         "pause": f"paused{times}",
         "drain": f"draining{times}",
         "resume": f"resumed{times}",

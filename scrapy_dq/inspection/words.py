@@ -95,7 +95,7 @@ def missing(status: dict[str, Any]) -> Iterator[str]:
     yield from (f"Redis refuses writes: {text}" for text in status.get("redis_refuses", ()))
     yield from uncounted(status.get("unreachable_shards", ()), status.get("apart_shards", ()))
     if status.get("gone"):
-        yield f"{status['gone']:,} requests, or keys, were deleted or evicted during the run"
+        yield f"{status['gone']:,} requests or other keys were deleted or evicted during the run"
     if status.get("incomplete"):
         yield f"{status['incomplete']:,} start() incomplete, and none with the same arguments has completed"
     if status.get("declined"):

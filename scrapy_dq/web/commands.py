@@ -104,7 +104,7 @@ def _retry(place: Place, order: Mapping[str, Any]) -> str:
     if not (found.failed or found.dead or found.left):
         return f"Nothing to retry: it is not kept any more.{missed}"
     moved = count_of(found.failed + found.dead, "request")
-    left = f" {found.left:,} were left: already removed, or not movable." if found.left else ""
+    left = f" {found.left:,} were not moved: already removed, or not movable." if found.left else ""
     return f"Back in the backlog: {moved}.{left}{missed}"
 
 

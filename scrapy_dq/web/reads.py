@@ -204,7 +204,7 @@ class Reads:
                 found = kept.read()
             if found is not None:
                 return Result(at=time.monotonic(), body=json.dumps(found)), True
-            error = "it is not there any more: it may have been retried, or the run has ended"
+            error = "the request is not stored any more: it may have been retried, or the run has ended"
         except NoSuchCrawl as absent:
             error = str(absent)
         except FrontierUnavailable as outage:

@@ -37,7 +37,7 @@ TTL = {"DQ_WORKER_TTL": 1}
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands look at heartbeats every 50 ms instead of every second."""
+    """Let commands read heartbeats every 50 ms instead of every second."""
     monkeypatch.setattr(liveness, "POLL_S", 0.05)
 
 
@@ -155,7 +155,7 @@ def test_clear_refuses_if_a_worker_joins_during_the_question(
 
 
 def finish(live: LiveFrontier, days_ago: float) -> None:
-    """Finish a run of one page, and change the time of its end to *days_ago*."""
+    """Finish a run of one page, and change the time of its end to that number of days ago."""
     worker = HandWorker(live, f"worker of {live.crawl}")
     worker.exchange(put(1), want=1)
     worker.exchange(ack(1))
@@ -204,7 +204,7 @@ def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
 def test_a_crawl_that_begins_again_before_the_answer_stays(
     start_redis: StartRedis, dq_at: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list did not show the new run, so it is kept. The other crawl is deleted. The exit status is 1."""
+    """The user did not consent to delete a new run. Only the other crawl is deleted. The exit status is 1."""
     server = start_redis()
     with ExitStack() as stack:
         old, again = (
@@ -399,7 +399,7 @@ def test_a_second_clear_deletes_the_rest_of_an_interrupted_one(dq: Any, live: Li
     live.redis.hset(live.key("discarded"), "generation", 3000)
     for n in range(3000):
         live.redis.sadd(live.key(f"seen:generation:{n}"), n)
-    assert dq.text("clear", "--all") == f"The rest of crawl {live.crawl!r} is deleted.\n"
+    assert dq.text("clear", "--all") == f"The remains of crawl {live.crawl!r} are deleted.\n"
     assert live.dump() == {}
 
 

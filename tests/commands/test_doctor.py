@@ -173,7 +173,7 @@ HEALTHY = {"used_memory": 10, "maxmemory": 100, "role": "master"}
     ],
 )
 def test_the_health_of_redis_is_rated(changed: dict[str, Any], expected: dict[str, str]) -> None:
-    """The ratings come from INFO. `bad` means that Redis refuses writes, except for a failed snapshot."""
+    """The ratings come from INFO. `bad` means that Redis refuses writes, or that a snapshot has failed."""
     assert {f.what: f.level for f in health.check_operation(HEALTHY | changed)} == expected
     refuses = "bad" in (level for what, level in expected.items() if what != "snapshot")
     assert bool(health.refusals(HEALTHY | changed)) == refuses
@@ -229,8 +229,8 @@ def test_deleted_keys_are_reported_and_repaired(dq: Any, live: LiveFrontier, wor
     assert (finding["level"], dq.status) == ("bad", 1)
     assert sorted(worker.take(9)) == [0, 1, 2]
     finding = dq.found("doctor", "--audit")["findings"][-1]
-    assert finding["text"] == "2 requests, or keys, of this run were deleted or evicted"
-    assert "2 requests, or keys, were deleted or evicted" in dq.text("status", "--no-rate")
+    assert finding["text"] == "2 requests or other keys of this run were deleted or evicted"
+    assert "2 requests or other keys were deleted or evicted" in dq.text("status", "--no-rate")
     of_none = dq.found("doctor", "--audit", "--crawl", "none")
     assert "crawl" not in [each["what"] for each in of_none["findings"]]
 

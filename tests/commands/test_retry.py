@@ -100,7 +100,7 @@ def test_unknown_ids_and_urls_are_reported(dq: Any, live: LiveFrontier, worker: 
 
 
 def test_a_request_is_retried_by_a_long_url(dq: Any, worker: HandWorker) -> None:
-    """A record's URL is cut, but its stored request has the whole URL."""
+    """The URL in a record is cut to 2,000 characters, but the stored request has the whole URL."""
     long = url(1) + "?" + "x" * 3000
     for n, words in enumerate(([long], ["--match", f"{url(1)}*x"])):
         worker.exchange(put(n, payload=stored(long)), put(n + 2, payload=stored(long + "y")), want=2)
@@ -222,7 +222,7 @@ def test_a_retry_that_moves_nothing_does_not_open_a_finished_run(
     assert worker.exchange(fail(1)).status is Status.FINISHED
     worker.leave()
     text = dq.text("retry", "--all", "--yes")
-    assert "1 were left" in text
+    assert "1 were not moved" in text
     assert "is open again" not in text
     assert "Continue with" not in text
     assert dq.status == 1

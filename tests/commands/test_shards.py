@@ -152,7 +152,7 @@ def note(worker: HandWorker, kind: str, who: str, count: int, ago_s: float = 0.0
 
 
 def test_a_fact_noted_by_several_shards_is_one_event(dq: Any, workers: list[HandWorker]) -> None:
-    """Events of all shards are sorted by time, and events of one fact are merged with their counts."""
+    """Events are sorted by time. Events of several shards about one fact (a death) become one event."""
     for shard, worker in enumerate(workers):
         worker.live.redis.delete(worker.live.key("journal"))
         note(worker, "joined", f"host-7-00000000000{shard}", 1, 400)
@@ -180,7 +180,7 @@ def test_a_fact_noted_by_several_shards_is_one_event(dq: Any, workers: list[Hand
 
 
 def test_an_event_noted_later_by_other_shards_is_not_shown_again() -> None:
-    """`events --follow` printed the event when the first shard reported it."""
+    """`events --follow` has already printed the event, when the first shard reported it."""
     first = Event(100.0, 0, "died", "host-7-00000000000a", 1, "", (1,))
     later = Event(99.0, 0, "died", "host-7-00000000000b", 3, "", (0, 1))
     assert is_known(later, {first})
@@ -190,7 +190,7 @@ def test_an_event_noted_later_by_other_shards_is_not_shown_again() -> None:
 
 
 def test_an_event_is_not_shown_again_when_a_shard_does_not_answer() -> None:
-    """A smaller count or fewer shards is the same event. A larger count is shown again."""
+    """With a smaller count or fewer shards, it is the same event. With a larger count, it is shown again."""
     known = Event(100.0, 0, "died", "host-7-00000000000a", 5, "", (0, 1))
     assert is_known(replace(known, count=2, shards=(0,)), {known})
     assert is_known(replace(known, shards=(0, 2)), {known})
@@ -282,5 +282,5 @@ def test_clear_deletes_the_other_shards_if_home_is_lost(
     assert metas(live) == SHARDS - 1
     text = dq.text("clear", "--all", "--yes")
     assert "has lost its home shard; 2 shards are left" in text
-    assert text.endswith(f"The rest of crawl {live.crawl!r} is deleted.\n")
+    assert text.endswith(f"The remains of crawl {live.crawl!r} are deleted.\n")
     assert not metas(live)

@@ -102,7 +102,8 @@ def test_a_spider_with_its_own_extensions_runs_in_a_crew(
 def test_workers_collect_garbage_rarely(scene: SetScene, tuned: bool) -> None:
     """With DQ_TUNE_GC = False, workers keep Python's thresholds."""
     here = scene(pages=1, spider=TELLS_COLLECTOR)
-    (here.project.folder / "sitecustomize.py").touch()  # no fork: the fork server has frozen its objects
+    # With this file, the crew is not forked from the fork server, which has frozen its objects.
+    (here.project.folder / "sitecustomize.py").touch()
     crew = here.crew("-w", "1", "--log-dir", "logs", "-s", f"DQ_TUNE_GC={tuned}")
     assert crew.wait() == 0
     (log,) = here.project.folder.glob("logs/*/worker-1.log")
@@ -222,7 +223,7 @@ def test_a_feed_that_cannot_be_stored_is_a_failure(scene: SetScene) -> None:
     crew = here.crew("-w", "1", "-o", f"ftp://me:s3kr@127.0.0.1:{free_port()}/%(dq_worker)s.jl")
     assert crew.wait() == 1
     assert "run 0 is finished" in crew.out
-    assert "\n1 feed could not be stored, with all items in it" in crew.out
+    assert "\n1 feed could not be stored, and lacks all items" in crew.out
     assert "worker 1: Error storing jl feed (3 items) in: ftp://...@127.0.0.1:" in crew.err
     assert "s3kr" not in crew.out + crew.err
 

@@ -57,7 +57,7 @@ CENSUS = Census(waiting=7, done=1200)
     ],
 )
 def test_the_line_shows_whether_the_crawl_is_on_hold(hold: Hold, alive: int, says: str) -> None:
-    """Without it, the crawl would seem to hang. The line has commas in numbers and the correct plural."""
+    """Otherwise a crawl on hold would seem to hang. The line has commas in numbers and the correct plural."""
     pace = "" if hold is Hold.PAUSED else ", 1.0 pages/s"
     crew = crew_with(CENSUS, hold, alive)
     assert _line(crew) == f"1,200 of 1,207 {says}{pace}, 4 errors"
@@ -127,11 +127,11 @@ def test_the_summary_counts_the_items_that_are_in_no_feed(capsys: pytest.Capture
         (0, 0, []),
         (1, 1, [
             "1 item could not be written: the logs say why",
-            "1 feed could not be stored, with all items in it: the logs say why",
+            "1 feed could not be stored, and lacks all items: the logs say why",
         ]),
         (1200, 2, [
             "1,200 items could not be written: the logs say why",
-            "2 feeds could not be stored, with all items in it: the logs say why",
+            "2 feeds could not be stored, and lacks all items: the logs say why",
         ]),
     ):  # fmt: skip
         crew.slots[0].counts = Counter(pages=1, done=1, unwritten=unwritten)

@@ -229,7 +229,7 @@ class Summary:
         if unwritten := found["feed_writes_failed"]:
             yield f"{count_of(unwritten, 'item')} could not be written: the logs say why"
         if unstored := found["feeds_not_stored"]:
-            yield f"{count_of(unstored, 'feed')} could not be stored, with all items in it: the logs say why"
+            yield f"{count_of(unstored, 'feed')} could not be stored, and lacks all items: the logs say why"
         if crew.run and not crew.finished:
             yield from self._next()
         if lost := losses(found["failed"] or 0, found["dead"] or 0, self._named):
