@@ -41,7 +41,7 @@ LONGEST_FIRST = (
 
 
 KINDS_OF_TESTS = {"unit": "unit", "tests": "unit", "frontier": "redis", "worker": "redis"}
-"""The mark of the tests in each folder; it says what they start. All other tests get the mark `process`."""
+"""The mark of each folder's tests, which tells what they start. All other tests get the mark `process`."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -49,7 +49,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # By default, xdist begins with the files that have the most tests. These are fast, so keep our order.
+    # By default, xdist begins with the files that have the most tests. They are fast, so keep our order.
     config.option.loadscopereorder = False
 
 

@@ -114,7 +114,7 @@ def test_only_one_file_uses_the_internals(file: str, names: set[str]) -> None:
 
 
 def test_no_key_is_found_by_a_pattern_and_no_database_is_flushed() -> None:
-    """No other program's key may be deleted, so files that scan do not delete."""
+    """No key of another program may ever be deleted, so no file both scans for keys and deletes keys."""
     never = re.compile(r"['\"](KEYS|FLUSHALL|FLUSHDB)\b|\.flush(all|db)\(|\.keys\([^)]")
     scans, removes = re.compile(r"['\"]SCAN\b|\bscan(_iter)?\("), re.compile(r"\.delete\(|(?i:unlink)")
     for path in SOURCES + LUA:

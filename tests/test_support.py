@@ -1,4 +1,4 @@
-"""The tests' own tools must work, because a faulty proxy, site or server would prove nothing."""
+"""The tests' own tools must work, because tests with a faulty proxy, site or server would prove nothing."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def drained(queue: Any) -> list[str]:
     ("queue", "order"), [(queue, order) for queue, orders in ORDERS.items() for order in orders]
 )
 def test_requests_are_served_as_scrapy_redis_would_have(queue: str, order: str, case: Case) -> None:
-    """Requests include ties, several batches, unfiltered requests and start requests."""
+    """Some requests have equal priorities, are unfiltered or start requests. They fill several batches."""
     rng = random.Random(7)
     metas: tuple[dict[str, Any], ...] = ({}, {"is_start_request": True}, {"depth": 2})
     requests = [

@@ -46,7 +46,7 @@ def test_an_adoption_ends_if_its_queue_is_deleted(case: Case) -> None:
 
 
 def test_an_adoption_is_refused_while_a_worker_is_alive(case: Case) -> None:
-    """The worker would not know which pages scrapy-redis has done. A dead worker is no obstacle."""
+    """A live worker would not know which pages scrapy-redis has done. A dead worker is no obstacle."""
     case.push(pages(2))
     case.adopt()
     case.progress.shown.clear()

@@ -135,7 +135,7 @@ def test_a_queue_with_a_folder_for_each_slot_is_adopted(case: Case, tmp_path: Pa
 
 
 def test_pages_that_scrapy_has_seen_are_not_crawled_again(left: Left, case: Case) -> None:
-    """Pages that Scrapy has seen are in the crawl's `seen`, with the fingerprints of our workers."""
+    """Pages that Scrapy has seen are in the crawl's `seen`, with the fingerprints that our workers use."""
     requests = [Request(url(n)) for n in range(30)]
     left.fill(requests)
     scheduler = left.scheduler()
@@ -193,7 +193,7 @@ def test_an_unreadable_request_becomes_a_dead_letter(left: Left, case: Case) -> 
 
 
 def test_the_jobdir_of_a_killed_crawl_is_adopted(left: Left, case: Case) -> None:
-    """The process was killed, so the file still has the count of requests from the time of its opening."""
+    """The process was killed, so the file still has the count of requests from when it was opened."""
     scheduler = left.fill(some(40), close=False)
     assert scheduler.dqs is not None
     for queue in scheduler.dqs.queues.values():

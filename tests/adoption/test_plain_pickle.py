@@ -144,7 +144,7 @@ def test_the_refusal_quotes_the_names_in_the_pickle() -> None:
 
 @pytest.mark.parametrize("junk", [b"", b".", b"N", b"(1.", b"R.", b"]](a1.", b"g9\n.", b"{}", b"\x80"])
 def test_bytes_that_are_not_a_pickle_are_refused(junk: bytes) -> None:
-    """`loads` raises no other exception."""
+    """`loads` raises no exception except NotPlain."""
     with pytest.raises(NotPlain):
         read(junk)
 

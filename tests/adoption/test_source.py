@@ -161,7 +161,7 @@ def test_a_source_with_dead_letters_is_not_deleted(case: Case, bytes_: int) -> N
 def test_a_source_is_kept_while_the_adopted_requests_may_not_be_on_disk(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis may fail after this process has ended. Then no other process could store the requests again."""
+    """Redis may lose the requests after this process has ended. Then only the source still has them."""
 
     async def doubt(*args: object) -> str:
         return "It is not certain"

@@ -93,7 +93,7 @@ def test_a_connection_reports_why_the_embedded_server_cannot_start(
 
 
 def test_a_binary_that_does_not_become_a_daemon_is_ended(place: Place) -> None:
-    """After the time-out, a wrapper that hangs is ended with all its processes."""
+    """After the time-out, a wrapper script that hangs is ended with all its processes."""
     pid_file = place.hang()
     place.directory.mkdir(parents=True)
     (place.directory / "redis.pid").write_text("1\n")

@@ -17,7 +17,7 @@ from support.waiting import Stopwatch
 def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     place: Place, newer_binary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis 6.2 would start and ignore the data. So it is skipped, or an error names both versions."""
+    """Redis 6.2 would start and ignore the data. So 6.2 is skipped, or an error names both versions."""
     wheel, place.binary = place.binary, newer_binary
     user = place.user()
     place.client(user).set("page", "1")
@@ -25,7 +25,7 @@ def test_data_of_7_0_are_refused_by_6_2_and_read_by_7_0(
     place.binary = wheel
     with pytest.raises(EmbeddedError, match=rf"written by {user.version}.*is Redis 6\.2\.\d+ and cannot"):
         place.acquired()
-    # Without the record, the folder that only Redis 7.0 makes shows the version.
+    # Without the record of the version, the folder that Redis makes from 7.0 on shows the version.
     (place.directory / "redis.version").unlink()
     with pytest.raises(EmbeddedError, match=r"written by Redis 7\.0\.0"):
         place.acquired()
@@ -117,7 +117,7 @@ def test_a_broken_aof_is_an_error_with_the_log(place: Place) -> None:
 
 
 def test_an_aof_that_breaks_late_is_loaded_once(place: Place) -> None:
-    """The process that started the server sees that it ended during the load, and does not try again."""
+    """The process that started the server sees that the server ended, and does not start it again."""
     place.fill(6_000)
     with aof_file(place).open("ab") as aof:
         aof.write(b"garbage\r\n")
@@ -142,7 +142,7 @@ def test_a_server_that_loads_may_take_longer_than_the_start_timeout(
 
 
 def test_a_hanging_starter_is_named(place: Place) -> None:
-    """A process waits until another one has started the server. After the time-out, it reports the lock."""
+    """While another process starts the server, this one waits. After the time-out, it reports the lock."""
     place.directory.mkdir(parents=True)
     begin = Stopwatch()
     with (place.directory / "start.lock").open("w") as lock:

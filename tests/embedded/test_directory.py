@@ -60,7 +60,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyt
         RedisDirectory(directory).prepare()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it has to be short")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reach a long socket path by a short one")
 def test_a_socket_with_a_long_path_is_reached_by_a_short_one(place: Place) -> None:
     """The path of a socket has a small maximum length."""
     place.directory = place.home / ("long" * 50) / "dq"

@@ -63,7 +63,7 @@ def test_a_release_never_stops_the_server_of_a_process_that_acquires(place: Plac
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, [place.user() for _ in range(6)]))
     assert place.client(place.user()).get("uses") == b"48"
-    assert place.log().count("is starting") > 1, "the server was never stopped, so the test has shown nothing"
+    assert place.log().count("is starting") > 1, "the server was never stopped, so the test did not cover a restart"
 
 
 def test_a_process_that_acquires_as_another_has_released_is_not_refused(
@@ -88,7 +88,7 @@ def test_a_process_that_acquires_as_another_has_released_is_not_refused(
 
 @every_kind
 def test_the_server_is_not_a_child_of_its_starter(place: Place) -> None:
-    """The server inherits only the lock that shows that it lives. It is never a child of this process."""
+    """The server inherits only one lock, which shows that it lives. It is never a child of this process."""
     user = place.acquired()
     held = {Path(file.path).name for file in psutil.Process(user.pid).open_files()}
     assert "server.lock" in held

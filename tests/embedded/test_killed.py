@@ -63,7 +63,7 @@ def test_ensure_starts_a_killed_server_again_with_its_data(place: Place) -> None
 def test_a_server_that_dies_while_it_loads_is_started_again_by_a_process_that_joined(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process that joined starts the server again. It does not take the end for a broken AOF."""
+    """A process that joined starts the server again. It does not mistake the end for a broken AOF."""
     caplog.set_level(logging.INFO)
     place.fill(15_000)
     place.load_slowly(10)

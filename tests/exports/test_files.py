@@ -61,7 +61,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
-    """Lines are missing, repeated, exchanged, changed, or added at the end."""
+    """In the edited files, lines are missing, repeated, exchanged, changed, or added at the end."""
     path = written(tmp_path / "books.jsonl")
     header, seen, waits, dead, end = path.read_bytes().splitlines(keepends=True)
     for lines in (

@@ -1,4 +1,4 @@
-"""`scrapy crawl` opens a crawl: its line in the log, SCHEDULER_FLUSH_ON_START, and Redis rights."""
+"""`scrapy crawl` opens a crawl: the line in its log, SCHEDULER_FLUSH_ON_START, and Redis rights."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def as_user(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[[st
 def test_the_users_in_the_docs_cannot_harm_anything_outside_the_crawl(
     as_user: Callable[[str], str], role: str
 ) -> None:
-    """The users of the docs can harm no other keys, and neither the server, its clients nor other scripts."""
+    """The users of the docs cannot harm other keys, the server, its clients, or the scripts of others."""
     with redis.Redis.from_url(as_user(role)) as client:
         client.ping()
         for command in HARMFUL:

@@ -107,7 +107,7 @@ class Case(NamedTuple):
     """A reason why a crawl cannot be opened."""
 
     prepare: Callable[[Stage], str]
-    """Creates the reason, and returns REDIS_URL."""
+    """Creates this reason on a stage, and returns the worker's REDIS_URL."""
     says: tuple[str, ...]
     """Parts of the first ERROR line, besides the address of Redis."""
     settings: Mapping[str, Any] = {}

@@ -13,7 +13,7 @@ SPIDER = FED + '    custom_settings = {"MAX_IDLE_TIME_BEFORE_CLOSE": 0.3}\n'
 def test_start_keys_must_be_in_the_slot_of_the_crawl(
     start_redis: StartRedis, start_site: StartSite, make_project: MakeProject
 ) -> None:
-    """No script can use two slots. One ERROR names the key, and a usable key. No payload is taken."""
+    """No script can use two slots. One ERROR names this key and a usable key. No payload is taken."""
     server = start_redis(args=["--cluster-enabled", "yes"])
     site = start_site(pages=5)
     with server.client() as client:

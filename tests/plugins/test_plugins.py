@@ -42,7 +42,7 @@ class Plugin:
     workers: int = 2
     """Number of scrapy_dq's workers. It is 1 if the plugin has a file that two processes cannot share."""
     before: tuple[int, int] = (99, 0)
-    """The plugin works only with Scrapy before this version, with any scheduler."""
+    """The plugin works only with Scrapy before this version, whichever scheduler is used."""
 
 
 PLUGINS = [

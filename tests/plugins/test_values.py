@@ -52,7 +52,7 @@ def test_a_value_without_a_plain_form_is_refused() -> None:
 
 
 def test_a_scalar_of_another_shape_is_refused() -> None:
-    """Another program that writes to the same Redis may have stored such a state."""
+    """Another program that writes to the same Redis may have stored a state with other parts or types."""
     msgpack = importlib.import_module("msgpack")
     codec = Codec(ItsSpider())
     for name in ("int8", "float32", "datetime64", "timedelta64", "ndarray", "dtype", "load", "bool_"):

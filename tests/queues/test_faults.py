@@ -255,7 +255,7 @@ def test_an_order_other_than_the_stored_one_is_refused(make: Make) -> None:
 def test_a_put_returns_when_a_replica_has_the_item(
     start_redis: Callable[..., RedisServer], crawl_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With DQ_WAIT_REPLICAS and no replica, the put waits and logs that, until a replica has the item."""
+    """With DQ_WAIT_REPLICAS and no replica, the put logs that it waits, until a replica has the item."""
     master, replica = start_redis(appendonly=True), start_redis()
     with Queue(crawl_name, url=master.url, settings={"DQ_WAIT_REPLICAS": 1}) as q, replica.client() as client:
         putting = Background(lambda: q.put("item"))

@@ -19,7 +19,7 @@ def pause(made: OnDemand, want: int = 0, moves: int = 0, full: bool = False) -> 
 
 
 def test_a_call_that_waits_is_answered_at_once() -> None:
-    """An exchange is also due if the outbox is full, or if the caller of a lease has gone away."""
+    """An exchange is also due if the outbox is full, or if a lease is buffered that no caller waits for."""
     assert pace(urgent=True).due_at(0, 0, False, 0) == 0.0
     assert pace().due_at(0, 0, True, 0) == 0.0
     left = pace()

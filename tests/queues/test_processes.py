@@ -74,7 +74,7 @@ def test_a_get_takes_no_items_in_advance(make: Make, crawl_name: str, client: re
 
 
 def test_each_thread_gets_an_item_while_items_wait(make: Make) -> None:
-    """An exchange may bring a process fewer leases than its threads need, so they ask again."""
+    """An exchange may bring a process fewer leases than its threads need, so the process asks again."""
     q, other = make(), make()
     join_crawl(other)
     for _ in range(5):
@@ -162,7 +162,7 @@ def test_a_call_that_waits_makes_few_exchanges(
     ("item", "at_once"), [(0, MAX_MOVES), ("x" * 1_000_000, MAX_EXCHANGE_BYTES // 1_000_000)]
 )
 def test_put_all_stores_a_part_before_it_takes_more_items(make: Make, item: Any, at_once: int) -> None:
-    """Either the number or the size of the items ends a part."""
+    """A part ends at the limit of its number of items, or at the limit of its size."""
     q = make(durable=False)
 
     def items() -> Iterator[Any]:
@@ -339,7 +339,7 @@ def test_a_queue_that_is_closed_during_its_first_call_does_not_join(
     lock, user = q._starting, threading.current_thread()
 
     class Switch:
-        """Switches to another thread before it takes the lock."""
+        """A lock that first lets another thread close the queue."""
 
         def __enter__(self) -> Any:
             if threading.current_thread() is user:
@@ -390,7 +390,7 @@ def test_shutdown_ends_a_first_call_that_joins(
 
 
 def test_a_signal_handler_can_close_a_queue_that_joins(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call ends, and so does the member that it has started."""
+    """The call raises ShutDown, and the member that the call has started ends."""
     start = Member.start
 
     def close_and_start(member: Member) -> None:

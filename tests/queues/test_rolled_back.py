@@ -61,7 +61,7 @@ def test_items_lost_in_a_roll_back_beyond_the_horizon_are_reported(
 def test_join_waits_for_items_that_other_processes_store_again(
     horizon_s: int, make: Make, start_redis: Callable[..., RedisServer], start_proxy: StartProxy
 ) -> None:
-    """Redis comes back without the items. When the joining process looks, they are not stored again yet."""
+    """Redis comes back without the items. When the joining process asks, the items are not stored yet."""
     server = start_redis(appendonly=True)
     proxy = start_proxy(server.url)
     # A late answer would count as an outage. Then the process would wait one horizon for other processes.

@@ -119,7 +119,7 @@ def spread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spread
 
 
 def test_puts_for_other_shards_are_stored(spread: Spread) -> None:
-    """This includes items in the same call as an item for the silent shard, before and after it."""
+    """This includes items that one put_all() puts before and after an item for the silent shard."""
     q = spread.queue
     q.put("0first")
     with spread.away(SILENT):
@@ -170,7 +170,7 @@ def test_no_new_item_is_put_while_home_does_not_answer(spread: Spread) -> None:
 
 
 def test_callers_share_the_items_of_one_shard(spread: Spread) -> None:
-    """Each caller first asks for one item, because no worker knows yet that all are in one shard."""
+    """Each caller first asks for one item, because no worker knows yet that all items are in one shard."""
     # On a busy machine, a shard may miss a short time-out.
     spread.queue = q = spread.another(REDIS_PARAMS={"socket_timeout": 60})
     other = spread.another()

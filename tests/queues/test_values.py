@@ -122,7 +122,7 @@ def test_a_request_of_a_spider_is_a_dict_of_its_attributes(items: Items) -> None
     ],
 )  # fmt: skip
 def test_untrusted_values_are_refused_with_a_message(items: Items, payload: bytes) -> None:
-    """All such bytes raise CannotDecode, and none create an object of a class that is not allowed."""
+    """All these bytes raise CannotDecode. None of them creates an object of a class that is not allowed."""
     with pytest.raises(CannotDecode):
         items.decode(payload)
 

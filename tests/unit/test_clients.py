@@ -16,7 +16,7 @@ from support.redis_server import RedisServer
 
 
 class OwnRedis(redis.Redis):
-    """A class that a project may name."""
+    """A client class that a project may name as `redis_cls`."""
 
 
 def options_of(client: redis.Redis) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def options_of(client: redis.Redis) -> dict[str, Any]:
 def test_get_redis_takes_a_url_or_the_arguments_of_redis_py(
     redis_server: RedisServer, crawl_name: str
 ) -> None:
-    """get_redis() works as in scrapy-redis, whose example consumer needs only another import."""
+    """get_redis() works as in scrapy-redis: scrapy-redis's example consumer has to change only an import."""
     port = int(redis_server.url.split(":")[-1].split("/")[0])
     with get_redis(url=redis_server.url, decode_responses=True) as by_url:
         by_url.rpush(crawl_name, "item")
@@ -49,7 +49,7 @@ def test_get_redis_makes_a_client_of_the_given_class(cls: Any, monkeypatch: pyte
 def test_a_plain_client_repeats_no_command_on_its_own(
     redis_server: RedisServer, start_proxy: StartProxy, crawl_name: str
 ) -> None:
-    """A repeated LPOP would lose an item. A program can still ask for repeats."""
+    """A repeated LPOP would lose an item. A program can still ask for repeats with `retry`."""
     proxy = start_proxy(redis_server.url)
     port = int(proxy.url.split(":")[-1].split("/")[0])
     for client in (

@@ -1,4 +1,4 @@
-"""The URL of a Redis Cluster, and clients that follow the keys of a crawl."""
+"""The URL of a Redis Cluster, and clients that follow the keys of a crawl to their node."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_hash_tag_leads_to_the_slot_of_a_key(key: str | bytes) -> None:
 
 @pytest.mark.parametrize("key", ["a}b", "{}x", "x{}y{z}"])
 def test_a_key_without_a_possible_hash_tag_raises(key: str) -> None:
-    """Redis hashes these keys as a whole. A hash tag would end at their brace, so none can contain them."""
+    """Redis hashes these keys as a whole. A hash tag ends at the first `}`, so it cannot contain them."""
     with pytest.raises(ValueError, match="no hash tag"):
         tag_of(key)
 
@@ -182,7 +182,7 @@ def test_commands_ask_the_next_node_if_the_first_one_is_gone(cluster: Cluster) -
 
 
 def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
-    """Commands that run no script also find the crawls: each node names the node that has the keys."""
+    """Commands that run no script also find the crawls: a node's MOVED error names the node with the keys."""
     with connect_url(cluster.url) as client:
         for crawl in ("one", "two", "three", "four"):
             assert kept(client, crawl, "failed") == []
@@ -193,7 +193,7 @@ def test_one_client_reads_the_crawls_of_all_nodes(cluster: Cluster) -> None:
 def test_an_observer_finds_all_masters(
     cluster: Cluster, may_know: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the right to CLUSTER SLOTS, the observer sees one node's crawls, and a message says why."""
+    """Without the right to run CLUSTER SLOTS, the observer sees one node's crawls, and a message says why."""
     user = f"observer-{may_know}"
     for server in cluster.servers:
         rights = acl_of("observer").split() if may_know else ["+@read"]
@@ -225,7 +225,10 @@ async def _use(connection: Connection, crawl: str, cluster: Cluster) -> None:
 
 
 def test_items_are_written_to_one_slot(cluster: Cluster) -> None:
-    """The writer stores its mark in the slot of the first item, so it refuses an item for another slot."""
+    """The writer's mark, a key that reveals a roll-back of Redis, is in the slot of the first item.
+
+    So the writer refuses an item for another slot.
+    """
     asyncio.run(_write(cluster))
     with connect_url(cluster.url) as client:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Encoding and decoding of requests: a decoded request equals the original, or encoding refuses it."""
+"""Encoding and decoding of requests: a decoded request equals the original, or it cannot be encoded."""
 
 from __future__ import annotations
 
@@ -143,11 +143,11 @@ def test_a_plain_get_is_little_more_than_its_url(codec: Codec, spider: BookSpide
 )
 @pytest.mark.parametrize("cls", [Request, TokenRequest])
 def test_a_url_is_not_made_safe_twice(cls: Any, url: str, encoding: str, codec: Codec) -> None:
-    """safe_url_string() would change some safe URLs again: hosts with spaces, and queries in UTF-16."""
+    """safe_url_string() would change some safe URLs again: with a space in the host or a UTF-16 query."""
     try:
         request = cls(url, encoding=encoding)
     except UnicodeError:
-        pytest.skip("an older w3lib that cannot make it safe once")
+        pytest.skip("this older w3lib cannot make this URL safe")
     again = codec.decode(codec.encode(request))
     assert (again.url, again.meta) == (request.url, {})
 
@@ -186,7 +186,7 @@ def test_a_crawl_spiders_requests_are_stored(codec: Codec) -> None:
 
 
 def test_a_sitemap_spiders_requests_are_stored() -> None:
-    """The callback is a method of Scrapy's SitemapSpider, which is allowed."""
+    """Scrapy's SitemapSpider defines this callback, and the codec accepts it."""
     spider = Sitemaps()
     codec = Codec(spider)
     request = Request(URL, callback=spider._parse_sitemap)
@@ -252,7 +252,7 @@ def test_an_attribute_that_would_not_decode_is_refused(attribute: str, value: An
 def test_links_of_a_page_in_any_encoding_are_stored(
     encoding: str, serializer: Serializer | None, spider: BookSpider
 ) -> None:
-    """A page names its encoding, and `response.follow` copies it. But the URL is already encoded."""
+    """`response.follow` copies the page's encoding, but the request does not need it: its URL is encoded."""
     codec = Codec(spider, serializer=serializer)
     request = Request("http://example.com/?q=%C3%A9", body=b"\xe9")
     request._encoding = encoding
@@ -319,7 +319,10 @@ NEAR = "https://example.com/shop/a?b=1"
 def test_depth_and_a_same_site_referer_take_few_bytes(
     meta: dict[str, Any], headers: dict[str, Any], short: dict[str, Any], codec: Codec, spider: BookSpider
 ) -> None:
-    """Depth and a same-site Referer have a short form if they come last, as Scrapy sets them."""
+    """Depth and a same-site Referer have a short form if they are the last key and the last header.
+
+    Scrapy sets them last.
+    """
     request = Request(NEAR, meta=meta, headers=headers)
     assert codec.encode(request) == entry(url=NEAR, **short)
     again = codec.decode(entry(url=NEAR, **short))
@@ -329,12 +332,12 @@ def test_depth_and_a_same_site_referer_take_few_bytes(
 
 @pytest.mark.parametrize("depth", [2**64, -(2**63) - 1])
 def test_a_depth_that_msgpack_has_no_int_for_comes_back(depth: int, codec: Codec) -> None:
-    """A wide int as depth is stored in the form of other wide ints, not in the short form of a depth."""
+    """Such a depth is stored in the meta like any other int of its size, not in the short form of a depth."""
     assert codec.decode(codec.encode(Request(NEAR, meta={"depth": depth}))).meta == {"depth": depth}
 
 
 def test_the_layout_of_format_1_is_frozen(codec: Codec, spider: BookSpider) -> None:
-    """Old and new hosts share a crawl: all later versions must decode the bytes of this payload."""
+    """Hosts with old and new versions may share a crawl, so all later versions must decode this payload."""
     payload = entry(
         callback="parse_book",
         errback="",

@@ -70,7 +70,7 @@ class PagesSpider(BookSpider):
 def test_a_method_of_an_object_that_the_spider_has_is_stored_by_the_attributes_name(
     name: str, serializer: Serializer | None
 ) -> None:
-    """Scrapy's JOBDIR stores callbacks in the same way. Another worker calls the object of its own spider."""
+    """Scrapy's JOBDIR stores callbacks in the same way. Another worker calls the attribute of its spider."""
     here, there = PagesSpider(), PagesSpider()
     payload = Codec(here, serializer=serializer).encode(Request(URL, getattr(here, name), errback=here.fail))
     again = Codec(there, serializer=serializer).decode(payload)

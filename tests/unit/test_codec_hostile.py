@@ -185,7 +185,7 @@ def test_a_class_of_a_value_is_not_imported(unimported: str) -> None:
 
 
 def test_a_module_that_loads_lazily_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading an attribute of such a module would run the module's code or its __getattr__()."""
+    """Reading an attribute of a module that is not loaded yet would run its code, or its __getattr__()."""
     path = tmp_path / "codec_lazy.py"
     path.write_text("raise SystemExit('it was run')\n")
     spec = importlib.util.spec_from_file_location("codec_lazy", path)
@@ -267,7 +267,7 @@ def test_a_state_that_does_not_fit_the_class_is_refused(
 def test_a_class_whose_methods_python_calls_implicitly_must_be_listed(
     name: str, state: dict[str, Any], codec: Codec
 ) -> None:
-    """Python calls some methods even if the value is then refused: deleting an object calls its __del__."""
+    """Python calls some methods even of a refused value: deleting an object calls its __del__."""
     payload = pack(
         {1: URL, META: {"x": extension(SET, [1, extension(OBJECT, [f"{__name__}:{name}", state])])}}
     )
@@ -314,7 +314,7 @@ def samples() -> list[bytes]:
 
 
 def test_a_truncated_entry_is_refused(codec: Codec) -> None:
-    """An entry that ends at any earlier byte is refused, and so is an entry with extra bytes."""
+    """An entry that is cut off after any byte is refused, and so is an entry with extra bytes."""
     for sample in samples():
         for length in range(len(sample)):
             reason(sample[:length], codec)

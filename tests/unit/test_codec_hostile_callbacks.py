@@ -75,7 +75,10 @@ class FedSpider(RedisCrawlSpider):
     ],
 )
 def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
-    """Methods of Scrapy's spiders and ours expect other arguments, even if the project overrides them."""
+    """Methods of Scrapy's and scrapy_dq's spiders are not callbacks, even if a project overrides them.
+
+    They expect other arguments than a callback.
+    """
     codec = Codec(FedSpider())
     for own in ("parse_book", "parse_start_url", "parse"):
         assert codec.decode(pack({1: URL, CALLBACK: own})).callback
@@ -83,7 +86,7 @@ def test_a_method_of_a_base_class_is_not_a_callback(name: str) -> None:
 
 
 def test_a_method_from_the_standard_library_is_not_a_callback() -> None:
-    """A mixin such as threading.Thread has such methods. Mixins of other packages may define callbacks."""
+    """A mixin such as threading.Thread has such methods. A mixin of another package may define callbacks."""
 
     class Encoding(BookSpider, json.JSONEncoder):
         pass

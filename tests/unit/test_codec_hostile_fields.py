@@ -249,7 +249,7 @@ def test_the_reason_is_one_short_printable_line(codec: Codec) -> None:
 def test_an_encoding_of_host_names_is_refused(
     codec: Codec, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With such an encoding, building a request with a 60 kB query took 71 s, and so did each copy of it."""
+    """With such an encoding, a request with a 60 kB query took 71 s to build, and each copy took as long."""
     assert "is not a text encoding" in reason(pack({1: URL, 9: name}), codec)
     monkeypatch.setattr("scrapy_dq.codec.requests.Request", pytest.fail)  # refused before a request is built
     with pytest.raises(CannotDecode, match="is not a text encoding"):

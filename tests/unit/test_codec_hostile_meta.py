@@ -42,7 +42,7 @@ META_THAT_RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("meta", META_THAT_RUNS.values(), ids=list(META_THAT_RUNS))
 def test_meta_cannot_make_scrapy_or_a_plugin_run_code(codec: Codec, meta: dict[str, Any]) -> None:
-    """Scrapy would import and call a referrer_policy, and scrapy-playwright would use such arguments."""
+    """Scrapy would import and call such a referrer_policy, and scrapy-playwright would use the others."""
     why = r"DQ_TYPES lists|has no callback|write a file"
     assert re.search(why, reason(pack({1: URL, META: meta}), codec))
     with pytest.raises(CannotEncode, match=why):
@@ -59,7 +59,7 @@ META_THAT_HARMS_OTHERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("meta", META_THAT_HARMS_OTHERS.values(), ids=list(META_THAT_HARMS_OTHERS))
 def test_no_meta_harms_other_requests(codec: Codec, meta: dict[str, Any]) -> None:
-    """With a depth of NaN, Scrapy would fail at later responses. An endless download would keep its slot."""
+    """With a depth of NaN, Scrapy would fail at later responses. An endless download would fill its slot."""
     with pytest.raises(CannotEncode, match=r"depth is an int|download_timeout is a number"):
         codec.encode(Request(URL, meta=meta))
     (name, value), *_ = meta.items()

@@ -218,7 +218,7 @@ def types_of(value: Any) -> Any:
 
 @given(VALUES)
 def test_every_value_comes_back_equal_and_of_its_type(value: Any) -> None:
-    """Values are drawn in any container or class, and as keys of dicts."""
+    """Hypothesis draws values inside any container or class, and as keys of dicts."""
     again = round_trip(value, SHARED)
     assert again == value
     assert types_of(again) == types_of(value)
@@ -272,7 +272,7 @@ def test_an_instance_is_rebuilt_without_running_its_classes_code(codec: Codec) -
 
 
 def test_a_subclass_of_a_builtin_type_keeps_its_attributes(codec: Codec) -> None:
-    """An instance of a subclass of str may have attributes, as any other object."""
+    """An instance of a subclass of str may have attributes, like any other object."""
     text = Text("a")
     text.language = ["en"]  # type: ignore[attr-defined]
     again = round_trip({text: text}, codec)
@@ -330,6 +330,6 @@ def test_a_set_is_the_same_bytes_in_every_order() -> None:
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_the_bytes_of_a_value_are_frozen(value: Any, packed: str, codec: Codec) -> None:
-    """Workers of several versions make the ids of entries from these bytes."""
+    """Workers of all versions compute the ids of entries from these bytes, so the bytes must never change."""
     assert codec.packed(value).hex() == packed
     assert types_of(codec.value(bytes.fromhex(packed))) == types_of(value)

@@ -1,4 +1,4 @@
-"""scrapy-playwright's PageMethods are stored without results; risky ones need DQ_TYPES."""
+"""PageMethods of scrapy-playwright are stored without results, and risky ones only if DQ_TYPES lists them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_page_methods_are_carried_without_their_results(page_method: Any, codec:
 def test_a_page_method_of_another_shape_is_refused(
     changes: dict[str, Any], page_method: Any, codec: Codec
 ) -> None:
-    """Another program that writes to the same Redis may have stored such a state."""
+    """Another program that writes to the same Redis may have stored a state with other fields or types."""
     state = {"method": "click", "args": ExtType(2, msgpack.packb([])), "kwargs": {}}
 
     def read(state: dict[str, Any]) -> Any:

@@ -18,13 +18,13 @@ from support.codec_requests import SHARED, URL, BookSpider, TokenRequest, descri
 
 
 class UrlRequest(Request):
-    """A subclass that lists a single attribute."""
+    """A subclass whose `attributes` list only the URL."""
 
     attributes = ("url",)
 
 
 class ForgetfulRequest(Request):
-    """A subclass that cannot be rebuilt, because it does not list an argument of its constructor."""
+    """A subclass that cannot be rebuilt, because its `attributes` lack a required argument."""
 
     def __init__(self, url: str, secret: str, **kwargs: Any) -> None:
         super().__init__(url, **kwargs)
@@ -75,7 +75,7 @@ def test_only_the_newer_of_two_request_classes_with_one_name_is_stored(codec: Co
 
 
 def test_a_request_class_that_cannot_be_rebuilt_is_refused(codec: Codec) -> None:
-    """The encoder decodes each entry of such a class at once. Otherwise every worker would bury the entry."""
+    """The encoder checks whether it can decode the entry. Otherwise a worker would have to bury it."""
     with pytest.raises(CannotEncode, match=r"ForgetfulRequest cannot be rebuilt .* 'secret'"):
         codec.encode(ForgetfulRequest(URL, "x"))
     with pytest.raises(CannotEncode, match=r"ShoutingRequest is rebuilt .* another body"):
@@ -110,7 +110,7 @@ class MakingRequest(Request):
 
 
 def test_attributes_that_a_request_class_creates_need_not_come_back(codec: Codec) -> None:
-    """An object that the constructor creates and a cached property may differ, but an argument may not."""
+    """A cached property, or an object that the constructor creates, may differ. An argument must not."""
     for _ in range(2):
         request = MakingRequest(URL)
         assert request.short
@@ -174,7 +174,7 @@ def test_a_request_whose_constructor_changes_it_comes_back_as_stored(
 
 
 def test_a_constructor_gets_copies_of_the_values_of_a_dict(codec: Codec) -> None:
-    """from_dict() builds adopted requests of scrapy-redis. A constructor may change its arguments."""
+    """from_dict() builds requests adopted from scrapy-redis. A constructor may change its arguments."""
     name = f"{__name__}.SigningRequest"
     again = codec.from_dict({"_class": name, "url": URL, "headers": {b"A": [b"1"]}, "meta": {"tags": ["a"]}})
     assert (dict(again.headers), again.meta) == ({b"A": [b"1"]}, {"tags": ["a"]})
@@ -253,7 +253,7 @@ class SlottedRequest(Request):
 
 
 def test_the_contents_of_an_attribute_are_compared(codec: Codec) -> None:
-    """The comparison includes lists and slots."""
+    """The comparison also covers the elements of lists, and the `__slots__` of objects."""
     for _ in range(2):
         assert codec.decode(codec.encode(SlottedRequest(URL))).extras[0].number == 0  # type: ignore[attr-defined]
         with pytest.raises(CannotEncode, match="is rebuilt with another extras"):
@@ -261,7 +261,7 @@ def test_the_contents_of_an_attribute_are_compared(codec: Codec) -> None:
 
 
 def test_a_copy_that_is_stored_does_not_go_through_the_constructor(codec: Codec) -> None:
-    """For example, as_stored() makes a copy without dq_delay, and shorten_referer() shortens its Referer."""
+    """For example, as_stored() makes a copy without dq_delay, and shorten_referer() a copy's Referer."""
     request = ApiRequest(URL, {"render": True}, headers={"Referer": "http://a/" + "x" * 3000})
     request.meta["dq_delay"] = 5
     stored = as_stored(request)

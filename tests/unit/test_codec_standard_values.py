@@ -86,7 +86,7 @@ def test_a_decimal_keeps_every_digit(text: str, codec: Codec) -> None:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_a_value_of_the_standard_library_comes_back(value: Any, codec: Codec) -> None:
-    """The value may be in a container, a key, or an item of a Queue."""
+    """The value may be in a container, a key of a dict, or an item of a Queue."""
     again = round_trip([{"a": (value,)}], codec)[0]["a"][0]
     assert (type(again), again) == (type(value), value)
     for name in ("default_factory", "maxlen", "tm_gmtoff"):
@@ -133,7 +133,7 @@ def test_a_pattern_comes_back_with_its_flags(codec: Codec) -> None:
     "name", [*(shape.name for shape in SHAPES), "http:HTTPStatus", "urllib.parse:SplitResult"]
 )
 def test_a_state_of_another_shape_raises_only_cannot_decode(name: str, codec: Codec) -> None:
-    """No state runs code either: a default_factory can only be one of a few builtin types."""
+    """No state can make the codec run code: a default_factory can only be one of a few builtin types."""
     plain: list[Any] = [None, 1, "", {}, {1: 2}, {"a": "b"}]
     lists: list[Any] = [[], [1], [1, 0], [2**63, 2**63], ["", {}], ["print", {}], [-1, []], ["q", ["a"]]]
     for state in plain + lists:

@@ -205,7 +205,7 @@ def point_with_more() -> LoosePoint:
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )
 def test_a_value_that_would_come_back_changed_is_refused(value: Any, reason: str, codec: Codec) -> None:
-    """A request with such a value stays local, also if the value is nested or a key."""
+    """A request with such a value stays local, even if the value is nested, or a key of a dict."""
     assert reason in refused(value, codec)
     assert reason in refused([{"a": (value,)}], codec)
     if type(value).__hash__ and not isinstance(value, Price):
@@ -277,7 +277,7 @@ class Copied:
     ],
 )
 def test_a_class_that_cannot_be_carried_cannot_be_listed(name: str, reason: str) -> None:
-    """The worker refuses such a DQ_TYPES when it starts. Otherwise requests would later stay local."""
+    """A worker does not start if DQ_TYPES lists such a class. Otherwise requests would later stay local."""
     with pytest.raises(BadType, match=reason):
         Codec(BookSpider(), types=[name])
 
@@ -298,7 +298,7 @@ def test_the_packages_of_the_spider_modules_are_the_project() -> None:
 
 
 def test_a_plain_spider_does_not_make_scrapy_the_project() -> None:
-    """The module of scrapy.Spider is not a project."""
+    """The package of the class scrapy.Spider does not count as the project's package."""
     codec = Codec(Spider("plain"))
     assert "DQ_TYPES" in refused(Item(), codec)
 
@@ -354,7 +354,7 @@ def test_a_value_that_contains_itself_is_refused(value: Any, codec: Codec) -> No
 
 
 def test_a_value_whose_shared_parts_would_explode_is_refused(codec: Codec) -> None:
-    """Each of 50 lists holds the previous one twice: DQ_MAX_ENTRY_BYTES stops the walk over 2**50 values."""
+    """Each of 50 lists holds the previous list twice. DQ_MAX_ENTRY_BYTES stops the walk over 2**50 values."""
     value: list[Any] = []
     for _ in range(50):
         value = [value, value]

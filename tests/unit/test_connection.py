@@ -151,7 +151,7 @@ def test_redis_params_are_used() -> None:
 @pytest.mark.parametrize("url", ["redis://a", "redis+sentinel://a/main", "redis+cluster://a"])
 @pytest.mark.parametrize("ssl", [True, False])
 def test_ssl_is_accepted_with_a_url(url: str, ssl: bool) -> None:
-    """REDIS_PARAMS may contain `ssl` beside a URL, as beside REDIS_HOST."""
+    """REDIS_PARAMS may contain `ssl` even if a URL is set, just as if REDIS_HOST is set."""
     pool = connection_to(url, redis_params={"ssl": ssl}).blocking().connection_pool
     assert speaks_tls(pool) == ssl
 

@@ -116,7 +116,7 @@ def test_a_remembered_host_is_not_used_for_another_host(urls: list[str]) -> None
 
 
 def test_a_downloader_with_its_own_slot_key_is_asked() -> None:
-    """The downloader may be a subclass, a changed instance, or use another key in the meta."""
+    """The downloader may be a subclass or a changed instance, or it may use another key of the meta."""
 
     class Named(Resting):
         DOWNLOAD_SLOT = "lane"
@@ -222,7 +222,7 @@ def test_the_memory_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("before", ["?", "#", ".", "@"])
 def test_no_long_prefix_of_a_url_is_remembered(before: str) -> None:
-    """A page may have 10,000 links with such long beginnings."""
+    """A page may have 10,000 links with beginnings of 16 kB, which would take much memory."""
     mine = slots()
     url = f"http://a{before}{'x' * 16_000}/"
     assert mine.partition_of(Request("http://b.com/")) == b"b.com"

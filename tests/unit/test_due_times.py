@@ -45,7 +45,7 @@ def test_a_time_is_read_from_the_meta(meta: dict[str, Any], due: Due) -> None:
     assert due_of(request(**meta), None, Backoff()) == due
 
 
-# Both limits also refuse a time in milliseconds since 1970.
+# The upper limits of both keys also refuse a time in milliseconds since 1970.
 @pytest.mark.parametrize(
     "bad",
     [-1, "soon", True, float("nan"), 1e30, 2**70, [5], 5j],

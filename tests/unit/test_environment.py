@@ -59,7 +59,7 @@ def test_the_job_of_scrapyd_is_found(
 
 
 def opened_with(*args: object, frozen: bool = False, **kwargs: object) -> dict[str, str]:
-    """Return the known arguments of a spider during its `crawl()`."""
+    """Return the spider's arguments, as `spider_args` finds them while `crawl()` runs."""
 
     class Opening(Crawler):
         def crawl(self, *args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def test_spider_arguments_are_the_arguments_of_the_constructor() -> None:
     assert list(opened_with(part=2, _job="7")) == ["part"]
     assert len(set(map(str, [opened_with(), opened_with(2), opened_with(3), opened_with(2, part=2)]))) == 4
     assert opened_with(part="is at 0x1") != opened_with(part="is at 0x2")
-    # equal sets with another order, as in another process
+    # equal sets with different orders, as in two processes
     assert repr({8, 0}) != repr({0, 8})
     assert opened_with(parts={8, 0}) == opened_with(parts={0, 8}) != opened_with(parts={0, 1})
 
@@ -104,7 +104,7 @@ def test_arguments_without_a_distinct_repr_do_not_count_as_equal(value: object) 
 
 
 def test_the_order_of_plain_data_does_not_matter() -> None:
-    """Sets have another order in each process, even inside lists and dicts."""
+    """The order of a set differs between processes, even inside lists and dicts."""
     first, second = {8, 0}, {0, 8}
     assert repr(first) != repr(second)
     one, other = ({"a": [first], "b": (1,)}, {"b": (1,), "a": [second]})

@@ -45,7 +45,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "meaning"), ERRORS)
 def test_an_error_is_explained_in_one_sentence(error: Exception, meaning: str) -> None:
-    """The sentence names the fault and quotes the error, without its place in the script."""
+    """The sentence names the fault and quotes the error, but not the line of the Lua script."""
     sentence = explain(error)
     assert meaning in sentence
     words = describe(error).removeprefix(f"{SCRIPT_6}-").removesuffix(SCRIPT_8.rstrip(".")).rstrip(".")

@@ -31,7 +31,7 @@ def identity(**kwargs: object) -> Identity:
 
 @pytest.mark.parametrize(("rows", "own"), [(iter([1]), True), ([1], False)], ids=["iterator", "list"])
 def test_a_start_whose_arguments_have_no_distinct_repr_belongs_to_its_worker(rows: object, own: bool) -> None:
-    """No later start() counts as a repeat of such a start(), not even after a restart of the same worker."""
+    """No later start() counts as a repeat of this start(), not even after a restart of the same worker."""
     said = identity(rows=rows)
     assert said.starts.startswith("*") is own
     assert (said.restart_window_s == 0) is own

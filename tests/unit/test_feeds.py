@@ -27,7 +27,7 @@ class Feed:
         self, run: int, *, new: bool, overwrite: bool = True, crawl: str = "crawl", form: str = "jsonlines",
         batch: int = 0,
     ) -> Any:  # fmt: skip
-        """Let a worker join *run* and open the feed. *new*: no worker has scraped anything in it yet."""
+        """Let a worker join *run* and open the feed. *new*: no worker has scraped anything in the run yet."""
         crawler = Mock(settings={"DQ_DATA_DIR": self.home})
         storage.run_begins(crawler, crawl, "epoch", run, new=new)
         return UnbufferedFileFeedStorage.from_crawler(
@@ -104,7 +104,7 @@ def test_without_overwrite_nothing_is_emptied(feed: Feed) -> None:
 def test_appending_to_json_csv_or_xml_is_reported(
     feed: Feed, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A second `scrapy crawl -o items.csv`, or a later worker, appends. Only jsonlines can be appended to."""
+    """A second `scrapy crawl -o items.csv` or a later worker appends, which only jsonlines files allow."""
     feed.write(feed.worker(1, new=True, form=form), "a")
     assert caplog.text == ""
     feed.write(feed.worker(1, new=False, overwrite=False), "b")
@@ -115,7 +115,7 @@ def test_appending_to_json_csv_or_xml_is_reported(
 
 
 def test_a_storage_that_scrapy_creates_as_a_test_does_not_empty_the_file(feed: Feed) -> None:
-    """Scrapy creates such storages before the worker has joined a run."""
+    """Scrapy creates these storages before the worker has joined a run."""
     UnbufferedFileFeedStorage.from_crawler(Mock(), str(feed.path), feed_options={"overwrite": True})
     assert feed.text == "0"
 
@@ -165,7 +165,7 @@ def test_a_record_that_another_user_could_have_written_is_ignored(
 def test_without_records_only_a_new_run_empties_the_file(
     feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning names the record that cannot be written, and the setting."""
+    """A warning names the record that cannot be written, and the setting DQ_DATA_DIR."""
     shutil.rmtree(feed.home)
     feed.home.touch()
     feed.write(feed.worker(1, new=False), "a")
@@ -177,7 +177,7 @@ def test_without_records_only_a_new_run_empties_the_file(
 
 
 def test_only_the_first_worker_of_each_crawl_empties_a_shared_file(feed: Feed) -> None:
-    """A worker that joins one crawl does not empty the file after the other crawl has begun."""
+    """A worker that joins one crawl later does not empty the file, which now has items of the other crawl."""
     feed.write(feed.worker(1, new=True), "a")
     feed.write(feed.worker(7, new=True, crawl="other"), "o")
     feed.write(feed.worker(1, new=False), "b")

@@ -75,7 +75,7 @@ def test_a_custom_fingerprinter_is_called_for_every_request() -> None:
 
 
 def test_scrapys_fingerprints_are_used_if_they_differ_from_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If Scrapy's fingerprints of the probes differ from ours, Scrapy's function is used for all requests."""
+    """If a few sample URLs have other fingerprints in Scrapy, Scrapy's function is used for all requests."""
     scrapys = RequestFingerprinter()
     newer: Callable[[Request], bytes] = lambda request: b"new" + request.url.encode()  # noqa: E731
     newer.__module__ = "scrapy.utils.request"

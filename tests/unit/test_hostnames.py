@@ -1,4 +1,4 @@
-"""A long host name or an odd charset must not cost much time, although Python's punycode is quadratic."""
+"""A long host name or an odd charset must take little time, although Python's punycode is quadratic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 20_000)))
 
 @pytest.fixture(autouse=True)
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bound punycode as a scheduler does, and return the lengths of texts that Python converts afterwards."""
+    """Limit punycode as a scheduler does, and return the lengths of texts that Python converts afterwards."""
     lengths: list[int] = []
 
     def noted(convert: Callable[..., object]) -> Callable[..., object]:

@@ -38,7 +38,7 @@ def test_a_link_that_was_made_just_now_is_not_followed(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
 def test_logs_of_a_crew_are_not_written_through_links_of_another_user(tmp_path: Path) -> None:
-    """Each log's name contains the number of its worker, which any user can guess."""
+    """Each log's name contains the number of its worker, so any user can guess the name."""
     (tmp_path / "ours").write_text("precious")
     log = tmp_path / "crawl-2.log"
     log.symlink_to("ours")
@@ -58,7 +58,7 @@ def test_the_logs_of_a_crew_are_appended_to(tmp_path: Path) -> None:
 
 
 def test_a_crew_may_take_the_last_logs_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crew is refused only if too few names of logs are left."""
+    """The crew is refused only if too few unused names for its logs are left."""
     monkeypatch.setattr(launch, "MAX_LOGS", 2)
     assert len(log_paths(2, tmp_path, None, "books", tmp_path)) == 2
     with pytest.raises(CrewError, match="locked by another process"):

@@ -186,7 +186,7 @@ def test_requests_held_up_by_a_middleware_leave_a_quarter_for_other_sites() -> N
 def test_requests_held_up_by_a_middleware_leave_room_for_one_more() -> None:
     """Held-up requests may wait for another request, such as a login.
 
-    So a download stays free for it, even if they fill three quarters of the downloads already.
+    So one download stays free for that request, even if the others fill three quarters of the downloads.
     """
     here = Here(most=2)
     first, second = here.lease(A), here.lease(A)
@@ -227,7 +227,7 @@ def test_local_requests_and_leases_together_keep_the_concurrency() -> None:
 def test_a_partition_waits_for_its_delay_after_the_last_request_was_sent(
     clock: Clock,
 ) -> None:
-    """The delay begins when a request is sent. After a local request, leases may be sent MARGIN_S earlier."""
+    """The delay begins when a request is sent. The next local request waits MARGIN_S longer than a lease."""
     here = Here(Limits(delay_s=5.0))
     lease = here.lease(A, timed=True)
     assert here.choose([A]) is None

@@ -186,7 +186,10 @@ def test_a_login_is_reported_when_a_second_worker_joins(caplog: pytest.LogCaptur
 
 
 def test_a_login_of_each_worker_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """The login was `dq_local`, or not sent by the scheduler. A worker without cookies reports nothing."""
+    """A login that is `dq_local`, or that bypasses the scheduler, is sent by each worker, so not reported.
+
+    A worker without cookies reports no logins at all.
+    """
     lone_login(workers=2, leased=False).downloaded(Response(HERE, headers={"Set-Cookie": "id=1"}), FORM)
     crawler = crawler_of(OwnSpider, {}, BOTH)
     watch = LoneLogin(crawler, lambda request: b"id", worker_of(2))

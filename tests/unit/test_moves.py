@@ -39,7 +39,7 @@ MOVES: list[Move] = [
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: type(move).__name__)
 def test_a_move_comes_back_with_all_its_fields(move: Move) -> None:
-    """All fields that are written come back, even the fields that comparison ignores."""
+    """All fields that are written come back, even the fields that `==` ignores."""
     back = move_of(msgpack.unpackb(msgpack.packb(fields_of(move)), use_list=False))
     assert type(back) is type(move)
     for each in fields(move):
@@ -47,7 +47,7 @@ def test_a_move_comes_back_with_all_its_fields(move: Move) -> None:
 
 
 def test_the_put_of_this_test_has_no_default_value() -> None:
-    """Otherwise a field that is never written would seem to come back."""
+    """Otherwise a field that is never written would get its default, and so would seem to come back."""
     assert {each.name for each in fields(Put)} == {*PUT, "source", "reference"}
     assert not [each.name for each in fields(Put) if PUT.get(each.name, ...) == each.default]
 

@@ -1,4 +1,4 @@
-"""The log lines of an outage, and how many there are."""
+"""The log lines about an outage: their texts and their number."""
 
 from __future__ import annotations
 

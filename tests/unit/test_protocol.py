@@ -1,4 +1,4 @@
-"""A worker's protocol alone, without Redis and without an event loop; each run has the same results."""
+"""A worker's protocol without Redis and without an event loop, so that each test run has equal results."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rejoin(made: WorkerProtocol, now: float = 0.0) -> Rejoin:
 
 
 def test_a_call_without_an_answer_is_composed_again_byte_for_byte() -> None:
-    """New puts and the time do not change the call. If Redis gets both, the second must be a repeat."""
+    """Neither new puts nor the time change the call: if Redis gets it twice, the second must be a repeat."""
     made = protocol(start_keys=StartKeys("list", ("start",), b"m"))
     made.outbox.append(put(1, due_at=1005.0))
     first = exchange(made, 1000.0, want=3)
@@ -95,7 +95,7 @@ def test_an_answer_grants_leases_and_confirms_moves() -> None:
 
 
 def test_a_worker_out_of_step_rejoins_and_stores_its_newest_again() -> None:
-    """The worker keeps its leases. If a rejoin has no answer, the same call is composed again."""
+    """The worker keeps its leases. If a rejoin gets no answer, the same call is composed again."""
     made = protocol()
     made.outbox.append(put(1))
     exchange(made, 1000.0, want=1)
@@ -118,14 +118,14 @@ def seen(number: int) -> Put:
 
 
 def test_puts_that_may_have_been_forgotten_get_new_ids_after_a_rejoin() -> None:
-    """`scrapy dq clear --seen` ran while the worker was declared dead, so puts may be new again."""
+    """`scrapy dq clear --seen` ran while the worker was declared dead, so its old puts may count as new."""
     made = protocol()
     for each in (put(1), seen(2)):
         made.outbox.append(each)
     exchange(made, 1000.0)
     made.received(Receipt(Status.OK, applied=True), 1000.1)
     made.outbox.append(seen(3))
-    exchange(made, 1001.0)  # perhaps applied
+    exchange(made, 1001.0)  # Redis may have applied it
     made.received(Receipt(Status.RESYNC), 1001.1)
     made.outbox.append(seen(4))
     rejoin(made)
@@ -138,7 +138,7 @@ def test_puts_that_may_have_been_forgotten_get_new_ids_after_a_rejoin() -> None:
 
 
 def test_a_start_request_whose_token_was_dropped_gets_a_new_id() -> None:
-    """After a roll-back of Redis, another worker took over an earlier run and dropped the seeds."""
+    """After a roll-back of Redis, another worker took over an earlier run and dropped its `seeds`."""
     made = protocol()
     made.outbox.append(replace(put(1), admission=Admission.SEED))
     exchange(made, 1000.0)
@@ -170,7 +170,7 @@ def test_puts_that_were_forgotten_before_a_rejoin_get_new_ids() -> None:
 
 
 def test_a_put_of_a_refused_call_does_not_count_as_a_duplicate() -> None:
-    """The script may have stopped after it had stored the put, and then Redis finds the worker's own put."""
+    """If the script stopped after it had stored the put, Redis drops the repeat because of this put."""
     made = protocol()
     made.outbox.append(put(1))
     exchange(made, 1000.0)
@@ -207,7 +207,7 @@ def test_every_kind_of_move_is_counted() -> None:
 
 
 def runtime_imports(path: Path) -> Iterator[str]:
-    """Yield the full names of the modules that *path* imports at its top."""
+    """Yield the full names of the modules that *path* imports at module level."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -194,9 +194,9 @@ class Unprintable:
 
 
 def changes(*values: Any) -> list[bool | None]:
-    """Visit one page once for each of *values*. At each visit, the field of the page's item has that value.
+    """Visit one page once for each of *values*, which are the values of its item's field at these visits.
 
-    Return the `changed` that the policy got each time.
+    Return the argument `changed` that the policy got at each visit.
     """
     told: list[bool | None] = []
 

@@ -132,7 +132,7 @@ def test_each_client_finds_the_master(sentinels: Sentinels, tmp_path: Path) -> N
 
 
 def test_the_longest_down_after_time_of_all_sentinels_is_used(sentinels: Sentinels) -> None:
-    """After that time, Sentinels declare the master dead. Until then, it may confirm writes that get lost."""
+    """After this time, Sentinels declare a silent master dead. Until then, it may confirm lost writes."""
     with connect_url(sentinels.url) as client:
         assert sentinel.down_after_s(client) == 0.5
         with sentinels.sentinel(sentinels.ports[1]) as one:
@@ -157,7 +157,7 @@ def test_a_client_follows_a_master_that_still_answers(
 
 
 def test_the_client_of_a_worker_also_follows(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client of `redis.asyncio`, which has other classes, also follows on an open connection."""
+    """A `redis.asyncio` client is made of other classes. It also follows, even if its connection is open."""
     monkeypatch.setattr(sentinel, "ASK_EVERY_S", 0.0)
     other = RedisServer(password=PASSWORD)
 
@@ -178,7 +178,7 @@ def test_the_client_of_a_worker_also_follows(sentinels: Sentinels, monkeypatch: 
 
 
 def test_connections_can_ask_sentinel_at_the_same_time(sentinels: Sentinels) -> None:
-    """No task may close the connection to Sentinel while another task waits there for its answer."""
+    """No task may close the connection to Sentinel while another task waits for an answer on it."""
     pool = new_client(redis.asyncio.Redis, sentinels.url, {}).connection_pool
 
     async def one(number: int) -> Any:

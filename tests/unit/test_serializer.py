@@ -1,4 +1,4 @@
-"""SCHEDULER_SERIALIZER: the entries that a codec with such a serializer stores, reads and refuses."""
+"""SCHEDULER_SERIALIZER: the entries that a codec with a project's serializer stores, reads and refuses."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def codec(serializer: Any, spider: Spider | None = None, **options: Any) -> Code
 
 
 def stored(values: Any) -> bytes:
-    """Return an entry with *values*, as a worker with `json` reads it."""
+    """Return an entry with *values*, as a worker with the serializer `json` reads it."""
     return bytes((SERIALIZED,)) + json.dumps(values).encode()
 
 
 @pytest.mark.parametrize("name", [*SAFE, "pickle", "zipped"])
 def test_a_request_comes_back_from_its_serializer(name: str) -> None:
-    """Bytes stay bytes, and callbacks become methods. An entry is one byte and the serializer's output."""
+    """Bytes stay bytes, callbacks become methods. An entry is a format byte and the serializer's output."""
     chosen = (SAFE | UNKNOWN)[name]
     spider = BookSpider()
     request = Request(
@@ -103,7 +103,7 @@ def test_a_start_request_does_not_count_as_a_seed_again() -> None:
 
 
 def test_entries_written_without_the_serializer_can_still_be_read() -> None:
-    """A crawl continues after the setting is added. After its removal, the error names the reason."""
+    """After the setting is added, a crawl continues. If the setting is removed, an error gives the reason."""
     ours = Codec(BookSpider()).encode(Request(URL))
     assert ours[0] == FORMAT
     assert codec(json).decode(ours).url == URL
@@ -169,7 +169,7 @@ GOOD = {"url": URL, "method": "GET", "headers": {}, "body": "", "callback": None
     ],
 )
 def test_values_from_a_serializer_are_untrusted(values: Any, says: str) -> None:
-    """The values must pass the checks of our entries: nothing is imported, and only attributes are set."""
+    """The values must pass the same checks as entries of scrapy_dq's own format, so nothing is imported."""
     with pytest.raises(CannotDecode, match=says):
         codec(json).decode(stored(values))
 

@@ -42,7 +42,7 @@ def test_scrapys_recipe_for_breadth_first_order_is_understood(settings: dict[str
 def test_scrapys_setting_decides_the_place_of_start_requests(
     settings: dict[str, Any], found: StartQueue
 ) -> None:
-    """The setting of the disk queue counts only with a JOBDIR, because Scrapy would use that queue then."""
+    """The setting of the disk queue counts only with a JOBDIR, because Scrapy needs one to use that queue."""
     assert read(**settings).start_queue is found
     project = Settings(settings)
     assert Config.read(project, NAMES).start_queue is found

@@ -35,7 +35,7 @@ BAD_OPTIONS: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "value", "says"), BAD_OPTIONS, ids=[case[2][:40] for case in BAD_OPTIONS])
 def test_limits_that_cannot_be_kept_are_refused(name: str, value: Any, says: str) -> None:
-    """Otherwise the site would be the first to notice a limit without effect."""
+    """Otherwise the limit would have no effect, and the site would be the first to notice."""
     with pytest.raises(ConfigError, match=rf"^{name}( = |: | \(not shown here\))") as refusal:
         read(**{name: value})
     assert says in str(refusal.value)

@@ -1,4 +1,8 @@
-"""The rules of docs/internals/shards.md, tested on protocols without Redis and without an event loop."""
+"""The rules of docs/internals/shards.md, tested on protocols without Redis and without an event loop.
+
+A worker's level is the state of seeding that it reports to home (shard 0). While the level is raised (above
+0), home cannot finish the run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ SUSPECT = Lease(b"%012d" % 7, 1, b"payload", suspect=True)
 
 @pytest.fixture
 def home() -> ShardProtocol:
-    """Return the protocol for home of a worker that has joined a crawl of two shards."""
+    """Return the protocol in which a worker of two shards talks to home."""
     made = [
         ShardProtocol("crawl", Mock(), Outbox(), HORIZON_S, new_id=lambda: "worker", random_bytes=bytes)
         for _ in range(2)
@@ -56,7 +60,7 @@ def logged(of: ShardProtocol, now: float) -> Put:
 
 
 def test_a_level_stays_until_its_raise_is_certain_at_home() -> None:
-    """Otherwise a roll-back could make home finished again while the shard still has the put (rule 3)."""
+    """Otherwise a roll-back could undo the raise, and home could finish the run without the put (rule 3)."""
     home, shard = SimpleNamespace(raised_at=1.0, raise_retired=False), SimpleNamespace(retired=0)
     protocols: Any = [home, shard]
     level = Level(protocols)
@@ -103,7 +107,7 @@ def test_a_level_counts_as_lowered_once_the_lower_level_is_sent(home: ShardProto
 
 
 def test_a_home_that_is_finished_retires_its_log(home: ShardProtocol) -> None:
-    """A rolled-back shard may lease done pages again. These leases wait until the log is empty (rule 5)."""
+    """A rolled-back shard may lease finished pages again. These leases wait for an empty log (rule 5)."""
     logged(home, 1000.0)
     finished = Receipt(Status.FINISHED, commands=Commands())
     exchange(home, 1000.0 + HORIZON_S / 2)
@@ -122,7 +126,7 @@ def may_bring_suspects(call: Exchange) -> bool:
 def test_one_shard_at_a_time_may_bring_a_suspect(home: ShardProtocol) -> None:
     """If a worker held several suspects, its death would charge all of them.
 
-    So if one shard was asked for leases or has brought a suspect, the other shards may bring none.
+    So if one shard was asked for leases or has brought a suspect, the other shards must not bring one.
     """
     (other,) = home.others
     assert may_bring_suspects(exchange(home, 1000.0, want=1))
@@ -198,7 +202,7 @@ def test_all_shards_answer_twice_before_home_may_finish() -> None:
 
 
 def test_a_shard_that_changed_between_its_answers_restarts_the_collect() -> None:
-    """A put arrived in between, and its work may have moved to a shard that answered before (rule 4)."""
+    """A put arrived in between. The work may have moved on to a shard that had already answered (rule 4)."""
     collect = Collect()
     collect.answers(0)
     collect.answers(1, version=11)

@@ -49,7 +49,7 @@ SHOWN: dict[str, tuple[Callable[[], Any], Any]] = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_values_that_json_lacks_are_shown_as_text(name: str) -> None:
-    """An instance is shown with the name of its class, without a search for the class."""
+    """An instance is shown with the name of its class. The class itself is not looked up."""
     make, expected = SHOWN[name]
     assert shown(entry_of({"x": make()}), 10_000)["meta"] == {"x": expected}
 

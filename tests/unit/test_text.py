@@ -52,13 +52,13 @@ def test_a_login_in_a_line_is_hidden_and_the_rest_is_not(line: str, left: str) -
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_a_line_without_a_login_stays_as_it_is(line: str) -> None:
-    """An @ alone is not a login."""
+    """Not every @ ends a login."""
     assert prose_without_logins(line) == line
 
 
 @pytest.mark.parametrize("slashes", ["/", "//", "///", "/////"])
 def test_a_login_is_hidden_after_any_number_of_slashes(slashes: str) -> None:
-    """Scrapy reads http:/user:password@host/ as a URL without a host. The request fails and is stored."""
+    """Scrapy reads http:/user:password@host/ as a URL without a host. The failed request is stored."""
     url = f"http:{slashes}us%20er:{SECRET}@a.example/@joe?u=http:/{SECRET}@b.example"
     assert without_logins(url) == f"http:{slashes}...@a.example/@joe?u=http:/...@b.example"
     assert SECRET not in prose_without_logins(f"invalid: 'us er:{SECRET}'", url)

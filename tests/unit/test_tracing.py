@@ -32,7 +32,7 @@ def test_a_url_is_shown_without_login_query_and_fragment(url: str, expected: str
 
 @pytest.mark.parametrize("part", ["key", "key/", "%3F", "@:", "//", "a:b@"])
 def test_long_urls_are_cut(part: str) -> None:
-    """A path of any characters is cut."""
+    """A path is cut, whatever its characters are."""
     assert len(_shown(Request("http://a/" + part * 300_000))) <= MAX_URL_LENGTH
 
 
@@ -43,7 +43,7 @@ def test_a_url_is_shown_up_to_the_maximum_length() -> None:
 
 
 def test_ids_in_front_of_a_payload_do_not_change_the_request() -> None:
-    """All readers see the same request. The ids do not count towards its size. A second set is an error."""
+    """All readers see the same request. The ids do not count towards its size. Repeated ids are an error."""
     request = Request("http://a/b", meta={"n": 1})
     plain = Codec(Spider("s")).encode(request)
     codec = Codec(Spider("s"), max_bytes=len(plain))

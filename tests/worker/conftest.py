@@ -46,7 +46,7 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def crawl(redis_server: RedisServer, client: redis.Redis, crawl_name: str) -> Iterator[Crawl]:
-    """Yield a tree of entries with a record of each entry's fate; its keys are deleted at the end."""
+    """Yield a tree of entries with a record of each entry's fate; the crawl's keys are deleted at the end."""
     yield Crawl(redis_server.url, crawl_name)
     stored.roll_back(client, crawl_name, {})
 

@@ -109,7 +109,7 @@ class Engine(Listener):
             ends when the test calls `downloaded`.
         pace: the worker's pace; default: the pace of a crawl.
         make: makes the worker.
-        options: for WorkerOptions.
+        options: the arguments of WorkerOptions.
     """
 
     def __init__(
@@ -131,7 +131,8 @@ class Engine(Listener):
         self.slots = self.capacity = concurrency
         self.work_s = work_s
         self.may_send, self.may_put, self.may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        """While one of these is cleared, each entry waits before it is sent, puts its children, or ends."""
+        """While one of these events is cleared, each entry waits: before it is sent (`may_send`), before it
+        puts its children (`may_put`), or before it ends (`may_end`)."""
         self.may_send.set()
         self.may_put.set()
         self.may_end.set()

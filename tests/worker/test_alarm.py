@@ -1,4 +1,4 @@
-"""The alarm of a worker."""
+"""A worker's alarm, which ends the waits that have begun."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ Dump = Callable[[], dict[bytes, bytes]]
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look every 50 ms instead of every second."""
+    """Let a flush look at the heartbeats every 50 ms instead of every second."""
     monkeypatch.setattr(liveness, "POLL_S", POLL_S)
 
 
@@ -91,7 +91,10 @@ async def test_a_flush_does_not_wait_for_a_worker_that_died_on_this_machine(craw
 async def test_a_worker_that_is_silent_is_watched_for_the_ttl(
     crawl: Crawl, dump: Dump, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker on another host may only be slow. The flush logs that it waits, then counts it as dead."""
+    """A worker on another host may only be slow.
+
+    So the flush logs that it waits, and counts the worker as dead only after the TTL.
+    """
     caplog.set_level(logging.INFO, "scrapy_dq")
     async with frontier_of(crawl) as frontier:
         await add(frontier, "silent", ELSEWHERE)

@@ -45,7 +45,7 @@ class Talk:
         """Called while an exchange is under way."""
         self.seeding: list[int] = []
         self.held: list[int] = []
-        """The seeding level and the count of leases in each exchange."""
+        """The level of seeding and the count of leases that each exchange reports."""
         self.told: list[Any] = []
         """The notes in each exchange."""
         self.parentless: list[Parentless] = []
@@ -113,7 +113,7 @@ async def test_an_exchange_that_was_sent_before_the_horizon_retires_no_put(talk:
 
 
 async def test_time_alone_retires_no_put(talk: Talk) -> None:
-    """A refused exchange retires none either: Redis may have been rolled back while the worker was frozen."""
+    """A refused exchange retires no put either: Redis may have been rolled back during a freeze."""
     talk.protocol.outbox.append(put(1))
     await talk.speak()
     talk.now += 100 * HORIZON_S
@@ -130,7 +130,10 @@ async def test_an_exchange_that_was_sent_after_the_horizon_retires_the_put(talk:
 
 
 async def test_a_put_that_was_already_seen_is_also_stored_again(talk: Talk) -> None:
-    """A roll-back may lose the put when its first worker is gone, and the parent here does not run again."""
+    """A roll-back may lose the put after the worker that stored it first has left.
+
+    The parent in this worker does not run again, so nothing else would repeat the put.
+    """
     talk.protocol.outbox.append(put(1, PARENT))
     await talk.speak(Receipt(Status.OK, applied=True, dropped=(0,)))
     assert await talk.stored_again() == [put(1, PARENT)]
@@ -191,7 +194,7 @@ async def test_a_worker_has_not_finished_while_start_still_yields(talk: Talk) ->
 async def test_a_start_that_redis_has_forgotten_is_reported(
     talk: Talk, seeding: Seeding, last_seq: int | None, ending: str
 ) -> None:
-    """If Redis knows the last exchange of the worker, an equal start() has made up for this one.
+    """If Redis knows the worker's last exchange, an equal start() of another worker replaced this start().
 
     *last_seq* is None if Redis has no record of the worker, and 2**52 if the next run has begun.
     """
@@ -306,7 +309,10 @@ TOLD = [1, b"a.com", b"%012d" % 1]
 
 
 async def test_a_note_is_reported_once_and_with_its_age(talk: Talk) -> None:
-    """Clocks of hosts are never compared, so a note has the time since a sending, or until a block ends."""
+    """Clocks of hosts are never compared.
+
+    So a note contains the time since its request was sent, or the time until its block ends.
+    """
     talk.protocol.notes += [SENT, Block(b"b.com", 1005.0), Block(b"c.com", 990.0)]
     await talk.speak()
     await talk.speak()

@@ -107,7 +107,7 @@ async def test_a_heartbeat_survives_unexpected_errors(caplog: pytest.LogCaptureF
 async def test_exchanges_continue_after_an_unexpected_error(
     crawl: Crawl, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For example, the owner cannot start a thread. Without exchanges the crawl would hang."""
+    """For example, the owner of the worker cannot start a thread. Without exchanges the crawl would hang."""
     crawl.size = 1
     async with Engine(crawl) as engine:
         exchange, told = engine.frontier.exchange, engine.counted

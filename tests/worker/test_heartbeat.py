@@ -28,7 +28,7 @@ from worker.engine import IDENTITY, Crawl, Engine, until
 
 
 class Watch:
-    """An observer with a TTL of 6 s that looks each second, and its clock."""
+    """An observer with a TTL of 6 s that reads all counters each second (a look), and its clock."""
 
     def __init__(self) -> None:
         self.observer = Observer(ttl_s=6.0, interval_s=1.0)
@@ -137,7 +137,7 @@ class Beats:
 
 @pytest.fixture
 def beats_of(client: object, crawl: Crawl) -> Callable[[str], int]:
-    """Return a function that reads a worker's counter, without the loop."""
+    """Return a function that reads a worker's counter without the event loop."""
 
     def read(worker_id: str) -> int:
         value = client.hget(f"dq:{{{crawl.name}}}:beats", worker_id)  # type: ignore[attr-defined]
@@ -161,7 +161,7 @@ async def test_a_heartbeat_continues_while_the_loop_is_blocked(
 
 
 async def test_each_beat_reports_the_number_of_commands(crawl: Crawl, client: redis.Redis) -> None:
-    """One report is not enough: an exchange under way may end the wait, but not yet bring the command."""
+    """One report is not enough: an exchange that is already under way may be answered without the command."""
     async with Engine(crawl, join=False) as engine:
         joined = await engine.frontier.join("a", {}, "epoch", IDENTITY)
         with Beats(engine) as beats:
@@ -300,7 +300,7 @@ def pulse_of(heartbeat: Heartbeat, shard: int) -> Pulse:
         (None, 0.0, False),
         ((10.0, 40.0), 0.0, False),
         ((10.0, 41.0), 0.0, True),
-        # Since then, the event loop has been blocked and has made no tries.
+        # After the last failed try, the event loop was blocked, so it made no further tries.
         ((10.0, 11.0), 0.0, False),
         # The whole Redis was away and has answered heartbeats only for a moment.
         ((10.0, 100.0), 90.0, False),
@@ -333,7 +333,10 @@ def test_a_refusal_counts_as_an_answer() -> None:
 
 
 def test_shards_other_than_home_get_fewer_beats() -> None:
-    """Each gets six beats per TTL or one per 5 s, at its own moments. Home has the commands and gets all."""
+    """Each other shard gets six beats per TTL or one per 5 s, at its own moments.
+
+    Home, which has the commands, gets every beat.
+    """
     heartbeat = Heartbeat(ttl_s=30)
     pulses = [pulse_of(heartbeat, shard) for shard in range(12)]
     heartbeat._pulses = pulses

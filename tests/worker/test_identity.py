@@ -99,7 +99,7 @@ def _stat(pid: int) -> str:
 
 
 def test_a_process_that_proc_hides_from_us_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With /proc mounted hidepid, another user's live worker is invisible, so only the TTL decides."""
+    """If /proc is mounted with hidepid, another user's live worker is invisible, so only the TTL decides."""
     own = own_identity()
     monkeypatch.setattr(identity_module, "_stat", lambda pid: [])
     assert not certainly_dead(own, own)

@@ -94,7 +94,7 @@ def test_listening_never_begins_with_0_and_never_ends_with_infinity(patience_s: 
 
 
 def test_work_of_other_workers_restarts_the_wait(play: Any) -> None:
-    """Another worker has crawled a page between two looks, so the wait starts again."""
+    """Another worker has crawled a page between two exchanges of this worker, so the wait starts again."""
 
     async def scenario(worker: Any, listening: IdleTimeout) -> None:
         listening.idle()

@@ -1,4 +1,4 @@
-"""Items go to Redis in batches and in order, and wait through outages. A bad item fails alone."""
+"""Items go to Redis in batches and in order, and wait through outages. A bad item does not affect others."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_items_are_stored_in_their_order_in_few_trips(
         await asyncio.gather(*write(writer, key, *names(MAX_ITEMS * 2 + 1)))
         assert stored() == names(MAX_ITEMS * 2 + 1)
         assert writer.counts == {"stored": MAX_ITEMS * 2 + 1, "failed": 0}
-    marks = 4  # one per trip, and one at the end
+    marks = 4  # the script for the mark (ItemLog) runs once per trip, and once at the end
     assert proxy.commands["RPUSH"] + proxy.commands["EVAL"] == 3 + marks
 
 
@@ -291,7 +291,7 @@ async def test_items_that_redis_forgot_are_written_again(
     caplog: pytest.LogCaptureFixture,
     ends: str,
 ) -> None:
-    """Redis was rolled back and the page of an item may be done, so the item is stored again, once."""
+    """Redis was rolled back, and the pages of lost items may be done, so each item is stored again, once."""
     async with writing(proxy.url) as writer:
         await asyncio.gather(*write(writer, key, "a", "b"))
         mark = mark_of(client)

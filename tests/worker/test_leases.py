@@ -66,13 +66,13 @@ def test_a_partition_is_first_in_first_out(held: Held) -> None:
 
 
 def test_a_newer_lease_with_a_better_place_overtakes_the_buffer(held: Held) -> None:
-    """The order is the same as in one process with all entries."""
+    """The order is the same as if one process had all entries."""
     in_order = held.placed(b"3", b"5", b"1", b"4", b"2", b"6")
     assert held.ids(7) == [*in_order, None]
 
 
 def test_leases_with_sending_times_keep_their_order(held: Held) -> None:
-    """The time of each lease follows the lease before it, so a better place changes nothing."""
+    """The time of each lease depends on the lease before it, so a better place changes nothing."""
     for place in b"2", b"1":
         held.grant(Lease(place, 0, b"", A, send_at=NOW, place=place))
     [first] = held.ids(1)
@@ -82,7 +82,7 @@ def test_leases_with_sending_times_keep_their_order(held: Held) -> None:
 
 
 def test_a_lease_is_unsent_from_its_hand_out_until_its_request_is_sent(held: Held) -> None:
-    """An unsent lease keeps its room. A lease without a time of sending is never unsent."""
+    """An unsent lease takes room in its partition. A lease without a time of sending is never unsent."""
     [timed], [other] = held.stint(A, NOW), held.fill(B)
     assert not held.is_unsent(timed)
     assert set(held.ids(2)) == {timed, other}
@@ -163,7 +163,10 @@ def test_the_next_lease_of_a_stint_waits_until_the_previous_one_is_sent(held: He
 
 
 def test_a_late_request_shifts_the_rest_of_its_stint(held: Held) -> None:
-    """All later leases of the partition shift by the delay, and keep their gaps. Other partitions do not."""
+    """All later leases of the partition shift by the lateness, and keep their gaps.
+
+    Leases of other partitions keep their times.
+    """
     one, two, three = held.stint(A, NOW, NOW + 1, NOW + 2)
     [other] = held.stint(B, NOW + 1)
     assert held.ids(1, NOW + 0.25) == [one]
@@ -226,7 +229,7 @@ def test_here_counts_the_held_leases_and_the_free_slots(held: Held) -> None:
 
 
 def test_here_adds_the_leases_that_a_partition_needs_during_a_trip(held: Held) -> None:
-    """A gets four of ten leases during a trip, so it may take four more than it has room for."""
+    """Partition A gets four of ten leases during a trip, so it may take four more than it has room for."""
     for partition in [A, A, B, B, B] * 4:
         held.fill(partition)
     assert None not in held.partitions(20)
@@ -283,7 +286,7 @@ def test_a_lease_that_waits_already_is_not_added_again(held: Held) -> None:
 
 
 def test_a_partition_that_fills_half_of_the_buffer_without_room_is_stuck(held: Held) -> None:
-    """Other workers may have room for it, and it must not keep other partitions out of the buffer."""
+    """Other workers may have room for this partition, and it must not keep others out of the buffer."""
     held.slots = {A: 0, B: 1}
     held.fill(*[A] * (MAX_LEASES // 2), *[B] * 9)
     assert held.stuck == []

@@ -166,7 +166,7 @@ async def test_leases_released_during_a_rejoin_are_given_back(
 async def test_a_parentless_put_while_a_rejoin_is_under_way_is_not_dropped(
     crawl: Crawl, proxy: RedisProxy, client: redis.Redis, state: State
 ) -> None:
-    """The repeated rejoin does not report the new put and gets FINISHED. A second rejoin reports it."""
+    """The repeated rejoin does not report the new put and gets FINISHED. A further rejoin reports the put."""
     async with Engine(crawl, url=proxy.url) as engine:
         engine.seed()
         await engine.run()

@@ -1,4 +1,4 @@
-"""The outbox alone: prefixes, replay and spilling to disk."""
+"""The outbox without a worker: prefixes, replay and spilling to disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_exchange_takes_a_prefix_in_the_order_of_the_moves() -> None:
 
 
 def test_a_prefix_has_at_most_max_moves() -> None:
-    """Further moves go with the next exchange. The outbox counts as full, so that exchange is due at once."""
+    """Further moves go with the next exchange. The outbox counts as full, so an exchange is due at once."""
     moves = [put(number) for number in range(MAX_MOVES + 5)]
     outbox = filled(*moves[: MAX_MOVES - 1])
     assert not outbox.full
@@ -57,7 +57,7 @@ def test_a_prefix_has_at_most_max_moves() -> None:
 
 
 def test_a_prefix_has_about_max_bytes_and_at_least_one_move() -> None:
-    """The limit is 4 MiB each way; a larger put goes alone."""
+    """The limit is 4 MiB in each direction; a larger put goes alone."""
     third = MAX_EXCHANGE_BYTES // 3 + 1
     large = [put(number, payload=b"x" * third) for number in range(3)]
     outbox = filled(*large)

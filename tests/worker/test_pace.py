@@ -45,7 +45,10 @@ def test_the_first_exchange_is_due_at_once() -> None:
 
 
 def test_a_call_during_an_exchange_is_answered_by_the_next_one(pace: Pace, clock: Clock) -> None:
-    """The exchange under way was composed before the call, so its answer may miss the reason of the call."""
+    """A call reports that a command or an entry waits in Redis.
+
+    An exchange that was composed before the call may have been answered without this command or entry.
+    """
     began = clock.now
     clock.now += 0.001
     pace.called()
@@ -73,7 +76,7 @@ def test_moves_made_during_an_exchange_linger_after_its_answer(pace: Pace, clock
 
 
 def test_a_starving_engine_does_not_linger_unless_nothing_was_granted(pace: Pace, clock: Clock) -> None:
-    """The worker exchanges at once while an entry or a move waits; after an empty grant it backs off."""
+    """The worker exchanges at once while an entry or a move waits. If it gets no lease, it backs off."""
     pace.starved = True
     assert pace.due_at(want=4, moves=0, full=False, waiting=1) == 0
     assert pace.due_at(want=4, moves=1, full=False, waiting=0) == 0
@@ -109,7 +112,10 @@ def spread(pace: Pace, clock: Clock) -> Pace:
 
 
 def test_with_several_shards_moves_wait_for_the_moves_of_another_lease(spread: Pace, clock: Clock) -> None:
-    """A worker rarely leases from each shard. A wish for leases does not hasten the exchange with moves."""
+    """A worker leases from each of 12 shards only now and then, so its moves wait for each other.
+
+    Waiting moves are not sent earlier because the worker wants leases.
+    """
     clock.now += 5.0
     spread.first_move()
     for want in (0, 3):
@@ -198,7 +204,7 @@ def test_a_quiet_worker_exchanges_every_ten_seconds(pace: Pace, clock: Clock) ->
 
 
 def test_a_due_entry_that_does_not_come_causes_no_storm_of_exchanges(pace: Pace, clock: Clock) -> None:
-    """If the due entry is out of this worker's reach, the pauses between exchanges stay."""
+    """If this worker cannot get the due entry, the pauses between its exchanges do not become shorter."""
     idle(pace)
     for next_due_s in (1e-9, 0.001, MIN_AHEAD_S / 2):
         pace.expect(next_due_s, True)
@@ -206,7 +212,7 @@ def test_a_due_entry_that_does_not_come_causes_no_storm_of_exchanges(pace: Pace,
 
 
 def test_leases_are_taken_ahead_by_the_time_of_a_trip(pace: Pace, clock: Clock) -> None:
-    """Bounds keep a worker from leasing many turns of a delayed partition in advance."""
+    """Bounds keep a worker from leasing many turns of a partition with a delay in advance."""
     assert pace.ahead_s == MIN_AHEAD_S
     for trip_s, ahead_s in ((0.2, 2 * (0.2 + LINGER_S)), (5.0, MAX_AHEAD_S)):
         for _ in range(50):
@@ -228,7 +234,7 @@ def test_later_puts_are_not_sent_before_the_request_of_the_engine_is_answered() 
     assert pace.lease_missed(3)
     assert not pace.lease_missed(5)
     assert (wants(pace, 7), pace.until, pace.due_at(1, 7, full=False, waiting=0)) == (1, 3, 0)
-    pace.granted(1, 0, confirmed=2)  # an exchange that was composed before
+    pace.granted(1, 0, confirmed=2)  # the answer to an exchange from before both requests
     assert pace.until == 3
     pace.granted(1, 0, confirmed=3)
     assert (wants(pace, 7), pace.until) == (1, 5)
@@ -237,7 +243,7 @@ def test_later_puts_are_not_sent_before_the_request_of_the_engine_is_answered() 
 
 
 def test_nothing_is_leased_until_the_engine_asks_after_the_moves() -> None:
-    """If moves were added since the engine last asked, the worker leases nothing until the engine asks."""
+    """After new moves, the worker leases nothing until the engine asks again."""
     pace = OneByOne()
     pace.lease_missed(3)
     pace.granted(1, 0, confirmed=3)

@@ -111,7 +111,7 @@ async def test_the_sending_of_a_request_is_reported_at_once(crawl: Crawl, client
 
 
 async def test_room_that_appears_is_used_at_once(crawl: Crawl) -> None:
-    """A download ends while its callback continues. Its slot must not wait for the next exchange."""
+    """A download ends while its callback continues. The free slot must be used before the next exchange."""
     crawl.size = 0
     async with Engine(crawl, concurrency=20, limit=lambda partition: 1, max_per_partition=1) as engine:
         engine.may_end.clear()

@@ -113,7 +113,7 @@ async def test_a_worker_never_reclaims_itself(crawl: Crawl, state: State) -> Non
 async def test_a_fenced_worker_is_drained_in_steps(
     crawl: Crawl, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each step is bounded; from the first one on, the worker can neither ack nor lease."""
+    """Each step is bounded; from the first one on, the dead worker can neither ack nor lease."""
     caplog.set_level(logging.INFO, "scrapy_dq")
     monkeypatch.setattr(reclaim, "DRAIN_LIMIT", 2)
     async with scene_of(crawl) as scene:

@@ -22,7 +22,10 @@ def put(number: int, *, payload: bytes = b"") -> Put:
 
 
 def test_a_logged_put_retires_with_an_exchange_sent_after_the_horizon() -> None:
-    """Time alone retires no put. An accepted exchange does if it was sent a horizon after confirmation."""
+    """Time alone retires no put.
+
+    An accepted exchange retires the put if it was sent at least a horizon after the put's confirmation.
+    """
     log = ReplayLog(10)
     log.add(put(1), confirmed_at=100.0, seq=1)
     log.add(put(2), confirmed_at=105.0, seq=2)
@@ -84,7 +87,7 @@ def test_an_unconfirmed_put_of_a_start_payload_is_dropped_with_its_lease() -> No
 
 
 def test_the_log_knows_whether_a_deep_roll_back_lost_any_puts() -> None:
-    """A put that retired under a later exchange than Redis knows is neither stored nor in the log."""
+    """A retired put whose exchange is later than any that Redis knows is neither stored nor in the log."""
     log = ReplayLog(10)
     child = put(2)
     child.parent = entry_id(9)

@@ -48,7 +48,7 @@ async def test_a_line_about_a_shard_other_than_home_names_it(
             each.dialogue.outage.began(FrontierUnavailable("no answer"))
         worker.seed(map(of, range(SHARDS)))
         for each in worker.parts:
-            await until(lambda: not each.protocol.outbox, "the part has registered again")  # noqa: B023
+            await until(lambda: not each.protocol.outbox, "the worker has registered again in this shard")  # noqa: B023
     lines = [record.getMessage() for record in caplog.records if "frontier.worker" in record.name]
     for number in range(SHARDS):
         label = f"Shard {number} of crawl {spread.crawl.name!r}: " if number else ""
@@ -57,14 +57,17 @@ async def test_a_line_about_a_shard_other_than_home_names_it(
 
 
 def test_a_worker_with_fewer_slots_than_shards_asks_every_shard() -> None:
-    """Even a worker without a free slot asks for one lease, so that no shard waits without an end."""
+    """Even a worker without a free slot asks for one lease, so that no shard waits forever."""
     assert share(0, 0, 0.5) == 1
     assert share(4, 2, 0.5) == 4
     assert share(1, 0, 0.1) == 1
 
 
 async def test_shards_are_served_in_proportion_to_their_backlogs(spread: Spread) -> None:
-    """Shares are rounded up. If shards took turns, the small one would be empty after a fifth of the run."""
+    """If the shards took turns, the small shard would be empty after a fifth of the run.
+
+    Each shard's share is rounded up, so the small shard may be served slightly too early.
+    """
     spread.crawl.size = 0
     many, few = ([n for n in range(1000, 3000) if place(n) == shard] for shard in (0, 1))
     async with spread.engine(concurrency=16) as worker:

@@ -1,4 +1,4 @@
-"""Ends of leases in one shard wait until their puts in other shards are retired."""
+"""Ends of leases in one shard wait until the puts of these leases in other shards are retired."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from worker.spread import HORIZON_S, SHARDS, Spread, cut_off, leased, of, place,
 
 
 async def test_a_page_waits_for_an_earlier_put_of_its_link_until_that_is_certain(spread: Spread) -> None:
-    """Most links were put long ago and are certain. If their pages waited, a kill would repeat many pages."""
+    """Most links were put long ago and are certain, that is, retired.
+
+    If pages with such links also waited, the kill of a worker would repeat many pages.
+    """
     spread.crawl.size = 0
     links, at_home = ([n for n in range(1000, 2000) if place(n) == shard] for shard in (1, 0))
     async with spread.engine(concurrency=10) as worker:
@@ -46,7 +49,10 @@ async def test_a_page_waits_for_an_earlier_put_of_its_link_until_that_is_certain
 
 
 async def test_the_token_of_a_fed_request_is_deleted_when_its_payload_cannot_return(spread: Spread) -> None:
-    """For a horizon after its lease ended, the payload may return. Its next worker must find the token."""
+    """For a horizon after the end of its lease, a roll-back may bring the payload back.
+
+    The worker that gets the payload then must find the token.
+    """
     admitted = spread.key(1, "admitted")
     async with spread.engine() as worker:
         spread.crawl.size = 0
@@ -143,7 +149,7 @@ def test_ends_that_wait_for_a_horizon_are_no_work_for_the_garbage_collector() ->
 async def test_a_request_for_another_shard_waits_while_home_does_not_answer(spread: Spread) -> None:
     """At home, other workers may have declared this worker dead and finished the run."""
     async with spread.engine() as worker:
-        worker.seed([of(1)])  # it waits, so the run stays open and the level stays raised
+        worker.seed([of(1)])  # it waits, so the run stays open and the level of seeding stays raised
         shard = worker.parts[2]
         await worker.until_stored(1)
         async with cut_off(worker.parts[0]):
@@ -182,7 +188,7 @@ async def test_a_shard_is_not_asked_again_and_again_while_its_moves_wait_for_hom
 async def test_home_is_asked_at_once_for_a_put_made_during_its_exchange(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exchange under way lowers the level that the put needs."""
+    """The put needs a raised level of seeding, but the exchange under way lowers the level."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(0)])
         home = worker.parts[0]

@@ -20,7 +20,7 @@ from worker.spread import SPREAD, Spread, cut_off, fail_one, leased, of, stored
 
 @pytest.mark.parametrize("first", [0, 1])
 async def test_a_run_ends_as_soon_as_its_puts_and_level_are_certain(spread: Spread, first: int) -> None:
-    """After the horizon, the worker asks the shard and home at once, before any regular exchange."""
+    """After the horizon, the worker asks the shard and home at once, not at the next regular exchange."""
     spread.crawl.size = 0
     async with spread.engine() as worker:
         worker.seed([of(first)])
@@ -75,7 +75,7 @@ class Answered:
 
 
 def test_the_collect_starts_again_after_the_worker_has_registered_again() -> None:
-    """After a roll-back, a census may by chance have the same version, although puts are missing."""
+    """After a roll-back, a census may by chance have the same version as before, though puts are missing."""
     shards = [Answered(number) for number in range(2)]
     asked: list[int] = []
     detector = TerminationDetector(cast("Any", shards), asked.append)
@@ -104,7 +104,7 @@ def test_the_collect_does_not_begin_while_a_shard_needs_an_audit() -> None:
 
 
 def test_each_shard_must_report_twice_that_only_entries_over_budget_are_left() -> None:
-    """Work may move from a shard that will answer to one that has answered; second answers show this."""
+    """Work may move from a shard that has not answered to one that has answered. Second answers show this."""
     shards = [
         SimpleNamespace(
             census=Census(waiting=1, only_over_budget=1), applied=1, outbox=[], leases=[],
@@ -207,7 +207,7 @@ async def test_unconfirmed_puts_count_as_missing_when_another_shard_is_in_the_ne
 
 
 async def test_a_request_of_a_listening_worker_opens_a_finished_run(spread: Spread) -> None:
-    """Home does not answer, and the run is finished. Then this worker's request opens the run again."""
+    """While home does not answer, the run is finished. This worker's request then opens the run again."""
     async with spread.engine() as worker:
         worker.worker.listen(True)
         worker.seed([])
@@ -222,7 +222,7 @@ async def test_a_request_of_a_listening_worker_opens_a_finished_run(spread: Spre
 
 
 async def test_a_run_is_not_over_because_another_shard_has_ended_it(spread: Spread) -> None:
-    """A retry opened the run again at home, so the page there continues and its requests are stored."""
+    """A retry opened the run again at home, so the page from home continues and its requests are stored."""
     async with spread.engine() as worker:
         worker.seed([of(0)])
         lease = await leased(worker)

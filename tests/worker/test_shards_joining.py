@@ -39,7 +39,10 @@ async def test_a_worker_whose_run_ends_while_it_joins_takes_no_part(
 async def test_a_worker_that_cannot_join_a_shard_leaves_the_others(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise home would count the worker as seeding, then as an interrupted start() that never ran."""
+    """Otherwise home would count the worker as seeding, and later its start() as interrupted.
+
+    But this start() has never run.
+    """
     identity = replace(SPREAD, starts="*one")
     async with spread.engine() as other, Engine(spread.crawl, identity=identity, join=False) as worker:
 
@@ -116,7 +119,10 @@ async def test_a_worker_brings_all_shards_into_its_latest_run(spread: Spread, ah
 async def test_a_worker_that_leaves_brings_all_shards_into_its_latest_run(
     spread: Spread,
 ) -> None:
-    """The worker learns of the later run only as it leaves. The next join would delete older entries."""
+    """The worker learns of the later run only as it leaves.
+
+    If it left the other shards in the earlier run, the next join would delete their entries.
+    """
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1), of(2)])
         await worker.until_stored(2)

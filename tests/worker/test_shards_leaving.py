@@ -20,7 +20,7 @@ from worker.spread import HORIZON_S, SPREAD, Spread, cut_off, leased, of
 
 
 async def test_a_worker_that_home_declared_dead_stores_all_puts_before_it_leaves(spread: Spread) -> None:
-    """A put without a parent waits for home. In this time, the worker pauses between its exchanges."""
+    """A put without a parent waits for home. During this time, the worker pauses between its exchanges."""
     spread.crawl.size = 1
     async with spread.engine() as worker:
         worker.seed()
@@ -53,7 +53,7 @@ async def test_a_worker_that_leaves_keeps_entries_of_the_next_run_in_a_shard(
 
 
 async def test_a_worker_that_leaves_opens_the_run_of_its_puts_in_other_shards(spread: Spread) -> None:
-    """Other workers declared this worker dead and finished the run; the next run would delete its puts."""
+    """Other workers declared this worker dead and finished the run. The next run would delete the puts."""
     async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
@@ -65,7 +65,7 @@ async def test_a_worker_that_leaves_opens_the_run_of_its_puts_in_other_shards(sp
 async def test_a_worker_leaves_even_if_its_puts_become_certain_as_it_leaves(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exchange that was to raise the level then lowers it, and nothing raises it again."""
+    """The exchange that was to raise the level of seeding lowers it then, and nothing raises it again."""
     async with spread.engine(concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()
@@ -80,7 +80,7 @@ async def test_a_worker_leaves_even_if_its_puts_become_certain_as_it_leaves(
 async def test_a_page_is_done_if_its_links_become_certain_while_its_worker_leaves(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At that time the worker no longer waits for the page's own shard."""
+    """When the links become certain, the worker no longer waits for the page's own shard."""
     spread.crawl.size = 0
     async with spread.engine(concurrency=1) as worker:
         worker.seed([of(0)])
@@ -111,7 +111,10 @@ async def test_a_page_is_done_if_its_links_become_certain_while_its_worker_leave
 async def test_a_worker_leaves_although_home_in_the_next_run_confirms_no_level(
     spread: Spread,
 ) -> None:
-    """The worker's start() failed, so nothing of its run is left, and home never confirms the level."""
+    """The worker's start() failed, so nothing of its run is left.
+
+    Home never confirms the level of seeding, for which a put would have to wait.
+    """
     async with Engine(spread.crawl, identity=SPREAD) as worker:
         worker.seed([of(1)])
         shard = worker.parts[1]
@@ -130,7 +133,10 @@ async def test_a_worker_leaves_although_home_in_the_next_run_confirms_no_level(
 async def test_a_worker_that_is_stopped_during_a_rejoin_leaves_all_shards(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another shard may need the worker's puts again, which must wait until home confirms the level."""
+    """Another shard may need the worker's puts again.
+
+    These puts must wait until home confirms the level of seeding.
+    """
     async with Engine(spread.crawl, identity=SPREAD, concurrency=0) as worker:
         worker.seed([of(1)])
         await worker.until_stored()

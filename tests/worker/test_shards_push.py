@@ -58,7 +58,7 @@ async def test_a_worker_waits_for_the_disks_of_all_shards_at_once(
 async def test_a_push_whose_join_has_no_answer_joins_once(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The push repeats the join under its id. A second id would keep the run open until it counts as dead."""
+    """The push repeats the join under the same id. Another id would keep the run open until declared dead."""
     monkeypatch.setattr(membership, "JOIN_PATIENCE_S", 0.0)
     join, lost = Frontier.join, iter([True])
 

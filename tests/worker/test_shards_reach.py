@@ -1,4 +1,4 @@
-"""If only one worker loses a shard, other workers finish its pages; in an outage, all workers wait."""
+"""If only one worker cannot reach a shard, others finish its pages. In an outage, all workers wait."""
 
 from __future__ import annotations
 

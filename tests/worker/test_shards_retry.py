@@ -48,7 +48,7 @@ async def test_a_retry_opens_the_run_again_for_each_shard(
 
 
 async def test_fingerprints_that_a_retry_needs_stay_in_all_shards(spread: Spread) -> None:
-    """Otherwise links into shards without failed requests would be new, and so would their own links."""
+    """Otherwise links into shards without failed requests would be new, and so would their pages' links."""
     spread.crawl.size = 60
     async with spread.engine() as worker:
         worker.seed()
@@ -71,7 +71,7 @@ async def test_a_worker_whose_run_is_over_leaves_the_entries_of_a_retry_alone(sp
 
 
 async def test_a_worker_whose_run_is_over_keeps_the_fingerprints_that_a_retry_needs(spread: Spread) -> None:
-    """A page may have failed at home since then, and a retry needs the fingerprints in all shards."""
+    """A page may have failed at home after the run was over. A retry needs the fingerprints in all shards."""
     async with spread.engine() as worker:
         await fail_one(worker, of(0))
         home = worker.parts[0].protocol

@@ -70,7 +70,7 @@ async def test_a_lost_reply_and_a_rejoin_count_once(crawl: Crawl, proxy: RedisPr
 async def test_stats_of_an_outage_are_only_delayed(
     crawl: Crawl, proxy: RedisProxy, read: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Stats of an outage are reported when Redis is back, and nothing is logged about it."""
+    """Counts from an outage are reported when Redis is back, and nothing is logged about the delay."""
     async with Engine(crawl, url=proxy.url, timeout_s=0.2) as engine, sharing(engine, 0.05) as (stats, _):
         stats.inc_value("a", 1)
         await until(lambda: read().get("a") == 1, "the stat is reported")
@@ -112,7 +112,7 @@ async def test_the_end_does_not_wait_for_a_redis_that_is_unavailable(crawl: Craw
 async def test_a_roll_back_loses_only_the_forgotten_stats(
     crawl: Crawl, client: redis.Redis, read: Read
 ) -> None:
-    """The roll-back loses the forgotten reports, and later reports count."""
+    """Reports that Redis has forgotten are lost. Later reports count."""
     async with Engine(crawl) as engine, sharing(engine) as (stats, shared):
         stats.inc_value("a", 1)
         await shared.share()

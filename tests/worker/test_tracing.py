@@ -1,4 +1,4 @@
-"""A worker's spans of traced entries, with a real Redis and the SDK's own exporter."""
+"""A worker's spans of traced entries, with a real Redis and an exporter of OpenTelemetry's SDK."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
 
 
 async def test_put_lease_download_and_ack_are_one_trace(trace: Callable[..., Any]) -> None:
-    """Spans have the attributes of OpenTelemetry's conventions, without logins. The lease spans its puts."""
+    """Spans have the attributes of OpenTelemetry's conventions, without logins.
+
+    The span of the lease is the parent of the spans of its download, puts and ack.
+    """
     async with trace() as made:
         with made.tracing.tracer.start_as_current_span("of the program"):
             put = made.put(LOGIN)
@@ -195,7 +198,7 @@ async def test_a_start_payload_begins_a_trace_with_its_lease(trace: Callable[...
 async def test_a_request_that_is_not_sampled_is_stored_without_ids(
     trace: Callable[..., Any], sampler: Any
 ) -> None:
-    """Children of such a request are not traced either. A sampler of the program may also exclude it."""
+    """Children of such a request are not traced either. A sampler of the program may exclude a request."""
     async with trace(1.0 if sampler else 1e-9, sampler=sampler) as made:
         made.put("https://books.example/")
         lease = await made.lease()
@@ -206,7 +209,7 @@ async def test_a_request_that_is_not_sampled_is_stored_without_ids(
 
 
 async def test_a_trace_that_another_worker_began_is_continued(trace: Callable[..., Any]) -> None:
-    """The worker continues it whatever its own share of traced requests is."""
+    """The worker's own share of traced requests (DQ_TRACE) makes no difference."""
     async with trace(1e-9) as made:
         made.put("https://books.example/", payload=IDS + b"\1")
         made.worker.ack((await made.lease()).entry_id)
