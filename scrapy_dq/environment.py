@@ -23,7 +23,7 @@ from scrapy_dq.settings import ConfigError
 
 SCRAPYD_ARGUMENT = "_job"
 UNNAMED = "\0"
-"""The prefix of a digest that identifies only the type of an argument."""
+"""The prefix of a digest that identifies only the type of an argument: its value has no stable text."""
 
 
 def require_asyncio() -> None:
@@ -115,15 +115,15 @@ def _plain(value: object) -> object:
     if isinstance(value, (set, frozenset)):
         return sorted(map(repr, map(_plain, value)))
     text = repr(value)
-    # The text of an iterator or a client has only a memory address, which differs in each process. In a text
-    # with "...", repr() may have left out the part that differs.
+    # The repr() of an iterator or a client shows only a memory address, which differs in each process. If the
+    # text contains "...", repr() may have left out the part that differs.
     if " at 0x" in text or "..." in text:
         raise TypeError
     return text
 
 
 def are_comparable(args: dict[str, str]) -> bool:
-    """Tell whether other values of the same arguments would have other digests."""
+    """Tell whether different values of these arguments would have different digests."""
     return not any(digest.startswith(UNNAMED) for digest in args.values())
 
 

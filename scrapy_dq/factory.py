@@ -24,8 +24,9 @@ from scrapy_dq.start_urls.keys import start_keys_of
 
 logger = logging.getLogger(__name__)
 RESTART_WINDOW_S = 60.0
-"""Seconds after the end of a run in which a new worker counts as one that a supervisor has restarted
-(Kubernetes: after 10, 20 and 40 s), and begins no new run. Another DQ_RUN_NAME begins a run at once."""
+"""For this many seconds after the end of a run, a new worker counts as one that a supervisor has restarted
+(Kubernetes does so after 10, 20 and 40 s), and begins no new run. With another DQ_RUN_NAME, a worker begins a
+run at once."""
 
 
 def config_of(crawler: Crawler) -> Config:
@@ -126,7 +127,7 @@ def identity_of(config: Config, crawler: Crawler) -> Identity:
         # The star means that start() methods of this name may yield different requests: DQ_SEED_ONCE is
         # False, or the digests do not identify the arguments.
         starts=("" if config.seed_once and not own else "*") + args,
-        # The user may start a spider that reads start keys again soon, so that it reads more of them.
+        # If a spider reads start keys, its user may start it again soon, so that it reads more payloads.
         restart_window_s=0.0 if listens or own else RESTART_WINDOW_S,
     )
 

@@ -8,7 +8,8 @@ import time
 from scrapy.crawler import Crawler
 
 AFTERMATH_S = 10.0
-"""Seconds after a refusal. A later unhandled error that Twisted announces belongs to another crawl."""
+"""For this many seconds after a refusal, an unhandled error that Twisted announces counts as its consequence.
+A later error belongs to another crawl."""
 
 
 def refuse(logger: logging.Logger, crawler: Crawler, message: str, error: Exception) -> None:
@@ -31,7 +32,7 @@ class _Aftermath(logging.Filter):
         self._until = time.monotonic() + AFTERMATH_S
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether *record* is no consequence of the refusal, and so belongs in the log."""
+        """Return False if *record* is a consequence of the refusal, so that it is not logged."""
         raised = record.exc_info[1] if record.exc_info else None
         if raised is not None and getattr(record, "spider", None) is self._spider:
             return False

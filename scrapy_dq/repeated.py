@@ -36,8 +36,8 @@ class Repeated:
 
     async def _repeat(self) -> None:
         pause_s, last_error = self._first_s, ""
-        # The flag is needed, because before Python 3.12 wait_for() loses a cancellation that comes with an
-        # answer.
+        # The flag is needed, because before Python 3.12 wait_for() loses a cancellation that arrives at the
+        # same time as an answer.
         while not self._stopped:
             await asyncio.sleep(pause_s)
             pause_s = self._every_s

@@ -18,4 +18,4 @@ failed, became dead letters or were given back.
 """
 items_given_up = object()
 """Items are about to fail, because Redis was unavailable until DQ_SHUTDOWN_GRACE was over. The scheduler
-then releases their requests."""
+then releases the leases of their requests."""

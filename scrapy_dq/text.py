@@ -73,8 +73,8 @@ def prose_without_logins(text: str, *urls: str, limit: int = 500) -> str:
     Args:
         urls: *text* may quote their users and passwords in another form, or without the rest of the URL.
     """
-    # The pattern's time grows with the square of a word's length. With the extra characters, a login that
-    # begins within the limit is complete.
+    # The text is cut, because the pattern's time grows with the square of a word's length. The extra
+    # characters beyond the limit complete a login that begins within the limit.
     text = text[: limit + _LONGEST_LOGIN]
     for url in urls:
         for userinfo in _USERINFO.findall(url[:_LONGEST_LOGIN]):

@@ -86,7 +86,7 @@ class Adopter:
         """Adopt everything as a member of the crawl, so that the run cannot finish before the end.
 
         Args:
-            newest_first: whether this crawl serves the newest of equal requests first.
+            newest_first: whether this crawl serves the newest of requests with equal priority first.
         Raises:
             FrontierError: a worker is alive, or the run is over; nothing was changed.
             FrontierRefused: a worker joined before the fingerprints were stored, and does not check them.

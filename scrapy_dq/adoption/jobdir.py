@@ -34,7 +34,7 @@ _LONGEST_LINE = 1_000
 
 @dataclass(frozen=True)
 class _Records:
-    """Places of the requests of one priority, oldest first."""
+    """Where the requests of one priority are stored, oldest first."""
 
     path: Path
     places: list[tuple[Path, array[int]]]
@@ -119,7 +119,7 @@ class JobDir:
             yield plain, len(found) - len(plain)
 
     async def mark(self) -> Any:
-        """Return a mark that differs after any change."""
+        """Return a value that differs after any change of the folder."""
         files = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 

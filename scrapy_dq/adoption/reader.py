@@ -33,7 +33,7 @@ class Reader:
     fingerprint: Callable[[Request], bytes]
     partition_of: Callable[[Request], bytes]
     max_bytes: int
-    """Bytes of an unreadable member that are kept (DQ_MAX_ENTRY_BYTES)."""
+    """How many bytes of an unreadable member are kept at most (DQ_MAX_ENTRY_BYTES)."""
     filters: bool
     """Whether requests are admitted by their fingerprints. False if the fingerprints were adopted as seen."""
     _equal: Counter[bytes] = field(default_factory=Counter)
@@ -53,8 +53,8 @@ class Reader:
             fingerprint = self.fingerprint(request) if filtered else b""
         except Exception as error:  # a serializer or a fingerprinter may raise anything
             return self._dead(member, reason_of(error, *CLEAR))
-        # No put is a start request, because start requests are served after others, which would change the
-        # order.
+        # No put is marked as a start request. Start requests are served after others, so the mark would
+        # change the order.
         entry_id = self._id(member, 0 if filtered else self._ordinal(member))
         admission, token = (Admission.SEEN, fingerprint) if filtered else (Admission.ID, entry_id)
         return Put(entry_id, admission, token, request.priority, False, payload, partition=partition)

@@ -71,7 +71,7 @@ class Source:
         return Found(key, found, await self._ask(_SIZES[found], key))
 
     async def mark(self) -> Any:
-        """Return a mark that differs after a change of the queue: its length and the members at both ends."""
+        """Return a value that differs after a change of the queue: its length and the members at its ends."""
         if self.queue.type == "none":
             return None
         size = (await self._inspect(self.queue.key, self.queue.type)).size

@@ -37,7 +37,7 @@ def client_arguments(config: Config) -> tuple[str, dict[str, Any]]:
     if not url.startswith("unix:"):
         options.setdefault("socket_keepalive", True)
     if url:
-        # A pool that is made from a URL does not take this argument. The scheme of the URL stands for it.
+        # A pool that is made from a URL does not take the argument `ssl`: the URL's scheme replaces it.
         return with_tls(url) if options.pop("ssl", False) else url, options
     if config.redis_host and not options.get("unix_socket_path"):
         options |= {"host": config.redis_host, "port": config.redis_port}

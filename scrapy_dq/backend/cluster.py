@@ -113,7 +113,7 @@ def masters(client: Any) -> list[Address]:
             if last:  # else the next node is asked
                 raise
         else:
-            # A node leaves out a host name that it does not know, its own or another node's, or says "?".
+            # If a node does not know a host name, its own or another node's, it omits the name or says "?".
             here, _ = client.connection_pool.route.address
             named = [
                 (bytes(master[0] or b"?").decode("utf-8", "replace"), int(master[1]))

@@ -52,7 +52,7 @@ class Connection:
         self._routes: dict[int, cluster.Route] = {}
         """Routes by shard: each shard may be on another node."""
         self._of_shards: dict[int, redis.asyncio.Redis] = {}
-        """Clients of the other shards, which have their own nodes."""
+        """In a cluster: the clients for the shards other than home, by shard."""
         self._checked: set[str] = set()
         """The checked nodes of a cluster; empty if no node is checked."""
         self._level = logging.WARNING
@@ -77,7 +77,7 @@ class Connection:
             ConfigError: redis-py cannot use the settings. Then no Redis is started.
         """
         if self._embedded is not None:
-            self.blocking().close()  # only for its errors: it does not connect
+            self.blocking().close()  # this does not connect, but raises an error if the settings are wrong
             try:
                 self._socket = str(await asyncio.to_thread(self._embedded.acquire))
             except EmbeddedError as error:
@@ -130,7 +130,7 @@ class Connection:
         """Refuse keys in another slot of a Redis Cluster than the crawl, because no script can use both.
 
         Raises:
-            FrontierRefused: the message has the key, and a name for it in the right slot.
+            FrontierRefused: a key is in another slot. The message suggests a name for it in the right slot.
         """
         if not self._cluster:
             return

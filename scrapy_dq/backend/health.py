@@ -12,12 +12,13 @@ OLDEST = (6, 2)
 OK, WARN, BAD = "ok", "warn", "bad"
 SNAPSHOT = "snapshot"
 SLOW_S = 0.1
-"""Seconds of a round trip from which doctor warns. Larger exchanges compensate for this latency, but a
-starting worker waits for several trips."""
+"""If a round trip takes this many seconds or more, `scrapy dq doctor` warns. Larger exchanges compensate for
+this latency, but a starting worker waits for several trips."""
 CLOCK_OFF_S = 2.0
-"""Seconds by which the clocks of Redis and of this host may differ until doctor warns."""
+"""If the clocks of Redis and of this host differ by this many seconds or more, doctor warns."""
 LAG_S = 10
-"""Seconds without a message from a replica until doctor warns; replicas report each second."""
+"""If a replica has sent no message for more than this many seconds, doctor warns. Usually, replicas send one
+each second."""
 NEARLY_FULL = 0.9
 """The share of maxmemory at which doctor warns."""
 
@@ -203,7 +204,7 @@ def start_keys(names: Sequence[str], refused: Sequence[str], wrong: str) -> Find
 
     Args:
         refused: the keys that Redis denies this user.
-        wrong: a message about a key of another type than the spider reads; empty without one.
+        wrong: a message about a key of another type than the spider reads; empty: there is no such key.
     """
     if refused:
         rules = " ".join(f"~{name}" for name in refused)

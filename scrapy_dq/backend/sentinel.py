@@ -20,9 +20,11 @@ from scrapy_dq.frontier.blocking import blocking_class, reply_of
 from scrapy_dq.settings.redis_address import split_sentinel_url
 
 ASK_EVERY_S = 5.0
-"""Seconds between two questions to Sentinel, because a former master that is cut off still answers."""
+"""Seconds between two questions to Sentinel. They are needed, because a former master that is cut off still
+answers."""
 ASK_AGAIN_S = 60.0
-"""Seconds without a question after no Sentinel has answered. Each question may last until its time-out."""
+"""If no Sentinel has answered, no question is asked for this many seconds, because each question may last
+until its time-out."""
 _OF_SENTINEL = "sentinel_"
 """The prefix of options for the connections to Sentinel itself, such as sentinel_password."""
 _SHARED = ("socket_", "ssl_")
@@ -107,8 +109,8 @@ def mixed(mixin: type, connection: type) -> Any:
 def own_connections(connection: Any) -> Any:
     """Return a class of connections that close when Redis has become a replica, and that pack scripts in C.
 
-    Such a connection still raises the error. The next command connects again, to the address that DNS or
-    Sentinel then returns.
+    A connection that closes still raises the replica's error. The next command connects again, to the address
+    that DNS or Sentinel then returns.
     """
     return mixed(_Own, connection)
 
@@ -185,8 +187,8 @@ class _Sentinels:
 async def _query(pool: Any, *command: str) -> Any:
     """Return the answer to a command, over a new connection, because Sentinel is asked rarely.
 
-    RACE: several connections may ask at the same time. With connections of the pool, one would close
-    another's.
+    RACE: several connections may ask at the same time. If they used the pool's connections, one of them would
+    close the connection that another one uses.
     """
     connection = pool.connection_class(**pool.connection_kwargs)
     try:

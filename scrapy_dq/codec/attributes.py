@@ -56,7 +56,7 @@ _OTHER_ENCODINGS = ("idna", "punycode", "charmap")
 _JSON_TYPES = (dict, list, tuple, str, int, float, bool, type(None))
 LONGEST_DOWNLOAD_S = 86_400
 _WRITES_A_FILE = "ftp_local_filename"
-# Python and w3lib ignore this white space. w3lib, like browsers, reads a backslash as a slash.
+# Python and w3lib ignore white space in these places. w3lib, like browsers, reads a backslash as a slash.
 _netloc_of = re.compile(r"[\x00-\x20]*[A-Za-z][A-Za-z0-9+.-]*:(?:[\t\r\n]*[/\\]){2}([^/?#]*)").match
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 

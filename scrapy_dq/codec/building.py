@@ -53,8 +53,8 @@ def plain(kwargs: dict[str, Any]) -> Request:
 def of_class(cls: type[Request], kwargs: dict[str, Any]) -> Request:
     """Return a request of a subclass, with the attributes in *kwargs* unchanged.
 
-    The constructor gets copies, because it may modify its arguments, merge some into others, and add to
-    numbers.
+    The constructor gets copies, because it may modify its arguments, and merge some into others. It may also
+    change numbers, so the attributes are set again after it.
     """
     kwargs |= {name: kind() for name, kind in _CONTAINERS.items() if kwargs.get(name, ...) is None}
     try:

@@ -104,7 +104,7 @@ def _look_up(module: str, qualname: str) -> type | None:
     place: Any = sys.modules.get(module)
     if place is not None:
         for part in qualname.split("."):
-            # Not getattr: that would run a module's __getattr__, or load a module that imports lazily.
+            # getattr() would run a module's __getattr__, or load a module that imports lazily.
             place = object.__getattribute__(place, "__dict__").get(part)
             if not isinstance(place, type):
                 break

@@ -13,9 +13,10 @@ ITEM = 3
 SERIALIZED = 4
 """A request's attributes as SCHEDULER_SERIALIZER wrote them: `codec/serializer.py`."""
 TRACED = 7
-"""The ids of a trace (16 bytes) and a span (8), and an entry of format 1 or 4: `scheduling/tracing.py`."""
+"""The ids of a trace (16 bytes) and a span (8), then an entry of format 1 or 4: `scheduling/tracing.py`."""
 FROM_STREAM = 8
-"""Stream and id of a message, and the entry made from it, of any other format: `frontier/messages.py`."""
+"""The stream and id of a message, and then the entry that was made from this message, in any other format:
+`frontier/messages.py`."""
 TRACE_BYTES = 24
 _TRACED_MARK = bytes((TRACED,))
 

@@ -12,7 +12,8 @@ NAME = "scrapy_playwright.page:PageMethod"
 LISTED = NAME.replace(":", ".")
 """The name in DQ_TYPES."""
 _FIELDS = ("method", "args", "kwargs")
-# None of these reads or writes a file of this machine, opens another address or registers code for later.
+# None of these methods reads or writes a file of this machine, opens another address, or registers code that
+# the browser runs later.
 _METHODS = frozenset((
     "bring_to_front", "check", "click", "content", "dblclick", "dispatch_event", "drag_and_drop",
     "emulate_media", "eval_on_selector", "eval_on_selector_all", "evaluate", "fill", "focus", "get_attribute",

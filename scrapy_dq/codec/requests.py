@@ -42,14 +42,15 @@ class _Plan:
     name: str
     """The class as entries name it: "module.QualName"; empty for Request itself."""
     writers: list[tuple[str, int, Any, Callable[[Any], Any]]]
-    """Name, key, default, and writing function of each attribute. Falsy values are not written either."""
+    """Name, key, default, and writing function of each attribute. A value is written only if it is neither
+    falsy nor equal to the default."""
     read: Callable[[Request], tuple[Any, ...]]
     """Returns a tuple of the values of the attributes in `writers`, and one more value, which is ignored."""
     readers: dict[Any, tuple[str, Callable[[Any], Any]]]
     added: list[str]
     """Attributes that a subclass adds. They are always written, because their defaults are unknown."""
     is_from_scrapy: bool
-    """Whether Scrapy defines the class. The effect of its constructors on stored attributes is known."""
+    """Whether Scrapy defines the class. Then the effect of its constructors on stored attributes is known."""
 
 
 class Codec:
@@ -69,7 +70,8 @@ class Codec:
 
         Args:
             types: dotted names of classes that values may have besides the project's own (DQ_TYPES).
-            spider_modules: SPIDER_MODULES; their top-level packages and the spider's own are the project.
+            spider_modules: SPIDER_MODULES. Their top-level packages, and that of the spider's class, form the
+                project.
             schemes: schemes of URLs that may be stored and crawled (DQ_URL_SCHEMES).
             max_bytes: maximum size of an entry that is written or read (DQ_MAX_ENTRY_BYTES).
             serializer: writes entries instead of msgpack, and reads its own entries (SCHEDULER_SERIALIZER).

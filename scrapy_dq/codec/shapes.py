@@ -67,7 +67,10 @@ def is_named_tuple(cls: type) -> TypeGuard[type[tuple[Any, ...]]]:
 
 
 def plain_shape(name: str, cls: type) -> Shape:
-    """Return the shape of any other class: its attributes, which are set without calling methods."""
+    """Return the shape of a class of no special kind.
+
+    It consists of the instance's attributes, which are set without calling methods.
+    """
     _check_made(cls)
     _check_copied(cls)
     slots = dict(slots_of(cls))
@@ -108,8 +111,9 @@ def _fill_ordered(made: Any, plain: dict[Any, Any]) -> None:
         OrderedDict.__setitem__(made, key, value)
 
 
-# Two functions: one reads the plain value of an instance, the other fills it into a new instance. None: the
-# constructor takes the value. Neither calls a method of a derived class, so no code of the project runs.
+# Two functions for each builtin type. The first reads the plain value of an instance. The second fills this
+# value into a new instance; it is None if the constructor takes the value. Neither function calls a method of
+# a derived class, so no code of the project runs.
 _KINDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None] | None]] = {
     str: (str.__str__, None),
     bytes: (lambda value: b"".join((value,)), None),

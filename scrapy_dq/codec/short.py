@@ -15,7 +15,8 @@ URL, HEADERS, META = KEYS["url"], KEYS["headers"], KEYS["meta"]
 DEPTH = 14
 """An int of 64 bits, the last item of `meta`."""
 REFERER = 15
-"""The last header: the length of the prefix that it shares with the URL, or a list of length and rest."""
+"""The last header: the length of the prefix that it shares with the URL, or a list of this length and the
+rest of the header."""
 _REFERER = b"Referer"
 
 
@@ -76,7 +77,10 @@ def _add(entry: dict[Any, Any], key: int, name: Any, value: Any) -> None:
 
 
 def _shared(url: bytes, referer: bytes) -> int:
-    """Return the length of the shared prefix: the URL up to its last slash or the end of its host; or 0."""
+    """Return the length of the shared prefix: the URL up to its last slash, or to the slash after its host.
+
+    0: the Referer begins with neither of them.
+    """
     for end in (url.rfind(b"/"), url.find(b"/", 8)):
         if end > 0 and referer.startswith(url[: end + 1]):
             return end + 1

@@ -19,7 +19,7 @@ from scrapy_dq.text import printable
 
 _NAMES = {CLASS: "class", **NAMES}
 _SCALARS = (type(None), bool, int, float, str)
-# Names of headers, and of keys of `meta` and of a browser's context, in lower case.
+# Names, in lower case, of headers, and of keys of `meta` and of a browser's context. Their values are hidden.
 _SECRET = frozenset((
     "authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2",
     "http_pass", "ftp_password", "password", "http_credentials",

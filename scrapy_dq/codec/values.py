@@ -23,7 +23,8 @@ from scrapy_dq.codec.classes import Classes
 from scrapy_dq.codec.unfit import Unfit, exactly
 
 MAX_DEPTH = 64
-"""Levels of containers. Deeper values, and values that contain themselves, are neither stored nor read."""
+"""Maximum number of nested containers. Deeper values, and values that contain themselves, are neither stored
+nor read."""
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -34,7 +35,8 @@ _BUILDERS: dict[int, Callable[[list[Any]], Any]] = {code: kind for kind, code in
 _PATHS: dict[str, type[Any]] = {"": Path, "posix": PurePosixPath, "windows": PureWindowsPath}
 _PATH_TAGS: dict[type, str] = {type(Path()): "", PurePosixPath: "posix", PureWindowsPath: "windows"}
 _PARSERS = ("lxml", "bs4")
-"""Packages whose strings refer to their page, such as CrawlSpider's meta["link_text"]; stored as str."""
+"""Packages whose strings refer to their whole page, such as CrawlSpider's meta["link_text"]. These strings
+are stored as str."""
 _MICROSECOND = timedelta(microseconds=1)
 
 

@@ -35,7 +35,10 @@ LOG_LINES = 12
 
 
 class RedisDirectory:
-    """The directory, as one user of the server sees it. Not thread-safe. An OSError: it is unusable."""
+    """The directory, as one user of the server sees it. Not thread-safe.
+
+    If a method raises an OSError, the directory is unusable.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -64,7 +67,10 @@ class RedisDirectory:
 
     @contextmanager
     def start_lock(self, deadline: float) -> Iterator[None]:
-        """Keep other processes from joining, starting and stopping. Wait until *deadline* (monotonic)."""
+        """Keep other processes from joining, starting and stopping the server.
+
+        Wait for the lock until *deadline* (monotonic).
+        """
         with self._opened(START_LOCK) as lock:
             while not _lock(lock, exclusive=True):
                 if time.monotonic() > deadline:

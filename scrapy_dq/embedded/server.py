@@ -138,7 +138,7 @@ class EmbeddedRedis:
             self._directory.drop()
 
     def _launch(self, server_lock: int) -> None:
-        """Start the daemon, which keeps *server_lock* for life.
+        """Start the daemon, which keeps *server_lock* as long as it lives.
 
         CRASH of this process, at any line: the next user joins the server if it lives, or starts a server.
         """
@@ -172,7 +172,10 @@ class EmbeddedRedis:
             raise self._failure(f"did not start ({binary}, exit status {status})")
 
     def _await_ready(self) -> bool:
-        """Wait until the server has loaded its AOF, as long as it reports that; return False if it ended."""
+        """Wait until the server answers; return False if it has ended.
+
+        While the server reports that it loads its AOF, the time limit does not run.
+        """
         logged = False
         deadline = time.monotonic() + self._start_timeout_s
         while True:

@@ -100,7 +100,7 @@ class Callers:
             self.worker.release(call.future.result()[0])
 
     def shut(self, immediate: bool) -> None:
-        """Accept no more puts, and hand out only items that wait already; *immediate*: no items."""
+        """Accept no more puts, and hand out only items that wait already; *immediate*: hand out no items."""
         self._shut = True
         self._shut_now = self._shut_now or immediate
         for call in self._gets:
@@ -158,7 +158,7 @@ class Callers:
             self.request_exchanges(parts)
 
     def no_answer(self) -> None:
-        """Fail the calls that must not wait for an answer after a failed exchange."""
+        """After a failed exchange, fail the calls that must not wait for a later answer."""
         self.puts.check_full(self.worker)
         self.fail_expired()
 
@@ -168,7 +168,7 @@ class Callers:
         self.puts.fail_expired(worker, self._shut)
         outage = f"{worker.outage}. It is not known whether anything waits there" if worker.outage else ""
         for call in self._impatient:
-            # A `get` needs an answer from any shard, a count needs answers from all.
+            # A `get` needs an answer from any shard; a count needs answers from all of them.
             if outage and (isinstance(call, ReadCensus) or call.after < worker.answered):
                 call.fail(FrontierUnavailable(outage))
             elif isinstance(call, Get) and call.after < worker.answered:
@@ -176,7 +176,10 @@ class Callers:
         self._forget_answered()
 
     def disturbed(self, is_older: bool) -> None:
-        """Record that Redis was rolled back (*is_older*), or may have been. Other workers may repeat puts."""
+        """Record that Redis was rolled back (*is_older*), or may have been.
+
+        So other workers may repeat puts.
+        """
         now = time.monotonic()
         # A network that sometimes loses a reply must not delay `join` without an end.
         if is_older or now >= self._incomplete_until:

@@ -18,10 +18,10 @@ from scrapy_dq.queue.calls import ShutDown
 
 logger = logging.getLogger(__name__)
 CLOSING_S = 10.0
-"""Seconds that the end of a process waits for its queues beyond the time limit of each."""
+"""Seconds that the end of a process waits for each of its queues, beyond the time limit of that queue."""
 
 
-# `_open` has members, whose threads have to end before the process. `_forkable` has queues.
+# `_open` contains members. Their threads have to end before the process ends. `_forkable` contains queues.
 _open: set[Any] = set()
 _forkable: weakref.WeakSet[Any] = weakref.WeakSet()
 _in_child: Any = None
@@ -31,7 +31,7 @@ from the epoll that both processes share."""
 
 
 def opened(obj: Any) -> None:
-    """Close a member at the end of this process."""
+    """Register a member, so that it is closed at the end of this process."""
     _open.add(obj)
 
 
@@ -41,7 +41,10 @@ def closed(obj: Any) -> None:
 
 
 def watch(obj: Any) -> None:
-    """Call *obj*.forget() in each forked child of this process, and close the child's queues at its end."""
+    """Register a queue.
+
+    Each forked child of this process calls *obj*.forget(), and closes its queues at its end.
+    """
     _forkable.add(obj)
     # If this is a child that was started with *obj*, register now, because the main thread may end before any
     # queue is opened.

@@ -78,7 +78,7 @@ class Member(Listener):
         lifetime.opened(self)
 
     def await_opened(self) -> None:
-        """Wait until this process is a member.
+        """Wait until this process is a member of the crawl.
 
         Raises:
             FrontierError, ConfigError: it cannot become a member; this object is then unusable.
@@ -86,7 +86,10 @@ class Member(Listener):
         self._thread.opened.result()
 
     def ask(self, call: Call) -> None:
-        """Submit a call. After the end, this method, `expire`, `abandon` and `done` raise ShutDown."""
+        """Submit a call.
+
+        When this member has ended, this method, `expire`, `abandon` and `done` raise ShutDown.
+        """
         self._thread.submit(self._ask, call)
 
     def expire(self, call: Call) -> None:
@@ -102,12 +105,16 @@ class Member(Listener):
         self._thread.submit(lambda: self.worker.ack(entry_id))
 
     def shut(self, immediate: bool) -> None:
-        """See `Callers.shut`; without effect after the end."""
+        """See `Callers.shut`; without effect when this member has ended."""
         with suppress(ShutDown):
             self._thread.submit(self._callers.shut, immediate)
 
     def begin_close(self) -> None:
-        """In the background, stop answering, give leases back, acknowledge finished items, and leave."""
+        """Begin to leave the crawl, in the background.
+
+        From then on, calls are not answered. Finished items are acknowledged, and all other leases are given
+        back.
+        """
         with suppress(Exception):  # this member never opened, or has ended
             self._thread.opened.result(self._patience_s)
             self._thread.submit(self._closing.set)
@@ -306,8 +313,9 @@ class Member(Listener):
         self._callers.fail_all(ShutDown)
         lifetime.closed(self)
 
-    # The worker's reports. Its other reports need no method here. `_exchanged` detects the end of a run. If a
-    # put is dropped, an earlier attempt without an answer has stored it. The program decides when to close.
+    # The following methods are the worker's reports. Its other reports need no method here: `_exchanged`
+    # detects the end of a run; a dropped put was stored by an earlier attempt that got no answer; and the
+    # program itself decides when to close.
 
     def leases_arrived(self) -> None:
         self._callers.serve()

@@ -10,11 +10,10 @@ from scrapy_dq.frontier.worker.pace import IDLE_FIRST_S, IDLE_LONGEST_S, LINGER_
 
 
 class OnDemand(Pace):
-    """Takes a lease only if a caller waits for an item, because another process may need it.
+    """Takes a lease only if a caller waits for an item, because another process may need the item.
 
     A waiting call makes an exchange due at once; puts of several threads share an exchange. Settlements are
-    delayed and sent together. While callers wait for other workers, the pauses between
-    exchanges grow.
+    delayed and sent together. While callers wait for other workers, the pauses between exchanges grow.
     """
 
     counts_all = False  # the capacity is the number of waiting callers
@@ -22,7 +21,7 @@ class OnDemand(Pace):
     def __init__(self, urgent: Callable[[], bool], waits: Callable[[], bool]) -> None:
         """
         Args:
-            urgent: returns whether a caller waits for an exchange that is not composed yet.
+            urgent: returns whether a caller waits for an exchange that is still to be composed and sent.
             waits: returns whether a caller waits for actions of other workers.
         """
         super().__init__()

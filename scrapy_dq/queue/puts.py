@@ -1,4 +1,7 @@
-"""The puts of a Queue, from the wait for room to the confirmation."""
+"""The puts of a Queue, from the wait for room to the confirmation.
+
+A worker has one part for each shard of the crawl. Most crawls have one shard.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Lane:
     def __init__(self) -> None:
         self.waiting: deque[tuple[Putting, Put]] = deque()
         self.sent: deque[tuple[Putting, Put]] = deque()
-        """In the worker's outbox, and not confirmed."""
+        """Puts that are in the worker's outbox, and not confirmed."""
 
     def hand_over(self, worker: Worker, most: int, room: int) -> bool:
         """Move the puts for one exchange into the outbox; return whether there are any.
@@ -59,10 +62,10 @@ class Puts:
         self._lanes: list[Lane] = []
         self._refused: set[bytes] = set()
         self._full = False
-        """The queue was full at the last exchange, so puts wait for room, in their order."""
+        """Whether the queue was full at the last exchange. Then puts wait for room, in their order."""
 
     def make_lanes(self, parts: int) -> None:
-        """Make a lane for each part of a worker, unless an earlier worker had them."""
+        """Make a lane for each part of a worker, unless the lanes of an earlier worker exist."""
         self._lanes = self._lanes or [Lane() for _ in range(parts)]
 
     def __bool__(self) -> bool:
@@ -102,7 +105,8 @@ class Puts:
         here, sent = _items(worker.parts[part].census), len(self._lanes[part].sent)
         in_other_parts = _items(worker.census) - here + sum(len(lane.sent) for lane in self._lanes) - sent
         room = self._maxsize - in_other_parts
-        # Redis would refuse more puts. With one part, at least one put is tried: the census may be outdated.
+        # Redis would refuse more puts. If there is only one part, at least one put is tried, because the
+        # census may be outdated.
         free = max(room - here, int(len(self._lanes) == 1))
         return min(MAX_MOVES, sent + free), room
 
@@ -135,7 +139,10 @@ class Puts:
         self._refused.clear()
 
     def check_full(self, worker: Worker) -> None:
-        """Record whether the queue is full by the last counts; puts sent to a silent part count as stored."""
+        """Record whether the queue is full according to the last counts.
+
+        Puts that were sent to a part without an answer count as stored.
+        """
         if self._maxsize:
             lanes = zip(worker.parts, self._lanes, strict=True)
             sent = sum(len(lane.sent) for part, lane in lanes if part.puts_outage)
@@ -179,7 +186,7 @@ class Puts:
         self._full = False
 
     def fail_all(self, waiting: Callable[[], Exception], sent: Callable[[], Exception]) -> None:
-        """Fail calls with unsent puts with the error of *waiting*, and calls with sent puts with *sent*."""
+        """Fail all calls. A call with a sent put gets an error from *sent*, any other one from *waiting*."""
         for lane in self._lanes:
             for call, _ in lane.sent:
                 call.fail(sent())

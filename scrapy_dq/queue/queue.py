@@ -125,15 +125,15 @@ class Queue:
     # queue.Queue
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Store *item* at the end; when this returns, Redis has it.
+        """Store *item* at the end of the queue. When this method returns, Redis has the item.
 
         With DQ_SHARDS, the item goes to the end of one shard, which is chosen at random.
 
         Raises:
             queue.Full: there was no room within *timeout* seconds.
             ValueError: *item* is too large, or of a type that entries cannot contain.
-            FrontierUnavailable: Redis gave no answer within *timeout*; the text tells whether the item may be
-                stored nevertheless. Without a timeout, `put` waits for Redis.
+            FrontierUnavailable: Redis gave no answer within *timeout*; the error message tells whether the
+                item may be stored nevertheless. Without a timeout, `put` waits for Redis.
             ShutDown: this object was shut down.
         """
         self._refuse_if_shut()
@@ -147,8 +147,8 @@ class Queue:
     def put_all(self, items: Iterable[Any]) -> None:
         """Store many items in their order, up to 1,000 at a time; each item waits for room.
 
-        With DQ_SHARDS their order is kept within each shard. If this raises, some items from the beginning
-        may be stored; with DQ_SHARDS, some from the beginning of each shard's items.
+        With DQ_SHARDS, their order is kept within each shard. If this method raises, some of the first items
+        may be stored; with DQ_SHARDS, some of the first items of each shard.
         """
         for payloads in self._chunks(items):
             self._refuse_if_shut()
@@ -262,7 +262,8 @@ class Queue:
             self._items = Items(self._config.types, self._config.max_entry_bytes)
         except BadType as error:
             raise ConfigError(f"DQ_TYPES: {error}") from error
-        # Reentrant, because a signal handler may call `shutdown` or `close` while its thread joins.
+        # This lock is reentrant, because a signal handler may call `shutdown` or `close` while the
+        # interrupted thread joins the crawl.
         self._starting = threading.RLock()
         self._member: Member | None = None
         self._held = HeldItems()

@@ -31,7 +31,7 @@ class RevisitPolicy:
     """Base class for your own revisit policies: set `DQ_REVISIT` to a subclass or its dotted path."""
 
     priority = -100
-    """Added to the priority of a page's next visits, -1,000,000 to 1,000,000."""
+    """A number from -1,000,000 to 1,000,000 that is added to the priority of a page's later visits."""
     field = ""
     """The field of a page's items that shows whether the page has changed; empty: its body shows it."""
 
@@ -63,7 +63,10 @@ class Fixed(RevisitPolicy):
 
 
 class Adaptive(RevisitPolicy):
-    """Halves the interval after a change, and doubles it without one. Begins with the geometric mean."""
+    """Halves the interval after a change, and doubles it without one.
+
+    The first interval is the geometric mean of the shortest and the longest one.
+    """
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = least_s

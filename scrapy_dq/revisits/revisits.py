@@ -42,11 +42,11 @@ class Visit(NamedTuple):
     """The last visit of a page."""
 
     interval_s: float | None = None
-    """Seconds until the next visit; None: there was no visit yet."""
+    """Seconds from this visit to the next one; None: the page was not visited yet."""
     digest: str = ""
     """The digest of its body, or of a field of its items; empty: unknown."""
     validators: tuple[str, str] = ("", "")
-    """Its ETag and Last-Modified; empty: not in the response."""
+    """The ETag and Last-Modified of its response; empty: not in the response."""
     priority: int | None = None
     """The original priority of the request, if a retry has changed it; None: it is unchanged."""
 
@@ -108,7 +108,7 @@ class _Page:
     fields: list[bytes] | None = field(default_factory=list)
     """The compared field of each item of the page; None: the field of an item cannot be compared."""
     retried: bool = False
-    """There was a retry. If it cannot be stored, this worker serves it before the page ends."""
+    """There was a retry. If the retry cannot be stored, this worker serves it before the page ends."""
     retry: Next | None = None
 
 
@@ -131,7 +131,7 @@ class Revisits:
         self._priority = policy.priority
         self.field = policy.field
         self._pages: dict[bytes, _Page] = {}
-        """By lease."""
+        """The pages in progress, by lease."""
         self._failure_logged = self._field_logged = False
 
     def begin(self, request: Request, entry_id: bytes, payload: bytes) -> None:
@@ -143,7 +143,11 @@ class Revisits:
         self._pages[entry_id] = _Page(payload, last, last.add_conditions(request))
 
     def answered(self, entry_id: bytes, response: Response) -> Response:
-        """Record the response to a request, and return it. If the page is unchanged, its callback is ours."""
+        """Record the response to a request, and return it.
+
+        If the page is unchanged (304), the returned response has a callback that does nothing, so the spider
+        does not get the response.
+        """
         page = self._pages.get(entry_id)
         if page is None:
             return response
@@ -169,7 +173,7 @@ class Revisits:
         if page is None or page.fields is None or not ItemAdapter.is_item(item):
             return
         try:
-            # Not repr(), which differs between processes for sets, and at each visit for some objects.
+            # repr() would differ between processes for sets, and at each visit for some objects.
             page.fields.append(self._codec.packed(ItemAdapter(item).get(self.field)))
         except Exception as error:  # a class of the project may raise anything
             page.fields = None

@@ -14,8 +14,8 @@ from scrapy_dq.frontier.model import ENTRY_ID_BYTES, Admission
 
 SEED_BYTES = 16
 LATEST = -1
-"""Stands for the reference of a put if it is unknown which put sent the request. Callers then wait for the
-worker's last put to each shard."""
+"""Stands for a reference (the shard and the number of a put: `Put.reference`) if it is unknown which put sent
+the request. Callers then wait for the worker's last put to each shard."""
 LOCAL_SEEN = 100_000
 """Maximum number of fingerprints that a worker remembers. Each takes about 160 bytes, so all take at most 16
 MB. A higher number would save little, because Redis also drops duplicates."""
@@ -27,7 +27,7 @@ class Admissions:
     def __init__(
         self, fingerprint: Callable[[Request], bytes], own_filter: BaseDupeFilter | None = None
     ) -> None:
-        """*own_filter*: the project's dupefilter, which filters the requests; None: the frontier does."""
+        """*own_filter*: the project's dupefilter, which filters requests; None: the frontier filters them."""
         self._fingerprint = fingerprint
         self._own_filter = own_filter
         self._sent: OrderedDict[bytes | None, int] = OrderedDict()
@@ -87,7 +87,7 @@ class Admissions:
 
         Args:
             fingerprint: the result of `fingerprint`.
-            seed: the request is admitted once per run, because start() yielded it, with DQ_SEED_ONCE.
+            seed: the request is admitted once per run, because start() yielded it and DQ_SEED_ONCE is True.
             continues: the request is a redirect or a retry of its parent.
         """
         if fingerprint is not None:
@@ -116,7 +116,7 @@ class Admissions:
 
         The whole payload identifies a child, because a callback may yield its requests in another order. The
         payload does not contain the child's due time (due_times.py), because a page that polls itself
-        computes a new due time in each run. A redirect or retry is its parent's only child. So its
+        computes a new due time whenever it runs. A redirect or retry is its parent's only child. So its
         fingerprint identifies it, even if its meta differs after a second download.
         """
         child = self._fingerprint(request) if continues else payload

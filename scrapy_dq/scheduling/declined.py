@@ -23,13 +23,14 @@ class Declined:
         self._spider_class = f"{type(spider).__module__}.{type(spider).__qualname__}"
         self._crawl = crawl
         self._counts: Counter[str] = Counter()
-        """By cause. A cause has no quoted names in it, so all missing callbacks have the same cause."""
+        """By cause: the number of declined requests. A cause is a reason without numbers and quoted names, so
+        all missing callbacks have the same cause."""
         self._reasons: dict[str, str] = {}
         """By cause, the first reason."""
         self._last = ""
         self.in_a_row = 0
-        """Number of the last declined requests with one cause. The owner sets it to 0 when this worker can
-        serve a request."""
+        """How many requests in a row were declined with the same cause, up to the last one. The owner sets it
+        to 0 when this worker can serve a request."""
         self.leaving = False
         """This worker must leave the crawl."""
 
@@ -37,7 +38,8 @@ class Declined:
         """Count a request that this worker cannot serve; return whether the worker must leave the crawl now.
 
         Args:
-            was_declined: another worker could not serve it either, so this worker's code may be right.
+            was_declined: another worker has declined it before, so this worker's code may be right. Then it
+                does not count as declined in a row.
         """
         cause = re.sub("'[^']*'", "''", without_numbers(reason))
         if cause not in self._counts:

@@ -1,4 +1,4 @@
-"""This worker's downloads by partition, and the turns and limits of its local requests."""
+"""Counts this worker's downloads by partition, and decides when its local requests may be sent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from scrapy_dq.scheduling.engine_hooks import EngineHooks
 from scrapy_dq.scheduling.partitions import OneSlot, Slots
 
 MARGIN_S = 0.25
-"""After a local request, the next local request of its partition waits up to this much longer than the delay,
-so that a waiting stored request goes first."""
+"""After a local request, the next local request of its partition waits for the delay, and for up to this many
+seconds more, so that a waiting stored request goes first."""
 
 
 class Downloads:
@@ -52,11 +52,11 @@ class Downloads:
         self._local: dict[Request, bytes] = {}
         """The local requests among `_partitions`."""
         self._unsent: dict[bytes, Request] = {}
-        """By partition with a delay, the request that the engine got and that was not sent yet."""
+        """By partition with a delay: the request that the engine got and that was not sent yet."""
         self._held_up: dict[Request, bytes] = {}
         """The partition of each request that waits in the downloader and does not count against a limit."""
         self._rest: dict[bytes, float] = {}
-        """By partition, when the next local request may be sent."""
+        """By partition: the monotonic time before which no further local request may be sent."""
         self._last_was_local = False
         self._short_of_room = False
         self._timer: asyncio.TimerHandle | None = None
@@ -138,7 +138,10 @@ class Downloads:
             self._unsent[partition] = to
 
     def sent(self, request: Request, *, never: bool = False) -> None:
-        """Record that a request was sent, or *never* will be sent; only the first call has an effect."""
+        """Record that a request was sent. Only the first call has an effect.
+
+        *never*: the request was not sent, and will never be sent.
+        """
         partition = self._partitions.get(request)
         if partition is None or self._unsent.get(partition) is not request:
             return
@@ -163,8 +166,8 @@ class Downloads:
         if request in self._unsent.values() or (partition := self._partitions.get(request)) is None:
             return True
         held = chain(self._partitions.values(), self._held_up.values())
-        # At least one more than the limit, because the held-up requests may wait for a stored one, such as a
-        # login.
+        # This number is at least one more than the limit. The held-up requests may wait for a stored request,
+        # such as a login, which could not be sent if all of them kept counting.
         most = max(self._most_of_one, self._most(partition) + 1)
         if not isinstance(self._slots, OneSlot) and list(held).count(partition) >= most:
             return False
@@ -176,7 +179,7 @@ class Downloads:
         """Record that a request has left the downloader; only the first call has an effect.
 
         Args:
-            sent: whether a site got it.
+            sent: whether a site got the request.
         """
         if self._unsent:
             self.sent(request, never=not sent)
@@ -225,11 +228,11 @@ class Downloads:
 
 
 HELD_UP_AFTER_S = 1.0
-"""Seconds. A request that waits longer in a downloader middleware is held up."""
+"""Seconds. A request that waits longer in a downloader middleware counts as held up."""
 
 
 class HeldDownloads:
-    """Calls *held_up* with requests that have waited long in a downloader middleware, one per second.
+    """Calls *held_up* with requests that have waited long in a downloader middleware: one request per second.
 
     Such requests use no connection to their site. If they counted against its concurrency limit, the request
     that they wait for, such as a login, could not be sent.
@@ -247,7 +250,10 @@ class HeldDownloads:
         self._reported: WeakSet[Request] = WeakSet()
 
     def check(self) -> None:
-        """Look for such a request, at most once per second. Called when no local request can be served."""
+        """Look for a request that has waited long, at most once per second.
+
+        Called when no local request can be served.
+        """
         now = time.monotonic()
         if now - self._checked_at < HELD_UP_AFTER_S:
             return

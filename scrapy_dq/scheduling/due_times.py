@@ -16,7 +16,8 @@ LONGEST_S = 315_360_000
 LATEST_S = 100_000_000_000
 """The year 5138. A later time is probably in milliseconds."""
 DUE_KEYS = ("dq_delay", "dq_not_before")
-# A copy of the parent's meta contains `download_latency`, which differs after each download of the parent.
+# A copy of the parent's meta contains `download_latency`. This value differs after each download of the
+# parent, so the child's payload, and thus its identity, would differ too.
 NOT_STORED = frozenset((*DUE_KEYS, "download_latency"))
 """Keys of meta that `as_stored` leaves out."""
 
@@ -26,7 +27,7 @@ class BadDue(ValueError):
 
 
 class Due(NamedTuple):
-    """A request is due when both times have passed; 0: no time."""
+    """A request is due when both times have passed; 0 stands for no time."""
 
     at: float = 0.0
     """Seconds of this process's monotonic clock."""
@@ -75,7 +76,7 @@ def _number(key: str, value: Any, highest: float) -> float:
 
 
 def _is_retry(request: Request, parent: Request | None) -> bool:
-    # A redirect of a retry has the same count as its parent.
+    # A redirect of a retry has the same `retry_times` as its parent, but is not a retry itself.
     times = request.meta.get("retry_times")
     before = parent.meta.get("retry_times", 0) if parent is not None else 0
     return isinstance(times, int) and isinstance(before, int) and times > before

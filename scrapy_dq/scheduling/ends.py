@@ -64,7 +64,7 @@ class Ends:
         if not sent:
             worker.never_sent(lease)
         elif self.outgoing.watches and self.outgoing.is_watched(request):
-            worker.sent(lease)  # its download handler may not have reported this
+            worker.sent(lease)  # the request's download handler may not have reported the sending
         worker.downloaded(lease)
 
     # The end of a request.
@@ -81,7 +81,7 @@ class Ends:
             self._end(lease, its_ending)
 
     def fed(self, lease: bytes) -> None:
-        """End the lease of a start payload, because all its requests were stored or kept."""
+        """End the lease of a start payload: all requests made from it were stored, or kept in this worker."""
         for each, ending in self._in_progress.end(lease, DONE):
             self._end(each, ending)
 

@@ -2,8 +2,8 @@
 
 Scrapy does not report to a scheduler how a request ended. It removes the request from
 `ExecutionEngine._slot.inprogress` after its callback and the pipelines of all its items have finished.
-`EngineHooks` checks the internals that it uses when the spider opens. tests/scheduling/test_settlement.py and
-test_engine_hooks.py check them for every supported version.
+When the spider opens, `EngineHooks` checks the internals that it uses. tests/scheduling/test_settlement.py
+and test_engine_hooks.py check them for every supported version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scrapy_dq.scheduling.own_code import OwnCode
 from scrapy_dq.text import printable, prose_without_logins
 
 LONGEST_REASON = 500
-"""Characters, including the place in the project's code."""
+"""Maximum number of characters of a reason, including the place in the project's code."""
 
 
 class UnsupportedScrapy(RuntimeError):
@@ -65,7 +65,8 @@ class _InProgress(set[Request]):
 
 
 class _Start:
-    """The engine's iterator over `start()`; records if `start()` raises. Scrapy reports this since 2.18."""
+    """The engine's iterator over `start()`; records whether `start()` raised, as Scrapy itself reports only
+    since 2.18."""
 
     def __init__(self, start: AsyncIterator[Any], engine: Any) -> None:
         self._start = start
@@ -107,7 +108,7 @@ _PARTS: dict[str, Callable[[Any], bool] | None] = {
     "scraper.handle_spider_output_async": callable,
     "scraper.call_spider_async": callable,
 }
-"""The used attributes of the engine, each with a check of its value; None: any value is good."""
+"""The used attributes of the engine, each with a check of its value; None: any value is accepted."""
 
 
 class EngineHooks:
@@ -139,9 +140,9 @@ class EngineHooks:
         """By request, the reason of its failure: HttpErrorMiddleware refused its response, and no errback
         handled this."""
         self._errbacks: set[Request] = set()
-        """Requests whose errback got an exception."""
+        """Requests whose errback was called with an exception."""
         self._scraped: dict[object, Request] = {}
-        """By the response or failure whose items are in the pipelines, its request."""
+        """By response or failure: its request, as long as the response's items are in the pipelines."""
         self._parents: MutableMapping[Request, Request] = WeakKeyDictionary()
         self.following: Request | None = None
         """The redirect or retry that a downloader middleware has just returned. The engine stores it next."""
@@ -194,7 +195,8 @@ class EngineHooks:
     def from_start(self, request: Request) -> bool:
         """Return whether `start()` has yielded *request*, which is being stored now.
 
-        A scheduler class of the project may pass a copy, which has the mark of StartSpiderMiddleware.
+        A scheduler class of the project may pass a copy of this request. The copy is recognised by the mark
+        of StartSpiderMiddleware (`is_start_request`).
         """
         marked = request.meta.get("is_start_request") and not request.meta.get("dq_seeded")
         return request is self._start.latest or bool(marked)
@@ -205,8 +207,8 @@ class EngineHooks:
         None: unknown.
         """
         parent = self._parents.get(request)
-        # The dict has no entry for `yield response.request`: a request that is its own value would stay in
-        # memory.
+        # If a callback yields `response.request`, the request is its own parent. `_parents` has no entry for
+        # it, because a request that is its own value would stay in memory.
         return request if parent is None and request in self._slot.inprogress else parent
 
     def forget_parent(self, request: Request) -> None:
@@ -240,8 +242,8 @@ class EngineHooks:
         self._remove_request = original = self._slot.remove_request
 
         def remove_request(request: Request) -> None:
-            # If a callback downloads the request with `engine.download()`, the end of that download removes
-            # it again.
+            # A request that was given up is removed already. If a callback also downloads the request with
+            # `engine.download()`, the end of that download would remove it a second time.
             if request in self._given_up:
                 self._given_up.discard(request)
             else:
@@ -360,7 +362,8 @@ class EngineHooks:
             raise
 
     def _watched(self, output: Any, request: Request, refused: Failure) -> Any:
-        """Return the *output* of an errback; record if the errback raises *refused* while the output is read.
+        """Return the *output* of an errback. If the errback raises *refused* while its output is read, record
+        this.
 
         Scrapy's HttpErrorMiddleware drops such an exception silently.
         """
@@ -387,7 +390,8 @@ class EngineHooks:
             self._scraped[response] = request
             try:
                 mark, is_async = partial(self._mark, request), isinstance(result, AsyncIterator)
-                # Unlike a generator, both objects continue after an exception, because Scrapy reads on.
+                # After an exception, Scrapy reads on. Both of these objects can then continue, which a
+                # generator could not.
                 output = _AsyncMarked(result, mark) if is_async else map(mark, result)
                 return await original(output, request, response, *args, **kwargs)
             finally:
@@ -397,7 +401,7 @@ class EngineHooks:
 
     def _mark(self, parent: Request, output: Any) -> Any:
         if self._refused and parent not in self._errbacks:
-            # A spider middleware has yielded something for the refused response.
+            # A spider middleware has yielded something for the refused response, and so handled the failure.
             self._refused.pop(parent, None)
         if isinstance(output, Request) and output is not parent:
             self._parents[output] = parent

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 OPEN, DONE = ".journal", ".exported"
-"""Suffixes of journals. The feeds may lack items of a `.journal`, but contain all items of an `.exported`."""
+"""Suffixes of journals, the files with the items of a crew's workers. The feeds may lack items of a
+`.journal` file, but contain all items of an `.exported` file."""
 
 
 def items_folder(home: Path, crawl: str) -> Path:
@@ -55,7 +56,8 @@ def kept_in_process(exporter: FeedExporter) -> list[str]:
     """Return the URIs, without logins and queries, of open feeds that do not write each item at once.
 
     If the worker is killed, unwritten items are lost, although their requests are acked. A storage class that
-    writes items at once has a function `writes_at_once`, which takes the class of the exporter.
+    can write items at once has a function `writes_at_once`. It takes the class of an exporter, and returns
+    whether the storage writes each item of this exporter at once.
     """
     found = []
     for slot in exporter.slots:

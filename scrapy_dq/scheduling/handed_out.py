@@ -1,4 +1,4 @@
-"""Follows requests from our `next_request` to the engine, if the project's scheduler has its own."""
+"""Follows requests from our `next_request` to the engine, if the project's scheduler overrides the method."""
 
 from __future__ import annotations
 

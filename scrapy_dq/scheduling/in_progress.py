@@ -18,8 +18,8 @@ class Outcome(Enum):
     DONE = "done"
     """Its callback or errback, and the pipelines, have finished."""
     FAILED = "failed"
-    """It was not downloaded, or its status counts as a failure, and no callback or errback handled this; or
-    its callback, errback or pipeline raised."""
+    """Its callback, errback or pipeline raised. Or it was not downloaded, or got a status that counts as a
+    failure, and no callback or errback handled this."""
     INTERRUPTED = "interrupted"
     """Its callback raised CloseSpider, so the rest of the output was dropped; or a closing worker gave up its
     download."""
@@ -43,9 +43,9 @@ class Feeding:
 
     lease: bytes
     puts: list[Put] = field(default_factory=list)
-    """The puts of its requests. After the end of its lease, their tokens are no longer needed."""
+    """The puts of its requests. After the end of its lease, the tokens of these puts are no longer needed."""
     refused: str = ""
-    """Why one of its requests was neither stored nor kept; empty: all were stored or kept."""
+    """Why one of its requests was neither stored nor kept in this worker; empty: there is no such request."""
 
 
 class InProgress:
@@ -61,7 +61,7 @@ class InProgress:
         self._waiting: dict[bytes, Ending] = {}
         """The endings of leases whose work is over, but which wait for local requests."""
         self.messages: dict[bytes | None, bytes] = {}
-        """By lease, the message of a stream from which its entry was made."""
+        """By lease: the message of a stream (a start key) from which the leased entry was made."""
         self.feeding: Feeding | None = None
 
     def __contains__(self, request: Request) -> bool:
@@ -122,7 +122,10 @@ class InProgress:
         return [(each, self._waiting.pop(each)) for each in free if each in self._waiting]
 
     def end(self, entry_id: bytes, ending: Ending) -> list[tuple[bytes, Ending]]:
-        """Return a list of the lease and how it ends; empty if the lease has to wait for local requests."""
+        """Return the lease and how it ends, as the only pair of a list.
+
+        The list is empty if the lease has to wait for local requests.
+        """
         if self.local.holds(entry_id) and ending.outcome is not Outcome.INTERRUPTED:
             self._waiting[entry_id] = ending
             return []
@@ -130,8 +133,8 @@ class InProgress:
 
     def take_unfinished(self) -> list[bytes]:
         """Return every lease that is not settled, to be released."""
-        # The leases stay in `_leases`, so that requests that their callbacks still yield have a parent, and
-        # are stored once.
+        # The leases stay in `_leases`. So a request that one of their callbacks still yields has a parent,
+        # and is stored only once, although the next worker's callback also yields it.
         unfinished = [*self._leases.values(), *self._waiting]
         self._waiting.clear()  # their local requests will not run any more
         return unfinished

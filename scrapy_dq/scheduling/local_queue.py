@@ -84,7 +84,7 @@ class LocalQueue:
     def is_taken(self, request: Request) -> bool:
         """Return whether `pop` has returned *request*, and *request* is not done.
 
-        False: it waits here, even if a callback downloads it with `engine.download()`.
+        False: it still waits here. Nevertheless, a callback may download it with `engine.download()`.
         """
         return request in self._taken
 

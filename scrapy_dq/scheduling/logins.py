@@ -1,4 +1,4 @@
-"""Logins and cookies that Scrapy's middlewares write into requests: each worker has its own."""
+"""Leaves out logins and cookies that Scrapy's middlewares write into requests: each worker has its own."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OF_PROXY = (_FROM_ENVIRONMENT, "proxy", "_auth_proxy")
 
 
 class Logins:
-    """Removes the login of HTTPAUTH_USER, the login of an environment's proxy, and a worker's cookies.
+    """Removes the login of HTTPAUTH_USER, a proxy that an environment variable names, and a worker's cookies.
 
     A retry or a redirect contains these, because it is a copy of a request that has passed the downloader
-    middlewares.
+    middlewares. A proxy is removed together with its login.
     """
 
     def __init__(self, crawler: Crawler) -> None:

@@ -29,7 +29,9 @@ LAST_S = 5.0
 
 
 class Notices:
-    """Asks Redis for new events, in a coroutine. Only the end of the crawl waits for it, for up to LAST_S.
+    """Asks Redis for new events, in a coroutine, and sends them to the webhook.
+
+    Only the end of the crawl waits for this work, for at most LAST_S.
 
     Redis gives each notice to one worker. CRASH: a notice that this worker got and has not sent is lost.
     """

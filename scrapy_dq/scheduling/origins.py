@@ -58,8 +58,12 @@ class Origins:
         return self._in_progress.possible_parents(self._hooks.parent_of(request))
 
     def await_puts(self, request: Request, references: Sequence[int]) -> None:
-        """Let the leases that may have led to *request* wait until these earlier puts are certain."""
-        if any(references):  # with one shard all are 0, because the order of moves is enough
+        """Let the leases that may have led to *request* end only when some earlier puts are retired.
+
+        A put is retired when no roll-back of Redis can lose it. *references* name the puts: see
+        `Put.reference`.
+        """
+        if any(references):  # with one shard, all references are 0: there the order of moves is enough
             parents = self.possible_parents(request)
             for reference in references:
                 self._worker.depends(parents, reference)

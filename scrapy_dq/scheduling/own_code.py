@@ -16,7 +16,7 @@ import scrapy_dq
 from scrapy_dq.text import printable
 
 LONGEST_PATH, LONGEST_NAME = 80, 40
-"""Characters."""
+"""Maximum numbers of characters of a file's path, and of a function's name."""
 MAX_CAUSES = 5
 _LIBRARIES = tuple(f"{os.path.dirname(str(module.__file__))}{os.sep}" for module in (scrapy, scrapy_dq))
 _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))

@@ -25,7 +25,7 @@ async def within(timeout_s: float, call: Callable[[], T], name: str) -> T:
         with suppress(InvalidStateError):  # the caller no longer waits
             done.set_result(result)
 
-    # Not a thread of the loop's executor, because a process that ends waits for such threads. A call to a
-    # server that sends a byte from time to time never ends.
+    # This is not a thread of the loop's executor, because a process waits for such threads before it ends.
+    # The call may never return, for example if its server sends a byte from time to time.
     threading.Thread(target=work, name=f"scrapy-dq {name}", daemon=True).start()
     return await asyncio.wait_for(asyncio.wrap_future(done), timeout_s)

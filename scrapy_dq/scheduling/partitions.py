@@ -125,7 +125,7 @@ class OneSlot:
 
 
 def _site(request: Request) -> list[str]:
-    """Return the last two labels of the host: www.a.com and a.com are one site, and so is all of co.uk."""
+    """Return the last two labels of the host. So www.a.com and a.com are one site, but also all of co.uk."""
     return (urlparse_cached(request).hostname or "").split(".")[-2:]
 
 

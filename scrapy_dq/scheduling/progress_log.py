@@ -89,7 +89,7 @@ _ENDS = {
         "command with a larger DQ_DOMAIN_BUDGET",
     ),
 }
-"""By close reason, a description of the end and advice for the user."""
+"""By close reason: the level of the log line, and its text, which describes the end and advises the user."""
 _STOPPED = "this worker stops ({reason}) before the run has finished: {counts}. The same command continues"
 _STOPPED_ON_HOLD = (
     "this worker stops ({reason}) before the run has finished: {counts}. The crawl is on hold: `scrapy dq "
@@ -101,7 +101,7 @@ _LOGGED_ELSEWHERE = (
 
 
 def log_settings(crawler: Crawler, config: Config) -> None:
-    """Log settings without the effect that users may expect, and settings translated to a DQ_ORDER."""
+    """Log which settings lack the effect that users may expect, and which were translated to a DQ_ORDER."""
     settings, order = crawler.settings, config.order.value
     if understood := breadth_first_queues(settings):
         logger.info("%s: breadth-first, the same as DQ_ORDER = %r", " and ".join(understood), order)
@@ -211,7 +211,7 @@ def joins_other_run(config: Config, joined: Joined) -> bool:
 
 
 def _changes(before: Limits | None, now: Limits | None) -> list[str]:
-    """Return the limits that differ, as settings; with both values if they apply to all partitions."""
+    """Return the settings of the limits that differ. DQ_DOMAIN_LIMITS has no values, the others have both."""
     if before is None or now is None:
         return []
     rows = (

@@ -31,8 +31,8 @@ class RetryAfter:
         self._max_s = max_s
         self._stats = counts
         self._logged_until: dict[bytes, float] = {}
-        """By site, the time until which its pause is not logged again, because requests that are under way
-        get the same answer."""
+        """By site: the time until which its pause is not logged again. Requests that are under way get the
+        same answer, and would otherwise add a line each."""
 
     def downloaded(self, response: Response, request: Request) -> None:
         """Obey the Retry-After of *response*. Called by Scrapy's signal `response_downloaded`."""
@@ -44,9 +44,10 @@ class RetryAfter:
             own = self._slots.partition_of(Request(request.url))
         except BadPartition:
             return
-        # Requests for robots.txt, of media pipelines and of `engine.download()` have no partition here. Their
-        # redirects may have the slot of another host in meta, and so may requests that a spider makes with
-        # the `meta` of another page. If this slot counted, this site's answer would block the other site.
+        # `Downloads` has no partition for requests for robots.txt, and for requests of media pipelines and of
+        # `engine.download()`. The meta of their redirects may name the slot of another host, and so may
+        # requests that a spider makes with the `meta` of another page. If this slot counted, the answer of
+        # this site would block the other site.
         if partition is None or _is_another_host(partition, own):
             partition = own
         wait_s, now = min(asked_s, self._max_s), time.monotonic()
@@ -71,7 +72,8 @@ def _is_another_host(slot: bytes, host: bytes) -> bool:
 def retry_after_s(response: Response) -> float | None:
     """Return the seconds, from now, that *response* asks to wait; None: no Retry-After, or an invalid one.
 
-    A date is compared with the response's own Date, because clocks may be wrong; without Date it is invalid.
+    A date is compared with the response's own Date header, because clocks may be wrong. If the response has
+    no Date header, a date in Retry-After counts as invalid.
     """
     value = response.headers.get("Retry-After")
     if response.status not in STATUSES or value is None:

@@ -66,8 +66,8 @@ class Scheduler(BaseScheduler):
         return deferred_from_coro(self._open())
 
     async def _open(self) -> None:
-        # Not in from_crawler, where an exception would leave the engine half-initialized, and hide its own
-        # cause.
+        # The session is not made in from_crawler, because an exception there would leave the engine
+        # half-initialized, which would hide the cause of the exception.
         self._session = session = Session.from_crawler(self._crawler)
         self._ends = Ends(session)
         await session.open(self._ends)
@@ -112,7 +112,7 @@ class Scheduler(BaseScheduler):
         return not listening.idle() if listening.on else self._session.worker.pending
 
     def enqueue_request(self, request: Request) -> bool:
-        """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
+        """Put *request* into the outbox or the local queue. Return False if it is a duplicate, or dropped."""
         try:
             return self._storing.store(request)
         except Exception:

@@ -82,7 +82,8 @@ _COUNTERS: dict[Count | type[Move], str] = {
 class Session(Listener):
     """Connects a crawler to its frontier, and is the listener of its worker.
 
-    The parts of a scheduler share its attributes; attributes without a value here exist only after `open`.
+    The parts of a scheduler share the attributes of this object. Attributes without a value here exist only
+    after `open`.
     """
 
     worker: Worker
@@ -126,8 +127,8 @@ class Session(Listener):
             self.revisits = Revisits(crawler, policy, self.codec, lambda *of: self.stored_form.of(*of))
         self.paused = False
         """The crawl is paused, so the engine gets no requests, not even local requests."""
-        # After the settings, so that errors in settings are reported first, and before the join, because the
-        # project's fingerprinter may raise.
+        # These lines follow the use of the settings, so that errors in settings are reported first. They
+        # precede the join, because the project's fingerprinter may raise.
         self.warnings = WarningsOnce(debug=settings.getbool("SCHEDULER_DEBUG"))
         self.admissions = Admissions(quick_fingerprint(crawler.request_fingerprinter), self._own_filter)
 
@@ -148,7 +149,7 @@ class Session(Listener):
             raise
 
     async def open(self, ends: Ends) -> None:
-        """Connect, flush if the settings ask for it, and join.
+        """Connect to Redis, delete the crawl if SCHEDULER_FLUSH_ON_START is True, and join.
 
         Args:
             ends: gets the engine's reports.
@@ -416,7 +417,7 @@ class Session(Listener):
             self._side_tasks.callback(self._grace.cancel)
 
     def _end_grace(self) -> None:
-        """Release unfinished leases, and end the engine's wait for downloads, which may take minutes more."""
+        """Release unfinished leases. End the engine's wait for downloads, because they might take minutes."""
         self._ends.release_unfinished()
         count = self.hooks.give_up_downloads()
         if count:

@@ -17,7 +17,7 @@ from scrapy_dq.scheduling.logins import HEADERS, META_KEYS, Logins
 MAX_LINK_TEXT = 1000
 """Maximum number of characters of a link text that are stored."""
 MAX_REFERER_BYTES = 2048
-"""A longer Referer is stored as its origin."""
+"""Of a longer Referer, only the origin (scheme and host) is stored."""
 _ALTERED = NOT_STORED | META_KEYS | {"redirect_urls", "link_text"}
 """A request with one of these keys in its meta may be stored in another form.
 

@@ -47,7 +47,7 @@ class Storing:
         self._schemes = UrlSchemes(session.config.url_schemes)
 
     def store(self, request: Request) -> bool:
-        """Put *request* into the outbox or the local queue; False if it is a duplicate, or dropped."""
+        """Put *request* into the outbox or the local queue. Return False if it is a duplicate, or dropped."""
         if self._worker.handed_in:
             self._warnings.warn("", "%s is dropped: this worker has left the crawl", shown(request))
             return False
@@ -105,8 +105,8 @@ class Storing:
             self._count(stats.UNENCODABLE)
             self._warnings.warn_unencodable(request, unfit, start=origin.from_start)
         if reason and origin.feeding is not None:
-            # The payload becomes a dead letter. If the request stayed here, a mistake of the program that
-            # feeds the crawl would take the request out of its partition, or make it due too early.
+            # The start payload becomes a dead letter. If the request stayed here, a mistake of the program
+            # that feeds the crawl would take the request out of its partition, or make it due too early.
             origin.feeding.refused = reason
             return False
         if reason:
@@ -123,11 +123,12 @@ class Storing:
     ) -> bool:  # fmt: skip
         """Put *request* into the outbox; return False if it is a duplicate, or dropped.
 
-        *reason*: why no worker can serve it. Then it becomes a dead letter.
+        *reason*: why no worker can serve it, so that it becomes a dead letter; empty: workers can serve it.
         """
         if reason and fingerprint is not None:
             # A dead letter has its own fingerprint, because a valid request for the same page must not count
-            # as its duplicate. It needs a fingerprint, because many pages may link to it, and one is enough.
+            # as its duplicate. It needs a fingerprint, because many pages may have the same invalid link, and
+            # one dead letter is enough.
             fingerprint = sha1(b"dead letter" + fingerprint).digest()
             reference = self._admissions.sent_as(fingerprint)
             if reference is not None:
@@ -145,7 +146,8 @@ class Storing:
         )  # fmt: skip
         if origin.feeding is not None or origin.continues:
             put.message = self._in_progress.messages.get(origin.lease, b"")
-        # Only a repeat of the put needs its token. After the end of the parent's lease there are no repeats.
+        # The token only serves to recognise repeats of the put. After the end of the parent's lease, there
+        # are no repeats.
         token_ends = put.admission is Admission.ID and not reason
         # A page that is visited again keeps its token, because a second put would double its visits.
         if self._revisits is not None and self._revisits.add_first_visit(
@@ -163,7 +165,8 @@ class Storing:
             self._warnings.warn("", "%s is dropped: the run is over for this worker", shown(request))
             return False
         self._admissions.remember(fingerprint, put.reference)
-        if token_ends and origin.feeding is None and self._revisits is not None:  # the run may never end
+        if token_ends and origin.feeding is None and self._revisits is not None:
+            # With revisits, the run may never end, so the tokens would accumulate.
             self._worker.forget_with_parent(put)
         if origin.lease is None and not origin.from_start:
             self._origins.await_puts(request, (put.reference,))

@@ -1,11 +1,12 @@
 """DQ_TRACE: spans of OpenTelemetry, from a start request to the last page that it leads to, on all workers.
 
 The worker that finds a request makes its span `put`. The worker that leases it makes the span `lease`, which
-lasts until the lease is settled. Within `lease` are the spans of its download, of its settlement (`ack`,
-`again`, `fail`, `release`, `decline` or `bury`), and the `put` spans of its callback's requests. The ids of
-trace and span are stored in front of the payload of a traced request. The identity of the request does not
-depend on these ids, because its parent may run twice. A page that is visited again is not in the trace of its
-first visit. The sites get no trace data.
+lasts until the lease is settled. The span `lease` contains a span for the download, a span for the settlement
+(`ack`, `again`, `fail`, `release`, `decline` or `bury`), and a span `put` for each request that the callback
+yields. The ids of trace and span are stored in front of the payload of a traced request. The identity of the
+request does not depend on these ids: if its parent runs twice, the second put has other ids, but must be
+recognised as a repeat. Later visits of a page (DQ_REVISIT) are not part of the trace of its first visit. The
+sites get no trace data.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ _SDK_LOGGERS = (
 
 
 class Tracing:
-    """Sends spans to the provider that the program has set, otherwise by OTLP, as OTEL_* variables define."""
+    """Sends spans to the provider that the program has set.
+
+    Without such a provider, it sends the spans by OTLP, as the OTEL_* variables define.
+    """
 
     def __init__(self, crawler: Crawler, config: Config, lease_of: Callable[[Request], bytes]) -> None:
         """*lease_of* returns the entry id of a request in progress."""
@@ -103,7 +107,8 @@ class TracedWorker(Settling):
         self._worker = worker
         self._tracing = tracing
         self._traced: dict[bytes, Span] = {}
-        """The span of each traced lease, from `take` until the lease is settled, except by a release."""
+        """The span of each traced lease. `take` adds it. The end of the lease removes it, unless the lease is
+        only released."""
         self._downloads: dict[bytes, Span] = {}
         # Signals hold their receivers weakly, but the session keeps this object.
         connect = tracing.crawler.signals.connect
@@ -152,7 +157,8 @@ class TracedWorker(Settling):
         _end(self._span(how, "settle", SpanKind.CLIENT, lease, move.entry_id))
         lease.set_attribute("dq.outcome", how)
         error = "_OTHER" if isinstance(move, Bury) else ""
-        # Only the kind of the failure, because the whole reason may quote a body, a header, or a URL.
+        # The span gets only the kind of the failure, because the whole reason may quote a body, a header, or
+        # a URL.
         _end(lease, _kind_of(move.reason) if isinstance(move, Fail) else error)
 
     def _begin(self, lease: Lease, above: Span | None) -> None:
@@ -273,7 +279,7 @@ def _sampled(span: Span) -> bool:
 
 
 def _end(span: Span, error: str = "") -> None:
-    """End *span*; *error*: the kind of error that it ends with, "" if none."""
+    """End *span*; *error*: the kind of error with which it ends; "": there was no error."""
     if error:
         span.set_status(StatusCode.ERROR)
         span.set_attribute("error.type", error)

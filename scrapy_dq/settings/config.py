@@ -19,8 +19,8 @@ from scrapy_dq.text import prose_without_logins
 
 ORDERS = tuple(order.value for order in Order)
 REDIS_TIMEOUT_S = 2.0
-"""The default of socket_timeout, less than a third of the default DQ_WORKER_TTL, so that one lost reply does
-not make a worker look dead."""
+"""The default of socket_timeout. It is less than a third of the default DQ_WORKER_TTL, so that one lost reply
+does not make a worker look dead."""
 _FOR_ITEMS = (
     "DQ_ITEMS_TYPE", "REDIS_ITEMS_KEY", "REDIS_ITEMS_SERIALIZER", "DQ_SHUTDOWN_GRACE", "DQ_ROLLBACK_HORIZON",
     "DQ_DATA_DIR", "REDIS_URL", "REDIS_HOST", "REDIS_PORT", "REDIS_DB", "REDIS_PARAMS",

@@ -122,9 +122,10 @@ def _check_plain(url: str) -> None:
     # urlsplit() strips blanks and lowers the scheme. redis-py does not do all of this, so it would raise
     # later, and end a thread.
     known = parts.scheme in PLAIN and url.startswith(parts.scheme)
-    # The path of a socket may have an @, unless the path may contain the end of a login.
+    # An @ after the host may be the end of a login. The path of a socket may have an @, but only in a URL
+    # without a host.
     cut = "@" in parts.path + parts.query + parts.fragment and (parts.netloc or parts.scheme != "unix")
-    # redis-py would use database 0 for an odd path. The text may be the end of a password.
+    # For a path that is no number, redis-py would use database 0. But the path may be the end of a password.
     odd = parts.scheme != "unix" and not _DATABASE.fullmatch(unquote(parts.path))
     if not known or cut or odd:
         raise ValueError
@@ -174,7 +175,7 @@ def name_place(given: Mapping[str, Any], values: dict[str, Any]) -> None:
 
     Args:
         given: the project's settings.
-        values: their parsed values, by the fields of Config; they are changed.
+        values: their parsed values, by the fields of Config. This function changes the dict.
     Raises:
         ConfigError: an argument in REDIS_PARAMS is wrong.
     """

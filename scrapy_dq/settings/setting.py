@@ -262,7 +262,11 @@ class PartitionSettings(NamedTuple):
 
 
 class Backoff(NamedTuple):
-    """Longest waits in seconds: of the first retry (0: none), of any retry, and for a Retry-After."""
+    """Longest waits in seconds.
+
+    `base`: before the first retry (0: no wait); `cap`: before any retry; `retry_after`: because of a
+    Retry-After header.
+    """
 
     base: float = 0.0
     cap: float = 0.0

@@ -51,7 +51,8 @@ class IdleTimeout:
     def exchanged(self) -> bool:
         """Tell whether the crawl has just become idle.
 
-        An idle crawl does nothing except listen. The first exchange also counts as a change.
+        An idle crawl does nothing except listen. If the crawl is idle at the first exchange, it counts as
+        having just become idle.
         """
         self._answered_at = time.monotonic()
         if self.on:  # only while listening, because reading the census of many shards takes time
@@ -66,7 +67,7 @@ class IdleTimeout:
             self._timer.cancel()
 
     def _note_movements(self) -> None:
-        """Measure from now on, if any worker has done something since the last call."""
+        """Begin to measure again if any worker has done something since the last call."""
         moved = self._movements()
         if moved != self._moved:
             self._since, self._moved = time.monotonic(), moved

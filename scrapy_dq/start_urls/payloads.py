@@ -131,7 +131,7 @@ def _taken(fields: dict[str, Any], name: str, kind: type, default: Any) -> Any:
 
 
 def _check_meta(meta: dict[str, Any]) -> None:
-    # Not even the types of DQ_TYPES are allowed, which are for requests that the project itself makes.
+    # The types of DQ_TYPES are not allowed either. They are for requests that the project itself makes.
     _checked(_UNTRUSTED_META, meta, 'its "meta": ')
     for key, latest in (("dq_delay", LONGEST_FED_S), ("dq_not_before", time.time() + LONGEST_FED_S)):
         due = meta.get(key)

@@ -67,7 +67,10 @@ class RedisMixin:
                 yield request
 
     def spider_idle(self) -> None:
-        """Scrapy calls this while there is nothing to do; override it. The spider stays open in any case."""
+        """Do nothing. Scrapy calls this method while there is nothing to do, and you may override it.
+
+        Whatever this method does, the spider stays open.
+        """
 
     def make_request_from_data(self, data: bytes) -> Request | Iterable[Request] | None:
         """Return the request, or requests, that a payload describes; override it for your own formats.

@@ -68,7 +68,7 @@ class SharedStats(MemoryStatsCollector):
             self._share("min", key, value, min)
 
     def _share(self, kind: str, key: str, number: Any, joined: Callable[[Any, Any], Any]) -> None:
-        """Add *number* to the next tally of a stat, if the stat is shared."""
+        """Add *number* to the changes of a stat that are sent next, if the stat is shared."""
         if not _shareable(key, number):
             return
         if key not in self._names:
@@ -135,7 +135,8 @@ class Tally:
 
 
 EVERY_S = 5.0
-"""Seconds between two tallies. A killed worker loses the counts since its last tally."""
+"""Seconds between two tallies: messages with the changed counts. A killed worker loses the counts since its
+last tally."""
 MAX_DELTAS = 500
 """Maximum number of changes in one tally, which bounds how long it blocks Redis."""
 LAST_S = 1.0

@@ -63,7 +63,7 @@ def test_a_release_never_stops_the_server_of_a_process_that_acquires(place: Plac
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, [place.user() for _ in range(6)]))
     assert place.client(place.user()).get("uses") == b"48"
-    assert place.log().count("is starting") > 1, "the server was never stopped, so the test did not cover a restart"
+    assert place.log().count("is starting") > 1, "the server was never restarted"
 
 
 def test_a_process_that_acquires_as_another_has_released_is_not_refused(
