@@ -17,7 +17,7 @@ class Canonical {
   }
 
  private:
-  // Drop copies without an effect: exchanges with an id that no shard knows or can know again.
+  // Drop late copies that have no effect: exchanges with an id that no shard knows, or can know after a roll-back.
   void drop_copies(int k) {
     for (int i = 0; i < state_.copies; ++i) {
       const Copy& copy = state_.under_way[i];
@@ -112,11 +112,11 @@ class Canonical {
   State& state_;
 };
 
-// *alike*: all workers behave the same, so states with exchanged workers are equal.
+// *alike*: all workers behave the same, so two states that differ only by a swap of the workers become one state.
 inline State canonical(const State& state, bool alike) {
   State one = state;
   const Worker* const w = state.workers;
-  // The part before the versions has no ids and usually decides the order.
+  // The fields of Worker before `versions` contain no ids, and usually decide the order of the two workers.
   const int order = kWorkers == 2 && alike ? memcmp(&w[0], &w[kWorkers - 1], offsetof(Worker, versions)) : -1;
   if (order > 0) std::swap(one.workers[0], one.workers[kWorkers - 1]);
   Canonical(one).run();

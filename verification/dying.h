@@ -18,7 +18,7 @@ inline void kill(const Moment& now, int w) {
   if (sent.copies > next.copies) now.sink.step(sent, "KILL of W%d, whose calls are under way", w);
 }
 
-// The owner of a registration, and whether another worker can observe it.
+// The worker to which a registration belongs, and whether another worker can observe its heartbeat.
 struct Judged {
   int owner = -1;  // -1: no live worker
   bool observed = false;
@@ -76,7 +76,7 @@ inline void reclaim(const Moment& now) {
       if (now.state.shards[k].members[m].id) judge(now, k, m);
 }
 
-// Rule 8 forbids this step, in which a script releases leases that the worker does not know (yet).
+// In this step, a script releases leases that the worker does not know (yet). Rule 8 of rules.h forbids it.
 inline void release_unknown(const Moment& now, int w) {
   for (int k = 0; k < kShards; ++k) {
     State next = now.state;
@@ -88,6 +88,6 @@ inline void release_unknown(const Moment& now, int w) {
     Shard& shard = changed(next, k);
     Member& me = *member(shard, id);
     shard.backlog |= unknown, me.in_flight &= ~unknown;
-    now.sink.step(next, "what W%d does not know at shard %d is released", w, k);
+    now.sink.step(next, "the leases that W%d does not know at shard %d are released", w, k);
   }
 }

@@ -61,16 +61,17 @@ inline void leave_finished(const Moment& now, int w) {
   now.sink.step(next, clears ? "W%d, the last, clears shard %d" : "W%d has finished and leaves shard %d", w, k);
 }
 
-// The double collect: a worker asks each other shard, then home, then the other shards again. Then it finishes the run
-// at home if home has not changed since its answer. Each question is an exchange, so a shard that was rolled back to
-// before the previous question refuses the next question. The version alone is not enough, because it may return.
+// The double collect: a worker asks each other shard whether it is empty, then home, then the other shards again. Then
+// the worker finishes the run at home if home has not changed since its answer. Each question is an exchange. So if a
+// shard was rolled back to a state before the previous question, it refuses the next question, because the exchange's
+// number does not fit. To compare versions is not enough: after a roll-back, a shard may reach the same version again.
 class Collect {
  public:
   Collect(const Moment& now, int w) : now_(now), w_(w), next_(now.state), me_(next_.workers[w]) {}
 
   void step() {
     if (!may_ask()) {
-      if (me_.stage) start_again("W%d has something to do, and asks no further");
+      if (me_.stage) start_again("W%d has work, and stops asking the shards");
       return;
     }
     const bool again = me_.stage >= kShards;

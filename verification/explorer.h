@@ -59,7 +59,8 @@ class Explorer {
     void violation(const char* what) override { explorer.violated(what, from); }
   };
 
-  // Finds the name of the step to a state, or of the step that breaks a promise. The violation is reported first.
+  // Finds the name of the step to a state, or of the step that breaks a promise. For the latter, violation() is called
+  // before step().
   struct Name : Sink {
     const State* const to;  // null: the step that breaks a promise
     const bool alike;
@@ -122,7 +123,7 @@ class Explorer {
       for (uint32_t j = begin[ends_[i]]; j < begin[ends_[i] + 1]; ++j)
         if (!can_end[before[j]]) can_end[before[j]] = true, ends_.push_back(before[j]);
     for (uint32_t i = 0; i < seen_.count; ++i)
-      if (!can_end[i]) return violated("it can go on for ever, and not end", i);
+      if (!can_end[i]) return violated("from here, the crawl can never end", i);
   }
 
   // Find the step between two canonical states by trying all steps.
@@ -149,7 +150,7 @@ class Explorer {
   const bool alike_, traced_;
   Found found_;
   Seen seen_;
-  PackedStates kept_;  // if traced, all states; otherwise the states of this layer and of the next
+  PackedStates kept_;  // if traced, all states; otherwise those of this layer (states at one distance) and of the next
   uint32_t first_kept_ = 0, violated_at_ = 0;
   std::vector<uint32_t> parents_, ends_;
   std::vector<Edge> edges_;

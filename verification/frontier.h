@@ -104,7 +104,8 @@ inline Reply rejoin(Shard& shard, const Call& call, bool is_home, const Rules& r
   Member* old = member(shard, call.id);
   if (rules.run_in_every_call && shard.run > call.run && !old) return {kNotAppliedFinished, 0};
   if (rules.resync_in_older_run && shard.run < call.run) {
-    // The shard was rolled back into an earlier run. An open home keeps its entries: others may have joined since.
+    // The shard was rolled back into an earlier run. An open home keeps its entries, because other workers may have
+    // joined it since.
     if (!is_home || shard.phase != kOpen) begin_run(shard, call.run), old = nullptr;
     shard.seen = 0, shard.run = call.run;
   }

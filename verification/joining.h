@@ -49,7 +49,8 @@ inline void join_home(const Moment& now, int w) {
   now.sink.step(next, "W%d joins run %d as %d", w, home.run, id);
 }
 
-// The worker creates the shard before home notes it. If it dies in between, the shard does not count as existing.
+// The worker creates the shard before home notes it. If the worker dies in between, the shard does not count as
+// existing.
 inline void join_shard(const Moment& now, int w, int k) {
   State next = now.state;
   Worker& me = next.workers[w];

@@ -1,5 +1,6 @@
-// The command line: explore_N [--site NAME] [--without RULE] [--most STATES] [--capacity N] [--trace] [--ends], and
-// for each fault its maximum number: --kill, --fence (a wrong death), --lose (a reply), --delay (a copy of a call),
+// The command line: explore [--site NAME] [--without RULE] [--most STATES] [--capacity N] [--trace] [--ends], and for
+// each fault its maximum number. A worker buffers and runs at most --capacity requests. --ends: check that every state
+// can lead to an end. The faults: --kill, --fence (a wrong death), --lose (a reply), --delay (a copy of a call),
 // --roll (Redis is rolled back), --flush, --term (SIGTERM), --again (a next run), --pause (an exchange asks for no
 // lease), --cut (a worker cannot reach a shard any more), --mend (it reaches the shard again).
 // Exit status: 0 no violation, 1 a violation, 2 cannot run, 3 not all states were visited.

@@ -2,7 +2,8 @@
 #pragma once
 #include "moment.h"
 
-// The requests of this run that no worker has processed, without extra requests that were not promised.
+// The requests of this run that no worker has processed. An extra request (site.h) is missing only if it was promised
+// (State::promised).
 inline Set missing(const Moment& now, const State& state) {
   Set found = Set(((1u << now.model.site.count) - 1) & ~(now.model.site.extra & ~state.promised));
   for (int r = 0; r < now.model.site.count; ++r)
@@ -10,7 +11,7 @@ inline Set missing(const Moment& now, const State& state) {
   return found;
 }
 
-// The requests, and all requests that they lead to.
+// The requests in *found*, and all requests to which those that are not processed yet will lead.
 inline Set with_children(const Moment& now, const State& state, Set found) {
   for (bool more = true; more;) {
     more = false;
@@ -23,7 +24,8 @@ inline Set with_children(const Moment& now, const State& state, Set found) {
   return found;
 }
 
-// The requests that a worker can store. Only home opens the run for requests without a parent.
+// The requests that a worker can store: those of the shards that it reaches. Without home, it can store no request that
+// has no parent, because only home opens the run for these.
 inline Set storable(const Moment& now, const Worker& worker) {
   Set found = 0;
   for (int k = 0; k < kShards; ++k)
@@ -31,7 +33,8 @@ inline Set storable(const Moment& now, const Worker& worker) {
   return is_cut_from(worker, kHome) ? Set(found & ~(now.model.site.start | now.model.site.extra)) : found;
 }
 
-// The requests that live workers will put or put again, or for which they keep the level. They open the run again.
+// The requests that live workers will put, or put again, or for which they keep their level of seeding raised, and all
+// requests to which these lead. Their puts and the raised level open a finished run again.
 inline Set coming(const Moment& now, const State& state) {
   Set found = 0;
   for (const Worker& each : state.workers) {
@@ -58,7 +61,8 @@ inline void check_end(const Moment& now, const State& next) {
   if (missing(now, next) & ~coming(now, next)) now.sink.violation("finished over a loss");
 }
 
-// Worker w has received an answer. If it closes as finished, all its known requests are done or reported as lost.
+// Worker w has received an answer. If it closes as finished, then no missing request and no put in its outboxes may
+// be lost: a shard has stored it, or a live worker will put it. A loss that a worker has reported does not count.
 inline void check_close(const Moment& now, const State& next, int w) {
   const Worker& before = now.state.workers[w];
   if (next.workers[w].status != kClosedFinished || before.epoch != next.epoch || before.run != next.run || next.told)
@@ -80,7 +84,8 @@ inline void check_processed(const Moment& now, const State& next, int request) {
     now.sink.violation("a request is processed more than 1 + faults times");
 }
 
-// The crawl has ended when every worker has closed. A worker that cannot reach a shard may wait forever, alone.
+// The crawl has ended when every worker has closed. But a worker that is cut off from a shard may wait forever after
+// all others have closed.
 inline bool has_ended(const State& state) {
   for (const Worker& each : state.workers)
     if (each.status != kClosedFinished && each.status != kClosedLost && each.status != kClosedCutOff && !each.cut)
@@ -88,7 +93,7 @@ inline bool has_ended(const State& state) {
   return true;
 }
 
-// No step is possible: return the broken promise, or null if there is none.
+// For a state in which no step is possible: return the broken promise, or null if there is none.
 inline const char* wrong_end(const Moment& now) {
   if (!has_ended(now.state)) return "nothing can happen any more, and the crawl has not ended";
   const Shard& home = now.state.shards[kHome];

@@ -2,7 +2,7 @@
 #pragma once
 #include "talking.h"
 
-// No call of worker w reaches shard k any more, and w gets no answer. Its last call may be delayed and arrive.
+// From now on, no call of worker w reaches shard k, and w gets no answer. Only its last call may still arrive late.
 inline void cut(const Moment& now, int w, int k) {
   const Dialogue& before = now.state.workers[w].with[k];
   State next = now.state;

@@ -14,20 +14,22 @@ struct Rules {
   bool release_by_rejoin_only = true; // 8: only a rejoin releases leases that a worker does not know
   bool puts_reopen = true;            // 9: a put opens a finished run again
   bool fence_before_drain = true;     // 12: leases are taken only from a fenced worker
-  // Rules of several shards.
-  bool defer = true;                // an ack waits for its children in other shards
-  bool defer_for_known = true;       // an ack also waits for children that this worker has put before
+  // Rules of several shards. Retired: a roll-back cannot undo it any more. Parentless: yielded by start() or a timer,
+  // not by a page. A worker raises its level of seeding while it may still put parentless requests, or put them again.
+  bool defer = true;                // an ack waits for the puts of its page in other shards
+  bool defer_for_known = true;       // an ack also waits for links that this worker has put before
   bool defer_until_retired = true;  // an ack waits until these puts are retired, not only confirmed
-  bool level_until_retired = true;    // seeding stays raised until parentless puts elsewhere are retired
-  bool raise_retires = true;          // seeding also stays raised until the raise is retired at home
-  bool raise_first = true;            // a parentless put elsewhere waits until home has the level
+  bool level_until_retired = true;    // the level stays raised until parentless puts in other shards are retired
+  bool raise_retires = true;          // the level also stays raised until its raise is retired at home
+  bool raise_first = true;            // a parentless put in another shard waits until home has the raised level
   bool lowered_when_sent = true;      // a level counts as lowered as soon as the exchange that lowers it is sent
   bool finished_retires = true;       // an exchange that finds the run finished also retires the log
-  bool collect_twice = true;          // a worker asks the other shards again after home, before the run ends
-  bool finish_if_unchanged = true;    // home finishes only if it has not changed since its answer
-  bool ask_by_exchange = true;        // each question of the end is an exchange, with the next number
+  bool collect_twice = true;          // before the run ends, a worker asks all shards for work, home last, and then all
+                                      // except home again
+  bool finish_if_unchanged = true;    // home finishes only if it has not changed since it answered that question
+  bool ask_by_exchange = true;        // each of these questions is an exchange, with the next number
   bool raised_if_answers = true;      // a level counts as raised only while home answers
-  bool gives_up_on_shard = true;      // a worker that alone is cut off from a shard releases pages that wait for it
+  bool gives_up_on_shard = true;      // a worker that alone cannot reach a shard releases pages that wait for the shard
   bool takes_none_cut_off = true;     // such a worker takes no leases until it reaches the shard again
   bool closes_cut_off = true;         // such a worker closes if it cannot store its puts without a parent
 

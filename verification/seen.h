@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-// The visited states, by 96 bits of their hash. The chance that two of 10^9 states have the same bits is 10^-11.
+// The visited states, by 96 bits of their hash. The chance that any two of 10^9 states have the same bits is 10^-11.
 class Seen {
  public:
   Seen() : table_(1 << 16) {}

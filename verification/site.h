@@ -7,7 +7,7 @@
 struct Site {
   const char* name;
   int count;
-  int shard[kRequests];     // modulo the number of shards
+  int shard[kRequests];     // the shard of each request, modulo the number of shards
   Set children[kRequests];
   Set start;                // the requests of every start()
   Set extra;                // a timer of the first worker adds these after its start() (`engine.crawl`)

@@ -1,6 +1,8 @@
 // The model's world: shards in Redis, workers, and calls under way.
 //
 // Sets of requests are bit masks. Every field consists of bytes, so two states are equal if their bytes are equal.
+// A request is parentless if start() or a timer yields it, not a page. While a worker may still put parentless
+// requests, or put them again, its level of seeding at home is 1. This keeps the run open.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -64,7 +66,7 @@ struct History {  // the states that a roll-back may restore, newest first
 struct Call {  // the bytes of a call do not change before its answer
   Byte kind, id, epoch, run, seq, want, seeding, held, count;
   Byte moves[kMoves];
-  Set ripe;  // the part of the log confirmed a horizon before this call was composed
+  Set ripe;  // the part of the log that was confirmed at least a horizon before this call was composed
   Byte new_id, parentless;
   Set held_set;
 };
@@ -92,17 +94,17 @@ struct Wait {  // an ack that waits until its children are retired in other shar
 
 struct Worker {
   Byte status, epoch, run, start_over;
-  Set yielded, buffer, running, owned;  // owned: the part of `running` whose ack counts
+  Set yielded, buffer, running, owned;  // owned: the part of `running` whose leases the worker still has
   Set known;       // the requests that were put before; the worker drops them if they are yielded again
   Byte waits;
   Wait waiting[kWaiting];
   Set parentless;  // parentless puts in other shards that may still be lost
   Set settled;     // the part of `parentless` that its shard cannot lose any more, while home can still lose the raise
   Byte level;      // the level of seeding that home has confirmed
-  Byte raised;     // whether this level keeps home open
+  Byte raised;     // whether the level keeps home open, and whether a roll-back can no longer undo this (Raised)
   Byte cut;        // 1 + the unreachable shard; 0: the worker reaches all
-  Byte gave_up;    // it has given up on that shard and takes no leases
-  Byte stage;      // the stage of the double collect; 0: none
+  Byte gave_up;    // the worker has given up on the unreachable shard and takes no leases
+  Byte stage;      // the stage of the double collect (ending.h); 0: none
   Byte versions[kShards];
   Dialogue with[kShards];
 

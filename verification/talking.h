@@ -45,7 +45,7 @@ inline void hear(const Moment& now, int w, int k) {
   now.sink.step(lost, "the reply of shard %d to W%d is LOST", k, w);
 }
 
-// A late copy arrives at any time after the call itself.
+// Add a copy of a call, which will arrive at any later time; return false if no further copy is allowed.
 inline bool copy(State& next, int k, const Call& call) {
   if (!next.left.delay || next.copies == kCopies) return false;
   --next.left.delay;
@@ -90,9 +90,9 @@ inline void send(const Moment& now, int w, int k) {
   send_call(now, paused, w, k, call);
 }
 
-// With one shard, composing a call, applying it and answering it are three steps. With several shards, the first two
-// are one step, because a call that was not applied yet depends only on the horizon, and no other step depends on it
-// (see README.md).
+// With one shard, composing a call, applying it and hearing its answer are three steps. With several shards, composing
+// and applying are one step (see README.md): in between, only the passing of a horizon would matter to the call, and no
+// other step depends on a call that was not applied yet.
 inline void converse(const Moment& now, int w, int k) {
   const Dialogue& d = now.state.workers[w].with[k];
   if (d.joined < kNoted || is_cut_from(now.state.workers[w], k)) return;

@@ -20,7 +20,7 @@ NOTHING, VIOLATION, NOT_ALL = 0, 1, 3
 
 
 class Bound(NamedTuple):
-    """The size of the world, and the maximum number of each fault."""
+    """The size of the world; `words`: the site, and the maximum number of each fault."""
 
     shards: int
     workers: int
@@ -109,8 +109,8 @@ LEFT_OUT = {
 def main() -> int:
     """Run all checks and print a line for each; return 1 if one of them has a wrong result."""
     parser = argparse.ArgumentParser(prog="verify.py", description=main.__doc__)
-    parser.add_argument("--large", action="store_true", help="the large bounds instead, which take hours")
-    parser.add_argument("--most", type=int, default=50_000_000, help="most states of a bound")
+    parser.add_argument("--large", action="store_true", help="check the large bounds: takes hours")
+    parser.add_argument("--most", type=int, default=50_000_000, help="maximum states to visit per bound")
     options = parser.parse_args()
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:

@@ -82,7 +82,7 @@ class WorkerSteps {
     return me_.status == kUp && !(me_.gave_up && model_.rules.takes_none_cut_off);
   }
 
-  // Give up on the unreachable shard, because others reach it (deferred_ends.py, give_up_on; worker.py, room_of).
+  // Give up on the unreachable shard, which other workers reach (deferred_ends.py, give_up_on; worker.py, room_of).
   void give_up_on_shard() {
     me_.gave_up = 1;
     if (!takes_leases()) release_buffer();
@@ -100,7 +100,8 @@ class WorkerSteps {
     return me_.parentless;
   }
 
-  // Whether the level keeps the run open. While home does not answer this worker, others may finish the run.
+  // Whether the worker's level keeps the run open. While home does not answer this worker, other workers may declare it
+  // dead there, and finish the run.
   bool is_raised() const {
     return me_.raised && !(model_.rules.raised_if_answers && is_cut_from(me_, kHome));
   }

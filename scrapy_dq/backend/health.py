@@ -81,7 +81,7 @@ def check_operation(info: Mapping[str, Any], wait_replicas: int = 0) -> Iterator
     if info.get("role") == "slave":
         yield Finding("role", BAD, "this Redis is a replica, and accepts no writes: name its master")
     elif online < wait_replicas:
-        text = f"DQ_WAIT_REPLICAS is {wait_replicas}, and {online} replicas are online: the crawl would wait"
+        text = f"DQ_WAIT_REPLICAS is {wait_replicas}, but replicas online: {online}; the crawl would wait"
         yield Finding("replicas", BAD, text)
     elif info.get("min_slaves_good_slaves") == 0:
         yield Finding("replicas", BAD, "no replica is in sync: Redis refuses writes (min-replicas-to-write)")
@@ -134,7 +134,7 @@ def _replication(info: Mapping[str, Any], replicas: Sequence[Mapping[str, Any]])
         f"{len(replicas)} replica{'s' * (len(replicas) > 1)}, at most {format_bytes(max(behind, 0))} behind"
     )
     if out_of_step or lag_s > LAG_S:
-        text += f"; {len(out_of_step)} not online, last heard of {lag_s} s ago: a failover may lose work"
+        text += f"; {len(out_of_step)} not online; the longest silence is {lag_s} s: a failover may lose work"
         return Finding("replicas", WARN, text)
     if "min_slaves_good_slaves" not in info:
         text += ". min-replicas-to-write is 0: if this master loses them, it continues to accept writes alone"
@@ -152,7 +152,7 @@ def failover(after_s: float, option: str, horizon_s: float, *, guarded: bool) ->
     text = f"a master that is cut off is replaced after {after_s:g} s ({option})"
     if guarded or after_s < horizon_s:
         return Finding("failover", OK, text)
-    text += f", and DQ_ROLLBACK_HORIZON is {horizon_s:g} s: pages that it has confirmed before may be missing"
+    text += f", and DQ_ROLLBACK_HORIZON is {horizon_s:g} s: requests that it has confirmed may be missing"
     return Finding(
         "failover", WARN, f"{text}. Lower {option}, or set min-replicas-to-write or DQ_WAIT_REPLICAS"
     )
@@ -170,7 +170,7 @@ def clock(offset_s: float) -> Finding:
     """Judge by how many seconds the clock of Redis is ahead of this host's; negative: behind."""
     if abs(offset_s) < CLOCK_OFF_S:
         return Finding("clock", OK, f"differs by {round(offset_s * 1000) or 0} ms from this host's clock")
-    text = f"differs by {offset_s:+.0f} s from this host's clock, and decides about dq_not_before: use NTP"
+    text = f"differs by {offset_s:+.0f} s from this host's clock, which dq_not_before uses: run NTP"
     return Finding("clock", WARN, text)
 
 

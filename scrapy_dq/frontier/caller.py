@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Caller:
     """One crawl, or a shard of it, behind one `redis.asyncio` client.
 
-    The client must not retry calls: otherwise a script could run twice.
+    The client must not retry calls itself, because then a script could run twice.
     """
 
     def __init__(self, client: Any, name: keys.Shard, start_keys: StartKeys | None) -> None:

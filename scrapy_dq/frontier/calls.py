@@ -10,7 +10,7 @@ from scrapy_dq.frontier.wire import NO_TERMS
 
 
 class Demand(NamedTuple):
-    """The wishes of a worker for its next exchange."""
+    """What a worker wants from its next exchange."""
 
     want: int = 0
     """Number of leases to request."""
@@ -42,8 +42,9 @@ class Exchange(NamedTuple):
     terms: bytes = NO_TERMS
     """From `pack_terms`."""
     registered: int = 0
-    """The time of the registration, from the answer to join or rejoin; 0: any. If a late copy of a join or
-    rejoin has registered the worker again, the time differs. Then Redis refuses a late copy of this call."""
+    """The time of the registration, from the answer to join or rejoin; 0: Redis does not compare the time. If
+    a late copy of a join or rejoin has registered the worker again, the stored time differs, so Redis refuses
+    a late copy of this call."""
 
 
 class Composed(NamedTuple):
@@ -77,7 +78,7 @@ class Rejoin(NamedTuple):
     seeding: Seeding
     """ACTIVE or AGAIN."""
     registered: int = 0
-    """The time of the registration under *old_id*, from the answer to join or rejoin; 0: any."""
+    """The time of the registration under *old_id*, from the answer to join or rejoin; 0: see `Exchange`."""
     former_ids: tuple[str, ...] = ()
     """The worker's ids before *old_id*, newest first. Redis may know only one of them. Under all of these ids
     except the oldest, no put has retired from the log."""

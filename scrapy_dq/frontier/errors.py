@@ -19,9 +19,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from scrapy_dq.frontier.model import FrontierRefused, FrontierUnavailable, FrontierUntrusted
 
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-# For each cause: parts of the error's text, or of the name of its type; and the meaning of the error.
-# redis-py removes the code, such as OOM, from some texts. Redis 6.2 puts the texts into "Error running
-# script".
+# For each cause: first, parts of the error's text, or of the name of its type; then the meaning of the error.
+# redis-py removes the code, such as OOM, from some texts. If a command in a script fails, Redis 6.2 puts the
+# text into a longer one, which begins with "Error running script".
 _CAUSES = (
     ((_UNTRUSTED,), "the certificate of Redis is not accepted: renew it, or correct ssl_ca_certs"),
     (("OOM ", "OutOfMemory", "used memory > 'maxmemory'"),
@@ -41,7 +41,8 @@ _CAUSES = (
      "this process may open no more connections: raise max_connections in REDIS_PARAMS"),
 )  # fmt: skip
 
-# The text around an error in a script. For the same cause, different workers may get different texts.
+# The text around an error in a script. `explain` removes it, because workers may get different texts for the
+# same cause.
 _PLACE_IN_SCRIPT = re.compile(
     r"^Error running script \(call to \w+\): (@user_script: ?\d+: )*-?|\.? script: \w+, on @user_script:\d+$"
 )
@@ -70,7 +71,7 @@ def explain(error: BaseException) -> str:
 
 
 def unavailable(error: BaseException) -> FrontierUnavailable:
-    """Return the exception that reports *error* as an outage. Workers log each type of it separately."""
+    """Return the exception that reports *error* as an outage; workers log its two types separately."""
     return (FrontierUntrusted if _UNTRUSTED in str(error) else FrontierUnavailable)(explain(error))
 
 

@@ -43,7 +43,7 @@ from scrapy_dq.frontier.wire import ms
 SWEEP_STEP = 1_000
 """Number of keys to unlink in one call, which takes about 1 ms of Redis's time."""
 SWEEP_S = 1.0
-"""The longest time for which a leaving worker sweeps discarded keys."""
+"""The longest time for which a leaving worker sweeps (unlinks) discarded keys."""
 FLUSH_SWEEP_S = 10.0
 """The longest time for which a flush sweeps discarded keys: enough for about 50 million fingerprints."""
 
@@ -57,8 +57,8 @@ class Frontier(Caller):
 
     keep_failed = 10_000
     """How many of the newest failed requests Redis keeps, so that a user can list and retry them. At about
-    250 bytes each, they take 2.5 MB of Redis. After more failures, a user has to remove their cause, and will
-    begin a new run."""
+    250 bytes each, they take 2.5 MB of Redis's memory. More are not kept, because after so many failures a
+    user has to remove the cause, and will begin a new run."""
 
     def __init__(
         self,
@@ -152,14 +152,15 @@ class Frontier(Caller):
         return wire.parse_receipt(reply, time.monotonic())
 
     async def _replicated(self, worker_id: str, epoch: str) -> None:
-        """Wait until enough replicas have all that the master has applied so far.
+        """Wait until enough replicas have received all data that the master has so far.
 
         Raises:
-            FrontierUnavailable: too few replicas have it. The worker repeats the exchange, although the
-                master has applied it.
+            FrontierUnavailable: too few replicas have received it in time. The worker repeats the exchange,
+                although the master has applied it.
         """
         async with self.on_one_connection() as (own, client):
-            # WAIT refers to the last write on the same connection, and a repeated exchange writes nothing.
+            # WAIT refers to the last write on the same connection. A repeated exchange writes nothing, but a
+            # heartbeat writes.
             await own.beats(worker_id, epoch)
             with as_unavailable():
                 reached = await client.execute_command("WAIT", self._wait_replicas, ms(self._wait_s))
@@ -186,7 +187,8 @@ class Frontier(Caller):
             fingerprints: at most 1,000; 20 bytes each if they are scrapy-redis's.
             native: this crawl's fingerprinter makes the same fingerprints, so add them to the seen set.
         Returns:
-            the number of new fingerprints; False if Redis was rolled back and has lost earlier calls.
+            the number of new fingerprints; whether Redis still has the data of all earlier calls (False: it
+            was rolled back).
         Raises:
             FrontierRefused: the run is over, or the frontier is a different one.
         Source: transitions/adopt.lua
@@ -240,8 +242,8 @@ class Frontier(Caller):
         """Release all leases and unregister; return how many were released, and whether no member is left.
 
         Args:
-            version: the version that this shard had when home had finished the run; -1: the run is not over,
-                or this is home.
+            version: the `Census.version` that this shard had when home had finished the run; -1: the run is
+                not over, or this is home.
             kept: another shard has failed requests or dead letters, so this shard keeps the data for a retry.
             began: the worker's start() may have begun.
             reason: why the worker closes, for the journal.
@@ -254,7 +256,7 @@ class Frontier(Caller):
         if reply[0] != b"OK":
             return 0, False
         if reply[2] and reply[3]:
-            with suppress(FrontierError):  # the next worker continues
+            with suppress(FrontierError):  # the next worker continues the sweep
                 await self.sweep(SWEEP_S)
         return reply[1], bool(reply[2])
 
@@ -267,7 +269,7 @@ class Frontier(Caller):
         last: bool = True,
         repair: bool = True,
     ) -> Audited:
-        """Rebuild derived keys from *lists* (rank, partition, ...) and *worker_ids*.
+        """Rebuild derived keys from *lists* (rank, partition, rank, partition, ...) and *worker_ids*.
 
         Args:
             last: no more parts follow, so compare the counts, and record losses.
@@ -295,7 +297,7 @@ class Frontier(Caller):
 
         Args:
             force: delete it even if workers are live.
-            epoch: the epoch of the crawl to delete; None: the present one.
+            epoch: the epoch of the crawl to delete; None: the epoch that is stored now.
         Raises:
             CrawlReplaced: the crawl was deleted, and another one has begun; this call deleted nothing.
         Source: transitions/flush.lua

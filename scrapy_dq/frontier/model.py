@@ -70,7 +70,7 @@ class Order(str, Enum):
         return self.value.startswith("priority")
 
     def newest_first(self, rank: int = 0) -> bool:
-        """Tell whether workers get the newest entry of *rank* first; `rank % 4` is its `StartQueue`."""
+        """Tell whether workers get the newest entry of *rank* first; `rank % 4` is a `StartQueue`."""
         start = rank % 4
         if self.by_priority and start:
             return start == StartQueue.LIFO
@@ -82,7 +82,8 @@ class Seen(str, Enum):
 
     EXACT = "exact"
     EXPIRING = "expiring"
-    """Each fingerprint has its time of admission, so that a later run can ignore old fingerprints."""
+    """Each fingerprint is stored with the time when its request was admitted, so that a later run can ignore
+    old fingerprints."""
     COMPACT = "compact"
     """About 74 bits of a hash of each fingerprint are stored, in many small sets."""
 
@@ -100,11 +101,12 @@ class Admission(IntEnum):
     """Which key decides whether a put is new, and by which token."""
 
     SEEN = 1
-    """The key is `seen`, and the token is the fingerprint. While `seen` has the fingerprint of a request,
-    Redis does not store this request again."""
+    """The key is `seen`, and the token is the fingerprint. While `seen` contains the fingerprint of a
+    request, Redis does not store this request again."""
     SEED = 2
-    """The key is `seeds`. The token is a hash of the payload, and how often this `start()` has yielded that
-    payload. Every worker's `start()` yields the same requests, and Redis stores each request once per run."""
+    """The key is `seeds`. The token consists of a hash of the payload and the number of times that this
+    `start()` has yielded the same payload. Every worker's `start()` yields the same requests, and Redis
+    stores each request once per run."""
     ID = 3
     """The key is `admitted`, and the token is the entry id. Equal `dont_filter` requests have different ids,
     so each of them is stored. The repeat of a put has the same id, so it stores nothing."""
@@ -122,19 +124,23 @@ class StartQueue(IntEnum):
 
 
 class Seeding(IntEnum):
-    """A worker's level of seeding. A run can finish only while all workers report DONE."""
+    """A worker's level of seeding, which tells whether its `start()` may still yield requests.
+
+    A run can finish only while all workers report DONE.
+    """
 
     DONE = 0
     """The worker's `start()` is exhausted, or the worker has no `start()`."""
     ACTIVE = 1
-    """The worker's `start()` is not exhausted, or puts without a parent wait in its outbox. With several
-    shards, the worker also stays at this level until such puts are retired in the other shards."""
+    """The worker's `start()` is not exhausted, or puts without a parent lease (of requests that come from no
+    page) wait in its outbox. With several shards, the worker also stays at this level until its puts of this
+    kind are retired in the other shards."""
     FAILED = 2
     """The worker's `start()` raised an error, and yields nothing more."""
     LISTENING = 3
     """The worker listens for start payloads. The run stays open, but the worker does not count as seeding."""
     AGAIN = 4
-    """Requests of this worker are lost. Only its `start()` can yield them again, so it has to run again."""
+    """Requests of this worker are lost that only its `start()` can yield. So `start()` has to run again."""
 
 
 class Parentless(IntEnum):
@@ -147,7 +153,7 @@ class Parentless(IntEnum):
     to yield their requests."""
     LOGGED = 2
     """Redis has confirmed all of these puts. But a roll-back of Redis may have lost some of them. Then the
-    run that they had opened may be finished again."""
+    run, which these puts had reopened, may be finished again."""
 
 
 def fits_partition(name: str) -> bool:
@@ -176,7 +182,8 @@ class Lease:
     """Earliest time at which the request may be sent, in seconds of this process's monotonic clock. When it
     is sent, the owner of the worker has to call `Worker.sent`. None: no delay."""
     place: bytes = field(default=b"", compare=False)
-    """Redis serves the entries of a partition in the order of their places; empty: unknown."""
+    """The place of the entry; empty: unknown. Redis serves the entries of a partition in the order of their
+    places."""
     suspect: bool = field(default=False, compare=False)
     """This entry may have killed a worker. A worker holds one such lease at a time."""
     message: bytes = field(default=b"", compare=False)
@@ -194,10 +201,11 @@ class Limits:
     concurrency: int = 0
     """Maximum number of a partition's entries in flight; 0: no limit."""
     own: Mapping[str, tuple[float | None, int | None]] = field(default_factory=dict)
-    """By partition: its own delay in seconds and concurrency; None: the default above."""
+    """By partition: its own delay in seconds, and its own concurrency. None means that the default above
+    applies."""
     budget: int = 0
-    """Maximum number of requests of a partition per run or day; 0: no limit. Requests in flight, done or
-    failed count, except done or failed requests that were never sent to a site."""
+    """Maximum number of requests of a partition per run or day; 0: no limit. Requests that are in
+    flight, done or failed count, but not done or failed requests that were never sent to a site."""
     daily: bool = False
     """True: budgets apply to a day (UTC); False: to the run."""
     own_budgets: Mapping[str, int] = field(default_factory=dict)
@@ -206,7 +214,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A note that the request of a lease with a time for sending was sent, or that it will never be sent."""
+    """A note about a lease that has a time for sending: its request was sent, or will never be sent."""
 
     partition: bytes
     entry_id: bytes
@@ -217,7 +225,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A note that all workers have to leave a partition alone, because its site asked for a pause."""
+    """A note that no worker may lease from a partition for a time, because its site asked for a pause."""
 
     partition: bytes
     until: float
@@ -256,7 +264,8 @@ class Claim:
     kind: str
     mark: bytes
     id_stem: bytes
-    """8 random bytes. Redis makes the id of an entry from these bytes, the start payload and the sequence."""
+    """8 random bytes. Redis makes the id of an entry from these bytes, the start payload and the entry's
+    sequence number."""
 
 
 UNFINISHED, ELSEWHERE = -1, -2
@@ -276,7 +285,7 @@ class Terms:
     notes: Sequence[Note] = ()
     claim: Claim | None = None
     forget: bytes = b""
-    """The joined ids of entries whose puts no worker will repeat. Redis deletes their tokens."""
+    """The joined ids of entries whose puts no worker will repeat. Redis deletes the tokens of these puts."""
     no_suspects: bool = False
     """True: Redis grants no suspect, because the worker has a suspect from another shard, or has asked
     another shard for one."""
@@ -288,7 +297,7 @@ class Terms:
     """Whether this exchange may finish the run when nothing is left.
 
     None: it may, because the crawl has one shard. UNFINISHED: it may not. ELSEWHERE: it may not, because this
-    shard is not home. Any other number: it may if home's version is still this number.
+    shard is not home. Any other number: it may if `Census.version` of home is still this number.
     """
 
 
@@ -303,25 +312,27 @@ class Census:
     seen: int = 0
     workers: int = 0
     seeding: int = 0
-    """Number of workers at level ACTIVE. Exchanges count them only while the backlog is empty."""
+    """Number of workers at level ACTIVE. While the backlog has entries, an exchange does not count these
+    workers, and returns 0."""
     failed: int = 0
     """Number of requests of this run that failed and were not retried. Redis keeps copies of the newest."""
     delayed: int = 0
     """Number of entries that are not due yet. `waiting` does not include them."""
     gone: int = 0
     """Number of known losses of this run: requests that were deleted or evicted, and 1 more if the seen set
-    was. Home's number includes the losses of the other shards (`Gone`). See `worker/audit.py`."""
+    was deleted or evicted. Home's number includes the losses of the other shards (`Gone`). See
+    `worker/audit.py`."""
     incomplete: int = 0
     """Number of interrupted `start()` methods that no other worker has completed. The run cannot finish while
-    this number is above 0. Exchanges count them only if nothing else keeps the run open."""
+    this number is above 0. An exchange counts these methods only if nothing else keeps the run open."""
     version: int = field(default=0, compare=False)
-    """The version of the shard. It grows with each new or declined entry, and with each retry. With several
-    shards, it also grows when a worker registers or raises its level of seeding."""
+    """The version of the shard: a number that grows with each new or declined entry, and with each retry.
+    With several shards, it also grows when a worker registers or raises its level of seeding."""
     only_over_budget: int = field(default=0, compare=False)
     """1: none of the waiting entries can be leased in this run, and no worker can add entries. For each
-    waiting entry, its partition has used up a budget of the run, or all workers have declined it. Nothing is
-    leased or delayed, no worker is seeding or listening, and the crawl is not on hold. Only an exchange can
-    return 1."""
+    waiting entry, its partition has used up a budget of the run, or all workers have declined the entry.
+    Nothing is leased or delayed, no worker is seeding or listening, and the crawl is not on hold. Only an
+    exchange can return 1."""
     never_sent: int = field(default=0, compare=False)
     """Number of done and failed requests that were never sent to a site."""
     declined: int = 0

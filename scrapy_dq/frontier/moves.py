@@ -25,8 +25,8 @@ class Put:
     """A StartQueue."""
     payload: bytes
     parent: bytes | None = None
-    """Entry id of the lease whose callback yielded the request. None: there was no lease. Empty: the put has
-    `once` set and is confirmed, so its parent no longer matters."""
+    """Entry id of the lease whose callback yielded the request. None: the request comes from no lease, for
+    example from start(). Empty: the put has `once` set and is confirmed, so its parent no longer matters."""
     source: Any = field(default=None, repr=False, compare=False)
     """An object that the owner gets back if the put is dropped as a duplicate. The worker never sends it to
     Redis, and replaces it by None if many moves wait."""
@@ -47,10 +47,10 @@ class Put:
     acknowledges the message when all its entries are done."""
     once: bool = field(default=False, compare=False)
     """True: no other worker can make this put again, so only this worker's replay log can repeat it. Either
-    its id is random, or it comes from a start payload whose lease ends at the same time or later
-    (`Worker.note_fed`). Only with Admission.ID. When the log has retired the put, Redis forgets the token. If
-    the parent's lease is in another shard, it ends later. Then Redis keeps the token until that end is
-    certain (`worker/child_tokens.py`)."""
+    its id is random, or its parent is the lease of a start payload, which ends when this put is stored, or
+    later (`Worker.note_fed`). Only with Admission.ID. When the log has retired the put, Redis forgets its
+    token. But if the parent's lease is in another shard, this lease ends later than the put is stored. Then
+    Redis keeps the token until the end of the lease is certain (`worker/child_tokens.py`)."""
     number: int = field(default=0, compare=False)
     """The number of this put among the worker's puts for the same shard, from 1 on; 0: not appended yet."""
     reference: int = field(default=0, compare=False)
@@ -104,7 +104,7 @@ class Fail:
     entry_id: bytes
     reason: str
     label: str
-    """The URL, shown where payloads cannot be read."""
+    """The URL of the request, for users and commands that cannot decode the payload."""
     never_sent: bool = False
     """See `Ack`."""
 
@@ -170,14 +170,14 @@ Move = Put | Return | Defer | Ending
 
 
 def may_be_known(moves: Iterable[Move]) -> None:
-    """Record that Redis may have applied these puts before, so that none of them counts as a duplicate."""
+    """Record that Redis may have applied these puts already, so a known token no longer shows a duplicate."""
     for move in moves:
         if isinstance(move, Put):
             move.fresh = False
 
 
 def is_parentless(move: Move) -> bool:
-    """Return whether *move* is a put without a parent lease, so no page would yield its request again."""
+    """Return whether *move* is a put without a parent lease, whose request no page would yield again."""
     return isinstance(move, Put) and move.parent is None
 
 

@@ -54,7 +54,7 @@ class ReadPace:
 
 
 class Backlog(NamedTuple):
-    """A list of waiting entries. Lists sort in the order in which a dump reads them."""
+    """A list of waiting entries. `Backlog` values sort in the order in which a dump reads their lists."""
 
     partition: bytes
     rank: int
@@ -86,7 +86,7 @@ class Reader:
         return await _awaited(getattr(self.client, command)(self._prefix + name, *args, **options))
 
     async def pages(self, name: bytes, type_: str = "") -> AsyncIterator[list[Any]]:
-        """Yield the contents of a key: fields and values, members and scores, or members.
+        """Yield the contents of a key: pairs (field, value) or (member, score), or the members of a set.
 
         Args:
             type_: hash, set or zset; empty: as in `keys.KEYS`.
@@ -131,7 +131,8 @@ class Reader:
         """Yield the entries of one of `records.PLACES`.
 
         Args:
-            partitions: for WAITING, the only partitions to read; None: all. For other places, all are read.
+            partitions: for WAITING, the only partitions to read; None: all. For the other places, this call
+                reads all partitions.
         """
         if where == IN_FLIGHT:
             for worker_id in await self.ask("smembers", b"members"):
@@ -173,7 +174,7 @@ class Reader:
                     at += len(page)
 
     async def lists(self, partitions: Collection[bytes] | None = None) -> AsyncIterator[list[Backlog]]:
-        """Yield the lists that the indexes name, of some *partitions* or of all, in parts.
+        """Yield the lists that the indexes name, of all partitions or only of *partitions*, in parts.
 
         If an index changes during the call, a list may come twice.
         """

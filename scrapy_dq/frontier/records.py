@@ -11,7 +11,9 @@
 | failed | `failed` | msgpack: id, URL, and the fields of a dead letter | moves/endings.lua |
 | dead | `dead` | msgpack: reason, at, worker, attempts, place, payload, partition | moves/endings.lua |
 
-The numbers in parentheses are sizes in bytes. A place is rank(8) turn(8). An import writes the same forms.
+The numbers in parentheses are sizes in bytes. A turn is made from the entry's sequence number, so that the
+lowest turn is served first. A place is rank(8) turn(8). flags(1) is the number of attempts, plus 128 for a
+suspect. An import writes the same forms.
 Source: lua/lib/entry.lua
 """
 
@@ -30,9 +32,12 @@ WAITING, DELAYED, FAILED, DEAD = "waiting", "delayed", "failed", "dead"
 PLACES = (IN_FLIGHT, RETURNED, QUARANTINE, DECLINED, WAITING, DELAYED, FAILED, DEAD)
 """Where an entry can be, in the order in which a command searches for it."""
 CLAIMED = b"\1"
-"""The partition of claimed start payloads. Source: lua/lib/state.lua"""
+"""The partition of the entries that Redis makes from start payloads. Source: lua/lib/state.lua"""
 _DEFERRED = b"\2"
-"""First byte of the partition of a lease whose work is done. Source: lua/lib/politeness.lua"""
+"""First byte of the partition in the record of a lease whose work is done, but whose end is deferred.
+
+Source: lua/lib/politeness.lua
+"""
 _BIAS = 2**52
 _NEWEST_FIRST = 2**51
 """A turn that is not below this number is _BIAS minus a sequence; a smaller turn is a sequence."""
@@ -65,7 +70,8 @@ class Entry(NamedTuple):
     suspect: bool = False
     """IN_FLIGHT: the entry was leased from quarantine."""
     done: bool = False
-    """IN_FLIGHT: the work is done, but the puts of the request in other shards are not certain yet."""
+    """IN_FLIGHT: the work is done. The lease ends when the puts of this request in other shards cannot be
+    lost any more."""
     ahead: int | None = None
     """WAITING: how many entries of the same rank and partition are served before this entry."""
     wait_s: float | None = None

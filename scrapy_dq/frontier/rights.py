@@ -54,7 +54,8 @@ def acl_of(
     fed = [literal(name) for name in start_keys]
     own = [f"{each}*" for each in keys.prefixes(crawl, shards)] if crawl else [ALL_CRAWLS]
     patterns = {"feeder": fed, "observer": own}.get(role, [*own, *fed, *others])
-    more = (f" {_PUSHES[kind]}" if role == "feeder" else "") + (" +select" if db else "")  # for Redis 6.2
+    # In Redis 6.2, the category @connection does not contain SELECT.
+    more = (f" {_PUSHES[kind]}" if role == "feeder" else "") + (" +select" if db else "")
     return " ".join((*(f"~{each}" for each in patterns), ROLES[role].commands + more))
 
 

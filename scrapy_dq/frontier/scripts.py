@@ -32,10 +32,11 @@ UNDECLARED_KEYS = "--!df flags=allow-undeclared-keys"
 Redis takes this line for a comment.
 """
 _OUTER = "base"
-"""This file and the files that it includes form the outer scope of a script; the other files form the inner.
+"""This file and the files that it includes form the outer scope of a script. The other files form the inner
+scope.
 
 To create a closure, Lua searches all captured locals of the enclosing function. With two scopes, each
-function has fewer of them, which saves a tenth of the time of an exchange.
+enclosing function has fewer captured locals, which saves a tenth of the time of an exchange.
 """
 _SCRIPT = """\
 {first}
@@ -109,7 +110,7 @@ def _fill(template: str, transition: str, **texts: str) -> str:
 
 @cache
 def source(transition: str) -> str:
-    """Return the script of *transition*. If it includes lib/stopped.lua, that file handles its errors."""
+    """Return the script of *transition*. If the script includes lib/stopped.lua, this file handles errors."""
     return _fill(_SCRIPT, transition, first=UNDECLARED_KEYS)
 
 

@@ -42,8 +42,8 @@ def pack_moves(moves: Sequence[Move], now: float = 0.0) -> bytes:
     """Return *moves* as transitions/exchange.lua reads them; a repeat sends the same bytes.
 
     Args:
-        now: the present time by the clock of `Put.due_at`. It is the same for all moves: otherwise delays
-            between the moves could change the order in which they are due.
+        now: the present time by the clock of `Put.due_at`. All moves use the same time: if each used its own,
+            the order in which they are due could change.
     """
     return msgpack.packb([_packed(move, now) for move in moves], use_bin_type=False)  # type: ignore[no-any-return]
 
@@ -118,7 +118,7 @@ def unpack_limits(packed: bytes) -> Limits:
         {
             name: (None if delay is False else delay / 1000, None if most is False else most)
             for name, delay, most in zip(*[iter(own)] * 3, strict=True)
-            if delay is not False or most is not False  # else it has a budget only
+            if delay is not False or most is not False  # otherwise it has only a budget
         },
         budget,
         period == 2,

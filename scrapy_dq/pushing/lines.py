@@ -17,7 +17,7 @@ from scrapy_dq.text import printable
 
 PART_BYTES = 65_536
 POLL_S = 0.2
-"""Seconds until a waiting read notices that it should end."""
+"""Maximum number of seconds until a read that waits for input notices that the program is stopped."""
 
 
 class Line(NamedTuple):
@@ -65,7 +65,8 @@ async def lines_of(
     splitter = Splitter(max_bytes)
     waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
     while True:
-        # read() in a thread would not do, because a program that is stopped would wait for the next line.
+        # Not os.read() in a thread: a program that is stopped would then wait for the next line before it
+        # ends.
         while waits and not (await asyncio.to_thread(select.select, [descriptor], [], [], POLL_S))[0]:
             pass
         part = os.read(descriptor, PART_BYTES)
@@ -82,7 +83,7 @@ async def lines_from(words: Sequence[str]) -> AsyncIterator[Sequence[Line]]:
 
 
 LONGEST = 8
-"""A line may be this many times as long as an entry, because JSON needs six bytes for some bytes."""
+"""A line may be this many times as long as an entry, because JSON needs up to six bytes for one byte."""
 
 
 class BadLine(ValueError):

@@ -1,4 +1,4 @@
-"""A worker without capacity, which puts requests and leases none while a command runs."""
+"""A worker for a command. It puts requests, and leases none, because it has no capacity."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class Producer(Listener):
     ) -> None:
         """
         Args:
-            frontiers: of all shards; the first one is home.
-            connect: returns a client of `redis.asyncio` for the heartbeat in a shard; called in its thread.
+            frontiers: the frontiers of all shards; the first one is home.
+            connect: returns a client of `redis.asyncio` for the heartbeat in the shard with this number;
+                called in the heartbeat's thread.
             dropped: called with each put that was already seen.
             durable: do not leave before all puts are on Redis's disk; after an error, leave at once.
         """
@@ -91,7 +92,8 @@ class Producer(Listener):
         """Be a member of the run until the end of the block.
 
         Raises:
-            FrontierError: this process cannot join, so it has changed nothing; or see `hand_in`.
+            FrontierError: this process cannot join, and has changed nothing. At the end of the block: see
+                `hand_in`.
         """
         try:
             joined = await self.with_retries(self._join)
@@ -124,7 +126,8 @@ class Producer(Listener):
                 raise FrontierRefused(
                     "the run that DQ_RUN_NAME names is finished: another DQ_RUN_NAME starts a new run"
                 )
-            # With several shards, the run may end while this process joins them. Then the next run begins.
+            # With several shards, the run may end while this process joins them. The next try begins a new
+            # run.
 
     async def put(self, put: Put) -> None:
         """Add *put* to the outbox, and hand the outbox in if it fills an exchange.
@@ -138,7 +141,7 @@ class Producer(Listener):
             await self.hand_in()
 
     async def hand_in(self) -> None:
-        """Wait until each shard has answered again and has confirmed all puts.
+        """Wait until each shard has answered a new exchange, and has confirmed all puts.
 
         Raises:
             FrontierError: the crawl has changed, or Redis refuses this process or does not answer.

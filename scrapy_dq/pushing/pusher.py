@@ -36,12 +36,12 @@ class Pushed:
     """Number of requests that were put, including requests that the crawl already knew."""
     known: int = 0
     bad: int = 0
-    """Lines that are not a request."""
+    """Number of lines that are not a request."""
     run: int | None = None
     """The run of the puts; None if nothing was put."""
     disturbed: bool = False
     doubt: str = ""
-    """See Producer."""
+    """See the attributes of `Producer` with these names."""
 
     @property
     def new(self) -> int:
@@ -62,7 +62,7 @@ class Pusher:
     common: Mapping[str, Any]
     """See `Written`."""
     spider: str
-    """The name of the spider. If it is empty, the first worker of the run stores its own spider."""
+    """The name of the spider. Empty: the first worker of the run stores the name of its own spider."""
     bad: Callable[[str, str], object]
     """Called with the name of each line that is not a request, and the reason."""
     wake: Callable[[], object]

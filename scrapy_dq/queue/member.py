@@ -253,7 +253,7 @@ class Member(Listener):
         logger.info("Items that were not stored in the previous run are put into this one")
         if self._leftover_puts:
             logger.warning(
-                "%d items are put into it again: Redis was rolled back and lost them",
+                "%d items are put into the new run again: Redis was rolled back and lost them",
                 len(self._leftover_puts),
             )
             for put in self._leftover_puts.values():

@@ -181,7 +181,7 @@ class Revisits:
                 self._field_logged = True
                 logger.warning(
                     "The field %r of an item cannot be compared (%s): it is unknown whether its page has "
-                    "changed. No more of these are shown",
+                    "changed. Logged once",
                     self.field,
                     printable(f"{type(error).__name__}: {error}"),
                 )
@@ -304,7 +304,7 @@ class Revisits:
                 self._failure_logged = True
                 logger.error(
                     "The policy of DQ_REVISIT fails for %s: %s. The page is visited again after %g s (the "
-                    "last interval, or a day after a first visit). It is logged once; %s counts all",
+                    "last interval, or a day after a first visit). Logged once; %s counts all",
                     prose_without_logins(request.url, request.url),
                     prose_without_logins(f"{type(error).__name__}: {error}", request.url),
                     interval_s,

@@ -37,7 +37,7 @@ class Ends:
 
     def _skipped(self, request: Request) -> None:
         """Called by HandedOut: a class of the project has dropped *request*."""
-        reason = f"{self._engines}.next_request() has not passed it to the engine"
+        reason = f"{self._engines}.next_request() took it and did not return it"
         self._session.warnings.warn(
             "", "%s fails: %s. To drop requests, override enqueue_request()", shown(request), reason
         )

@@ -172,7 +172,7 @@ def log_join(crawler: Crawler, config: Config, target: str, joined: Joined, craw
         others = census.workers - 1
         workers = f"{others} registered worker{'s' * (others > 1)}"
         verb = f"joined {run} alongside {workers}" if others else f"resumed {run}"
-        adopted = ", and what scrapy-redis had seen" if joined.adopted else ""
+        adopted = ", and the fingerprints of scrapy-redis" if joined.adopted else ""
         hint = "" if others else ". SCHEDULER_FLUSH_ON_START = True starts over"
         message = f"{verb}; {counts_of(census)}{adopted}{hint}"
     # At LOG_LEVEL=WARNING, no other line explains why a worker closes as `finished`, with 0 items.

@@ -422,7 +422,7 @@ class Session(Listener):
         count = self.hooks.give_up_downloads()
         if count:
             logger.info(
-                "DQ_SHUTDOWN_GRACE = %g s is over: %d downloads are given up, and run again elsewhere",
+                "DQ_SHUTDOWN_GRACE = %g s is over: %d downloads are given up, and other workers repeat them",
                 self.config.shutdown_grace_s,
                 count,
             )

@@ -244,7 +244,7 @@ class _Once(logging.Filter):
         if not self.logged:
             self.logged = True
             logger.warning(
-                "DQ_TRACE: spans are late or lost; the crawl continues (%s). Later lines are not shown",
+                "DQ_TRACE: spans are late or lost; the crawl continues (%s). Logged once",
                 printable(_QUERY.sub("?...", prose_without_logins(reason))),
             )
 

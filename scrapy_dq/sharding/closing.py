@@ -4,12 +4,12 @@ Only home knows of start() methods and of the end of the run. docs/internals/sha
 
 - `pending`, `reason`: whether the worker has something to wait for, and why it closes.
 - `Level`: the level of seeding at home. A put without a parent goes to another shard only when home has
-  confirmed the level. The level stays until the put is certain in its shard, and the raise is certain at
-  home. Otherwise home could finish the run after a roll-back, and leave the put behind.
+  confirmed the level. The level stays until the put is certain in its shard, and the raise of the level is
+  certain at home. Otherwise home could finish the run after a roll-back, although the put still waits.
 - `TerminationDetector`: how the workers find out that nothing is left. If a worker asks one shard after the
   other, all may answer "empty" while a page moves between them. So each other shard has to answer before and
-  after home, with the same version. Then nothing was put in between, and all shards were empty at the moment
-  of home's answer.
+  after home, with the same version (`Census.version`, which grows with each put). Then nothing was put in
+  between, and all shards were empty at the moment of home's answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scrapy_dq.sharding.protocol import CommonState, ShardProtocol
 
 
 def has_work(protocols: Sequence[ShardProtocol]) -> bool:
-    """Tell whether this worker itself has something to do, or to send."""
+    """Tell whether this worker itself has leases, or moves to send."""
     return any(each.outbox or each.leases for each in protocols)
 
 
@@ -45,7 +45,8 @@ def pending(protocols: Sequence[ShardProtocol], since: int) -> bool:
             return not all(each.census.empty for each in protocols)
         if not home.finished or home.seeding == Seeding.ACTIVE or home.outbox:
             return not overtaken(protocols)
-        # Another shard was rolled back after the end, and leased finished pages again. Settle these first.
+        # Another shard was rolled back after the end of the run, and has leased finished pages to this worker
+        # again. Settle these first.
         if has_work(protocols[1:]):
             return True
     elif not home.finished:
@@ -95,8 +96,8 @@ def reason(protocols: Sequence[ShardProtocol]) -> str:
 class SimultaneousCheck:
     """Tells whether a condition was true in all shards at the same moment.
 
-    This takes two answers from each shard, with nothing new between them (see `TerminationDetector`). Each
-    object is for one condition.
+    This takes two answers from each shard, with nothing new between them (see `TerminationDetector`). Use an
+    object for one condition only.
     """
 
     def __init__(self, protocols: Sequence[ShardProtocol], common: CommonState) -> None:
@@ -139,7 +140,7 @@ class Level:
         self._protocols = protocols
         self._home_answers = home_answers
         self._last: dict[int, int] = {}
-        """By shard, the number of the last put without a parent that needs the level."""
+        """By shard: the number of the last put without a parent, which needs the level."""
         protocols[0].stays_raised = self.needed
         for each in protocols[1:]:
             each.may_seed = self.is_raised
@@ -178,7 +179,9 @@ class _Stage(IntEnum):
 
 
 class TerminationDetector:
-    """Finds out for one worker that nothing is left. It asks by ordinary exchanges. Each step costs O(1).
+    """Finds out for one worker that nothing is left in the crawl, with ordinary exchanges as questions.
+
+    Each step costs O(1).
 
     Args:
         protocols: the protocols of all parts of the worker; the first one is with home.

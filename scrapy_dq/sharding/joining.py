@@ -47,7 +47,7 @@ async def join_others(parts: Sequence[Part], joined: Joined) -> Joined:
 
 
 async def run_state_of(home: Part) -> RunState | None:
-    """Return home's run and phase, also if home answers no more exchanges of this worker; None: unknown."""
+    """Return home's run and phase, even if home accepts no exchanges of this worker now; None: unknown."""
     try:
         return await home.frontier.run_state()
     except FrontierError:
@@ -55,10 +55,11 @@ async def run_state_of(home: Part) -> RunState | None:
 
 
 def version_of(shard: ShardProtocol, home: RunState | None) -> int:
-    """Return the version at which the last worker clears *shard*; -1: never, as its run may not be over.
+    """Return the version that *shard* must still have so that the last worker to leave clears it.
 
-    RACE: the shard was rolled back, and another worker has taken it into the next run, with this worker as a
-    member. Or a retry has reopened the run since home reported its end.
+    -1: no worker may clear it, because its run may not be over. RACE: the shard was rolled back, and another
+    worker has taken it into the next run, with this worker as a member. Or a retry has reopened the run since
+    home reported its end.
     """
     if home is None or home.epoch != shard.epoch:
         return -1

@@ -28,10 +28,11 @@ def worker_of(
 
     Args:
         frontiers: the frontiers of all shards; the first one is home.
-        connect: returns a client of `redis.asyncio` for the heartbeat with a frontier; called in its thread.
-        pace: returns the pace of the exchanges with a frontier.
+        connect: returns a client of `redis.asyncio` for the heartbeat in the frontier with this number;
+            called in the heartbeat's thread.
+        pace: returns the pace of the exchanges with the frontier with this number.
 
-    For the other arguments see `Worker`.
+    For the other arguments, see `Worker`.
     """
     if len(frontiers) == 1:
         return Worker(

@@ -21,7 +21,7 @@ class Home(NamedTuple):
     epoch: str
     run: int
     shards_exist: bool
-    """All other shards were created before, so a shard that is absent or has another epoch was lost."""
+    """All other shards have existed before. So a shard that is absent or has another epoch was lost."""
     run_state: Callable[[], Awaitable[RunState]]
     """Asks home for its present state."""
 
@@ -81,6 +81,6 @@ class PartMembership(Membership):
     async def _wait_for_more(self) -> None:
         protocol = self._protocol
         if protocol.waits_to_seed and protocol.home.over and not protocol.under_way:
-            protocol.outbox.drop_parentless()  # the protocol with home has reported their loss
+            protocol.outbox.drop_parentless()  # the protocol with home has reported the loss of these puts
         elif protocol.waits_to_seed:  # these puts wait for an answer of home
             await asyncio.sleep(pace.IDLE_FIRST_S)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Part(Worker):
-    """A worker in one shard; for the arguments after the first two see `Worker`.
+    """A worker in one shard. For the arguments after the first two, see `Worker`.
 
     Args:
         whole: the worker in all shards, to which this part belongs.
@@ -36,7 +36,7 @@ class Part(Worker):
         return self.outage or self._whole.home.outage
 
     def has_all(self, since: int) -> bool:
-        """As in `Worker.has_all`; home also has to keep the run open for puts in other shards."""
+        """As in `Worker.has_all`; in addition, home has to keep the run open for puts in other shards."""
         if not super().has_all(since):
             return False
         protocol = self.protocol

@@ -22,7 +22,7 @@ class CommonState:
 
     def __init__(self) -> None:
         self.over = False
-        """The run is over in one shard. Then this worker drops its puts, so it may ack no page.
+        """The run is over in at least one shard. Then this worker drops its puts, so it may ack no page.
 
         RACE: the shard of a page was rolled back and is in the next run already. If this worker acked the
         page there, no other worker would find the links of the page in the next run.
@@ -54,9 +54,9 @@ class CommonState:
 
 
 class ShardProtocol(WorkerProtocol):
-    """The protocol of one worker in one shard; for the arguments see `WorkerProtocol`.
+    """The protocol of one worker in one shard. For the arguments, see `WorkerProtocol`.
 
-    The worker's protocols number their exchanges together.
+    The exchanges of all protocols of a worker are numbered in one sequence (`composed`).
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -69,12 +69,12 @@ class ShardProtocol(WorkerProtocol):
         """This worker's protocols in the other shards."""
         self.common = CommonState()
         self.raised_at: float | None = None
-        """When Redis confirmed a level of seeding that keeps the run open; None: the level in
-        Redis may be lower."""
+        """When Redis confirmed a level of seeding that keeps the run open, and has not been told a lower one
+        since. None: the level in Redis may be lower."""
         self.raise_retired = False
-        """No roll-back within the horizon can lower the level."""
+        """The raise of the level is retired: no roll-back within the horizon can lower the level."""
         self.stays_raised: Callable[[], bool] = lambda: False
-        """Returns whether another shard has, or will get, puts that need the level; see `Level`."""
+        """Returns whether another shard has, or will get, puts that need the level; see `closing.Level`."""
         self.may_seed: Callable[[], bool] = lambda: True
         """Returns whether puts without a parent may be sent now."""
         self.held_back = False
@@ -82,19 +82,19 @@ class ShardProtocol(WorkerProtocol):
         self.finish_at = UNFINISHED
         """See `Terms.finish_at`."""
         self.overtaken_at: int | None = None
-        """Number of exchanges composed before the shard reported a later run without this worker; None: no
-        report."""
+        """Number of exchanges composed before the shard reported that a later run has begun there, in which
+        this worker is not registered. None: it has reported no such run."""
         self.rolled_back = False
         """Redis has lost puts of this run that the log had retired."""
         self._forfeited = False
         self._may_lease = 0
-        """Maximum number of leases that the exchange under way brings."""
+        """Maximum number of leases that the exchange under way can bring."""
         self.asks_for_suspects = False
         """The exchange under way may bring a suspect."""
 
     @property
     def has_unconfirmed(self) -> bool:
-        """As with one shard; also True if home has to confirm the level, or this shard has to `_catch_up`."""
+        """As with one shard; also True while home has to confirm the level, or this shard to `_catch_up`."""
         if self.raised_at is None and self.stays_raised():
             return True
         if self.run < self.common.run and not (self.finished or self.common.over):
@@ -124,13 +124,13 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def pages(self) -> int:
-        """Number of this run's requests that were sent, are in flight, or are asked for, in this shard."""
+        """Number of this run's requests in this shard that were sent, are in flight, or may be leased now."""
         under_way = self._may_lease if isinstance(self._pending, Composed) else 0
         return self.census.pages + self.census.in_flight + under_way
 
     @property
     def certain_at(self) -> float:
-        """When an exchange can make the moves certain for which other shards wait; inf: no shard waits."""
+        """When an exchange can make those moves certain for which other shards wait; inf: no shard waits."""
         if self.raised_at is not None and not self.raise_retired and self.stays_raised():
             return min(self.log.certain_at, self.log.certain_after(self.raised_at))
         return self.log.certain_at
@@ -171,7 +171,8 @@ class ShardProtocol(WorkerProtocol):
     def _may_lease_suspect(self, want: int) -> bool:
         """Tell whether this shard may lease a suspect from now on, and record the answer.
 
-        A worker has at most one suspect in all shards, because its death charges each suspect an attempt.
+        A worker has at most one suspect in all shards, because a worker's death charges each of its suspects
+        an attempt.
         False: another shard may have the suspect, or lease one.
         """
         self.asks_for_suspects = False
@@ -238,13 +239,17 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _needs_open_run(self) -> bool:
-        """A put waits for a level that home will not confirm, or puts in the log are not retired."""
+        """Whether something of this worker waits for an answer that an ended run does not give.
+
+        A put may be sent only after home has confirmed a level of seeding, or needs this level later. Or puts
+        in the log are not retired.
+        """
         waits = self.stays_raised() or any(each.waits_to_seed for each in (self, *self.others))
         return waits or bool(self.log)
 
     def _only_listened(self, sent: Composed) -> bool:
         # RACE: the worker was declared dead. After *sent* was composed, the worker got a put for another
-        # shard, which needs the level.
+        # shard, and this put needs the level.
         return super()._only_listened(sent) and not self.stays_raised()
 
     def _note_run_ended(self, sent: Composed, receipt: Receipt) -> None:
@@ -267,9 +272,9 @@ class ShardProtocol(WorkerProtocol):
         self._begin_rejoin()
 
     def _catch_up(self) -> None:
-        """Take this shard and its entries into the run of another shard where this worker has registered.
+        """Take this shard and its entries into the later run in which this worker has registered elsewhere.
 
-        RACE: all shards were rolled back to the previous run. A worker took the other shard into the later
+        RACE: all shards were rolled back to the previous run. A worker took another shard into the later
         run, and was killed before it reached this shard. The next worker to join would delete this shard's
         entries.
         """
@@ -317,7 +322,7 @@ class ShardProtocol(WorkerProtocol):
         return Parentless.LOGGED if logged else Parentless.NONE
 
     def _still_owned(self, answer: Rejoined) -> frozenset[bytes]:
-        # The leases were given up after this rejoin had asked to keep them. The next rejoin releases them.
+        # If the leases were given up after this rejoin had asked to keep them, the next rejoin releases them.
         return frozenset() if self._forfeited else super()._still_owned(answer)
 
     def _parents(self, owned: frozenset[bytes]) -> Collection[bytes]:
@@ -333,11 +338,12 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _ending_protocols(self) -> tuple[ShardProtocol, ...]:
-        """For home, all protocols, because it will not confirm the level that puts to other shards need."""
+        """For home: all protocols, because puts to other shards need a level that home no longer confirms."""
         return (self, *(self.others if self is self.home else ()))
 
     def _must_restart(self, forgot: bool, parentless: bool) -> bool:
-        # Other shards may have acked pages whose links are lost here, and no start() brings these links back.
+        # Pages of other shards whose links are lost here may be acked already, so no page yields these links
+        # again.
         return forgot
 
     def _give_up_leases(self, parentless: bool, *, for_good: bool) -> None:

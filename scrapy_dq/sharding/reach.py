@@ -21,8 +21,8 @@ class Reach:
     """Compares the shards that this worker reaches with the shards that other workers reach.
 
     If a shard answers no worker, this worker just waits for it. Each worker that waits for a shard reports
-    this to the other shards (lua/transitions/report.lua). So a live member without such a report gets answers
-    from all shards.
+    this to the other shards (lua/transitions/report.lua). So a live member that has reported no wait gets
+    answers from all shards.
 
     Args:
         parts: the parts of the worker.
@@ -42,13 +42,14 @@ class Reach:
         self.lost: frozenset[int] = frozenset()
         """The shards that have given this worker no answer for *ttl_s*, while they answer other workers."""
         self._beats: dict[str, int] = {}
-        """Heartbeats of the other members at the last look."""
+        """Heartbeats of the other members at the last check."""
         self._tried_at: dict[int, float] = {}
-        """By shard, the time of this worker's last try before it first found that others reach the shard."""
+        """By shard: the time of this worker's last try to reach it, as of the first check that found that
+        other workers reach it."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Look from time to time, until `end`."""
+        """Check the shards from time to time, until `end`."""
         self._task = asyncio.create_task(self._watch())
 
     def end(self) -> None:
@@ -56,7 +57,10 @@ class Reach:
             self._task.cancel()
 
     async def try_once(self) -> None:
-        """Make one last call to each lost shard before leaving; other shards need the rest of the time."""
+        """Make one last call to each lost shard before leaving.
+
+        The call is not repeated, because the other shards need the rest of the time.
+        """
         lost = [self._parts[shard].membership for shard in self.lost]
         await asyncio.gather(*(each.attempt(each.dialogue.take_census, 0.0) for each in lost))
 

@@ -61,7 +61,7 @@ class ShardedWorker(Worker):
         limit: Callable[[bytes], int],
         pace: Callable[[int], Pace],
     ) -> None:
-        """For the arguments see `worker_of`; there are at least two frontiers."""
+        """For the arguments, see `worker_of`. There are at least two frontiers."""
         self._listener = listener
         self._capacity = capacity
         # Only home knows of start() methods, of runs with a name and of restarts.
@@ -86,10 +86,11 @@ class ShardedWorker(Worker):
         self._turns = deque(range(len(frontiers)))
         """The shards, in the order in which their leases are taken."""
         self._simultaneous = SimultaneousCheck(protocols, self._common)
+        """A `Queue` checks only `idle_at_once`, and a crawl only `only_over_budget`."""
         self._reported = (True, False)
         """`pending` and `over`, as the owner knows them."""
         self._ended_at = -1
-        """Number of exchanges composed before home reported the end of the run; -1: it has not."""
+        """Number of exchanges composed before home reported the end of the run; -1: it reported none."""
         self._ends = False
         """The run is over, and the worker has asked all shards again."""
         self._leased: dict[bytes, int] = {}
@@ -97,7 +98,7 @@ class ShardedWorker(Worker):
         self._waiting = [0] * len(frontiers)
         """How many entries wait in each shard."""
         self._waits = 0
-        """Their sum."""
+        """The sum of `_waiting`."""
         self._leaving = False
         self.unstored_puts = 0
         self._reported_gone: dict[int, int] = {}
@@ -126,12 +127,12 @@ class ShardedWorker(Worker):
 
     @property
     def applied(self) -> int:
-        """Each shard has applied an exchange with this number or a later one; the first number is 1."""
+        """Each shard has applied an exchange with this number or a higher one. Numbers begin with 1."""
         return min(each.applied for each in self._protocols)
 
     @property
     def answered(self) -> int:
-        """Like `applied`, for the shards without an outage; larger than any number if all have an outage."""
+        """As `applied`, but only over shards without an outage; if all have one, larger than any number."""
         return min((each.applied for each in self.parts if not each.outage), default=sys.maxsize)
 
     @property
@@ -177,7 +178,7 @@ class ShardedWorker(Worker):
     def ending(self) -> str:
         return closing.reason(self._protocols)
 
-    # For the owner; these methods do not wait.
+    # For the owner. None of these methods waits.
 
     def put(self, put: Put) -> bool:
         if self._reported[1] or self.home.protocol.over:
@@ -320,7 +321,7 @@ class ShardedWorker(Worker):
 
     def _continue_seeding(self) -> None:
         """Home has answered: send the moves that waited for it, or ask it again to confirm the level."""
-        if self.home.protocol.raised_at is None:  # that exchange was composed before the level was needed
+        if self.home.protocol.raised_at is None:  # its exchange was composed before the level was needed
             self.home.ask()
             return
         for shard in self._level.shards:
@@ -359,7 +360,7 @@ class ShardedWorker(Worker):
         if part.leases.ends(ending.entry_id):
             part.end(ending)
             if not (self._leased or self._waits):
-                part.ask()  # the run may end with it
+                part.ask()  # the run may end with this move
 
     # Joining and leaving.
 
@@ -374,7 +375,7 @@ class ShardedWorker(Worker):
             raise
         for part in self.parts:
             if part.epoch:
-                part.dialogue.begin()  # `stop` leaves the shard
+                part.dialogue.begin()  # otherwise `stop` would not leave the shard
         self._reach.begin()
         return joined
 
@@ -405,11 +406,11 @@ class ShardedWorker(Worker):
             if any(each.outbox for each in self._protocols):
                 await asyncio.gather(*(each.attempt(each.hand_in, deadline) for each in memberships))
             if self.home.protocol.finished:
-                # The last answers of the other shards may be older than the end of the run. Home is last,
-                # because a retry opens home first.
+                # The last answers of the other shards may be older than the end of the run, so ask them
+                # again. Ask home last: a retry opens home first, so home's answer shows a retry in any shard.
                 await asyncio.gather(*(each.attempt(each.dialogue.take_census, deadline) for each in others))
                 await home.attempt(home.dialogue.take_census, deadline)
-            # A part whose run is over no longer knows its failed requests.
+            # A part whose run is over no longer knows how many of its requests have failed, so keep the data.
             any_over = any(each.over for each in self._protocols)
             kept = any_over or self.census.failed + self.census.dead > 0
             now = await run_state_of(self.home) if self.home.protocol.finished else None
@@ -425,7 +426,10 @@ class ShardedWorker(Worker):
             self._end_all()
 
     async def _raise_level(self, deadline: float) -> None:
-        """Ask home until the level is raised. Other workers may have fenced this one and finished the run."""
+        """Ask home until the level is raised.
+
+        It may not be: other workers may have fenced this worker and finished the run.
+        """
         dialogue = self.home.dialogue
         await dialogue.take_census(deadline)
         # The loop ends at the latest when the puts are certain, because then the level is no longer needed.

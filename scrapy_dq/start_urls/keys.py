@@ -71,7 +71,7 @@ def feed_spider(crawler: Crawler, start_keys: StartKeys, connection: Connection,
     spider.server = connection.blocking()
     crawler.signals.connect(spider.spider_idle, signals.spider_idle)
     stay = f"closes after {spider.max_idle_time:g} s" if spider.max_idle_time else "stays open"
-    logger.info("Fed by %s; %s when nothing comes", ", ".join(start_keys.keys), stay)
+    logger.info("Fed by %s; %s without work", ", ".join(start_keys.keys), stay)
     if embedded:
         logger.warning(
             "These keys are in the embedded Redis (%s): programs that push to a Redis server do not use it. "

@@ -24,7 +24,7 @@ CHANGES = ("retry", "push", "clear", "limit", "complete", "move", "export", "imp
 """Commands that may write messages to standard error beside their output."""
 
 READ_ONLY = ("status", "workers", "search", "failed", "dead", "events", "doctor")
-"""Commands that only read, and need only a crawl."""
+"""Commands that only read, and need no argument except the crawl."""
 
 LISTS = {
     "status": "crawls", "workers": "workers", "search": "entries", "failed": "entries", "dead": "entries",

@@ -293,7 +293,7 @@ def test_the_lag_and_number_of_replicas_are_checked(dq_at: Dq, start_redis: Star
         assert "min-replicas" not in finding_of(dq.found("doctor"), "replicas")["text"]
         finding = finding_of(dq.found("doctor", DQ_WAIT_REPLICAS=2), "replicas")
         assert finding["level"] == "bad"
-        assert "DQ_WAIT_REPLICAS is 2, and 1 replicas are online" in finding["text"]
+        assert "DQ_WAIT_REPLICAS is 2, but replicas online: 1" in finding["text"]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_the_newest_events_are_listed(dq: Any, live: LiveFrontier, spider: HandW
 def test_curves_are_drawn_before_the_events(
     dq: Any, live: LiveFrontier, spider: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The curves have 80 columns, and end with the last and the largest value. Programs get all samples."""
+    """A curve's line has 80 columns, and ends with the newest and largest values. --json has all samples."""
     assert dq.text("events", "--curves").startswith("There is no sample yet: workers take one each 10 s.\n")
     add_samples(live, 60)
     first, rate, waiting, failed, workers, memory, head, *_ = dq.text("events", "--curves").splitlines()

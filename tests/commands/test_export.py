@@ -31,7 +31,10 @@ from support.stored import roll_back
 
 KEPT = {place: page for place, page in WHERE.items() if place not in ("in flight", "declined")}
 PLACES = KEPT | {"returned": "129"}
-"""For each place after an import: its pages of `everywhere`. Leased and declined pages are `returned`."""
+"""For each place: the pages of `everywhere` that are there after an import.
+
+Pages that were leased or declined are then `returned`.
+"""
 
 
 pytestmark = pytest.mark.usefixtures("_quick_disks")

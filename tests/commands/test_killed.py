@@ -1,4 +1,4 @@
-"""kill -9 ends a command before each of its Redis commands. The same command then completes the work."""
+"""kill -9 ends a command before its first, second, ... Redis command. A second try completes the work."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_a_site_is_limited_in_any_spelling(
 
 
 def test_a_download_slot_that_looks_like_an_address_is_limited(dq: Any, worker: HandWorker) -> None:
-    """A partition with exactly the typed name has precedence."""
+    """A partition with exactly the typed name has precedence over the address that this name also means."""
     worker.exchange(*puts(b"127.1", 2), *puts(b"127.0.0.1", 2))
     assert dq.found("limit", "--site", "127.1", "--delay", "2")["partition"] == "127.1"
 

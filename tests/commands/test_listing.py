@@ -414,7 +414,7 @@ def test_untrusted_bytes_are_reported_and_do_nothing(dq: Any, worker: HandWorker
 
 
 def test_other_entries_than_requests_are_listed_with_their_kind(dq: Any, worker: HandWorker) -> None:
-    """The list has start payloads, items of a Queue, and requests of a serializer."""
+    """The list has start payloads, items of a Queue, and requests that a project's serializer wrote."""
     item = msgpack.packb({"a": 1})
     payloads = (bytes((PAYLOAD,)) + b"http://x/", bytes((ITEM,)) + item, bytes((SERIALIZED,)) + b"{}")
     worker.exchange(*[put(n, payload=payload) for n, payload in enumerate(payloads)])

@@ -99,7 +99,7 @@ def test_all_counts_of_a_crawl_are_exported(scrape: Callable[[], Samples], live:
 def test_a_worker_is_silent_when_its_heartbeat_stands_still(
     scrape: Callable[[], Samples], live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the second look on, a worker without a heartbeat is silent, and a fenced worker is fenced.
+    """From the second scrape on, a worker counts as silent if its heartbeat stands still, or as fenced.
 
     All three workers reported an outage, but only the live worker counts as waiting.
     """
@@ -289,7 +289,7 @@ def test_dq_up_is_0_without_redis(dq_at: Callable[[str], Any]) -> None:
 
 
 def test_metrics_are_served_during_an_outage(start_redis: StartRedis, tmp_path: Path) -> None:
-    """The metrics then report only the outage, without a password. SIGTERM ends the server."""
+    """During an outage, the metrics report only the outage, and no password. SIGTERM ends the server."""
     server = start_redis(appendonly=True, password=PASSWORD)
     with (
         closing(LiveFrontier(server.url, "first", Order.FIFO)) as live,
@@ -310,7 +310,7 @@ def test_metrics_are_served_during_an_outage(start_redis: StartRedis, tmp_path: 
 
 
 def test_metrics_need_the_token_or_a_local_name(server: RedisServer, tmp_path: Path) -> None:
-    """With a token, a client needs it, under any host name. Without a token, the host name must be local."""
+    """If there is a token, clients need it and may use any host name. If not, the host name must be local."""
     with MetricsServer(tmp_path, server.url, "first") as metrics:
         assert metrics.ask("/metrics")[0] == 200
         assert metrics.ask("/metrics", Host="localhost:1")[0] == 200

@@ -194,7 +194,7 @@ def test_a_moved_crawl_continues_without_loss_or_repeats(
 ) -> None:  # fmt: skip
     """After a move from one shard to three, no page is crawled twice or left out.
 
-    A worker with the old settings is refused. The move is killed up to twice, the second time later.
+    A worker with the old settings is refused. The move is killed up to twice, at different steps.
     """
     site = start_site(pages=200)
     project = make_project([site.start_url], redis_url=server.url)

@@ -173,7 +173,7 @@ def test_a_crawl_that_is_named_needs_no_project(
 
 
 def test_commands_do_not_write_to_the_log_file_of_the_crawl(project: Project) -> None:
-    """A command would empty that file. It writes to the file of --logfile, except through a foreign link."""
+    """A command would empty the crawl's log. It writes to --logfile, except through another user's link."""
     log, other = project.folder / "crawl.log", project.folder / "other.log"
     log.write_text("of a crawl")
     settings = ["-s", "LOG_FILE_APPEND=False"]

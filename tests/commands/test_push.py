@@ -214,7 +214,7 @@ def test_an_interrupted_push_prints_how_many_requests_were_stored(
 
 
 def test_quiet_workers_are_woken(push: Push, worker: HandWorker, live: LiveFrontier) -> None:
-    """If all requests are delayed, workers rarely ask. A push raises a counter that each heartbeat reads."""
+    """If all requests are delayed, workers rarely ask for leases. A push raises a counter that they watch."""
     push(f"{HOST}/1")
     first = live.count("words")
     push("nonsense")
@@ -316,7 +316,7 @@ def test_adopted_fingerprints_count_as_seen(push: Push, live: LiveFrontier, work
 def test_a_dupefilter_of_the_project_does_not_filter_a_push(
     push: Push, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """A project's dupefilter belongs to one worker, for the requests that this worker finds."""
+    """A project's dupefilter filters only the requests that its own worker finds."""
     own = {"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"}
     assert push(f"{HOST}/1", f"{HOST}/1", **own)["pushed"] == 2
 
@@ -352,7 +352,7 @@ def test_a_fingerprinter_that_fails_makes_a_bad_line(unnamed: Callable[..., str]
 
 
 def test_a_push_begins_an_absent_crawl(unnamed: Callable[..., str], live: LiveFrontier, push: Push) -> None:
-    """The first worker still sets the limits and the run's name. Bad lines alone start no run."""
+    """The first worker still sets the limits and the run's name. A push with only bad lines starts no run."""
     assert "invalid          1" in unnamed("nonsense")
     assert live.dump() == {}
     text = " ".join(unnamed(f"{HOST}/1").split())

@@ -70,7 +70,7 @@ def dq(crawl: Spread, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> D
 
 
 def test_doctor_reports_a_late_failover(dq: Dq, crawl: Spread) -> None:
-    """Here a cut-off master confirms writes for up to 600 s, but workers repeat only the last 10 s."""
+    """Here a cut-off master confirms writes for up to 600 s, but workers can repeat only 10 s of them."""
     failover = lambda **more: [  # noqa: E731
         (each["level"], each["text"]) for each in dq.found("doctor", **more)["findings"]
         if each["what"] == "failover"
@@ -215,7 +215,7 @@ def test_health_checks_end_even_if_redis_py_loses_the_cancellation(monkeypatch: 
 def test_the_crawls_of_all_nodes_are_found(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metrics, the page and the hint list all crawls. A crawl on a silent node hides no other crawl."""
+    """Metrics, page, and the hint for a mistyped name list all crawls, except those of silent nodes."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     names: dict[str, RedisServer] = {crawl.crawl: crawl.nodes[0]}
     for name in map("another {}".format, count()):
@@ -294,7 +294,7 @@ def test_status_of_all_crawls_names_the_crawl_that_does_not_answer(
 def test_no_single_node_prevents_the_page_and_the_metrics_of_all_crawls(
     dq: Dq, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Even the node that would have the key of an unnamed crawl may be silent."""
+    """Without a crawl's name, commands use a placeholder. The node for its key may also be silent."""
     dq.crawl = ""
     config = project_config(Settings({"REDIS_URL": cluster.url, **QUICK}))
 
@@ -372,7 +372,7 @@ def test_unreachable_nodes_in_the_url_hide_no_shard(dq: Dq, crawl: Spread, clust
 def test_a_crew_with_flush_on_start_deletes_all_shards(
     crawl: Spread, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """No connection of an event loop that has ended is left open."""
+    """Afterwards, no connection of the event loop that deleted the crawl is left open."""
     crawl.fail_all()
     settings = {"DQ_CRAWL": crawl.crawl, "REDIS_URL": cluster.url, "SCHEDULER_FLUSH_ON_START": True}
     config = Config.read({**settings, "DQ_SHARDS": SHARDS, "DQ_WORKER_TTL": 1}, {})

@@ -185,7 +185,7 @@ def test_pages_are_counted_over_an_interval(
 def test_the_largest_partitions_are_found_in_lists_of_all_ranks(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """A partition counts with all its priorities. A deleted list counts as empty."""
+    """The size of a partition includes its entries of all priorities. A deleted list counts as empty."""
     worker.exchange(*[put(n, n % 3, partition=b"several") for n in range(30)])
     worker.exchange(*[put(100 + n, partition=b"p%d" % n) for n in range(20)], *puts(b"one", 25, 200))
     found = sizes(live.redis, live.crawl, 3)

@@ -111,7 +111,7 @@ def test_complete_reports_a_dead_worker_that_is_not_reclaimed_yet(dq: Any, live:
 
 
 def test_a_finished_run_cannot_be_paused_or_drained(dq: Any, worker: HandWorker) -> None:
-    """A hold would not apply to the next run, so both fail. `resume` and `stop` have nothing to do."""
+    """A hold does not apply to the next run, so `pause` and `drain` fail. `resume` and `stop` do nothing."""
     worker.exchange()
     for word in ("pause", "drain"):
         with pytest.raises(CommandError, match="the run is finished: there is nothing to pause or drain"):
@@ -127,7 +127,7 @@ def test_all_workers_of_a_crawl_obey_within_two_seconds(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
     """The test pauses, resumes, drains and stops two workers. Each page is crawled once."""
-    # These pages, one after another, last 150 s, while the commands start.
+    # Two workers, with one request at a time each, need 150 s for these pages, while the commands start.
     site = start_site(pages=1000, latency_s=0.3)
     project = make_project([site.start_url], redis_url=server.url, settings={"CONCURRENT_REQUESTS": 1})
 

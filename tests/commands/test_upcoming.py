@@ -35,7 +35,7 @@ def test_entries_are_listed_in_the_order_of_the_leases(
 
 
 def test_large_entries_are_read_up_to_a_bound(live: LiveFrontier, worker: HandWorker) -> None:
-    """The list shows at most 4 MiB and one entry out of 12 MB, and reads few entries more."""
+    """Out of 12 MB, the list shows at most 4 MiB and one more entry, and reads only a few entries more."""
     for n in range(0, 20, 2):
         worker.exchange(
             put(n, payload=b"x" * 600_000), put(n + 1, payload=b"x" * 600_000, partition=b"p%d" % n)

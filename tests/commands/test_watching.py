@@ -36,7 +36,7 @@ Meanwhile = Callable[..., None]
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
-    """Return a function that sets the steps between the looks. After the last step, Ctrl-C is pressed."""
+    """Return a function that sets a step after each look (a read of the crawl). At the end comes Ctrl-C."""
 
     def set_steps(*steps: Callable[[], Any]) -> None:
         left = list(steps)
@@ -174,7 +174,7 @@ def test_a_rate_covers_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_shard_that_misses_a_look_does_not_distort_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a shard with a million done pages answers again, these pages were not crawled within a second."""
+    """When a shard with a million done pages answers again, these do not count for the last second."""
     away, apart = {"unreachable": (1,)}, {"apart": (1,)}
     looks = ((2_000_000, {}), (1_000_000, away), (2_000_020, {}), (2_000_030, {}), (1_000_000, apart),
              (2_000_050, {}))  # fmt: skip

@@ -256,7 +256,7 @@ def test_the_settings_in_force_are_shown_without_passwords(page: WebPage) -> Non
 
 
 def test_reasons_that_differ_in_numbers_have_one_cause() -> None:
-    """The time for a long or hostile reason is proportional to its length."""
+    """The time to find the cause of a long or hostile reason is proportional to the reason's length."""
     assert cause_of("HTTP 503 at https://a/b?c=1, try 2") == "HTTP 503 at <URL> try #"
     assert cause_of("bad status 404. Status 410") == "bad status 404. Status 410"
     assert cause_of("HTTP 5031, HTTP 500.5, status 459x, xHTTP 500") == "HTTP #, HTTP #, status 459x, xHTTP #"

@@ -18,7 +18,7 @@ from support.web_page import TOKEN, WebPage
 
 
 def orders(crawl: str) -> list[dict[str, Any]]:
-    """Return one order of each kind."""
+    """Return one order (a command that the page sends) of each kind."""
     own = {"crawl": crawl}
     return [
         {"action": "pause"} | own, {"action": "resume"} | own,
@@ -54,19 +54,19 @@ def test_a_page_that_only_reads_refuses_orders(page: WebPage, live: LiveFrontier
 WRONG: dict[str, tuple[int, dict[str, str]]] = {
     "no token": (401, {"Authorization": ""}),
     "another token": (401, {"Authorization": f"Bearer {TOKEN}x"}),
-    "a part of it": (401, {"Authorization": f"Bearer {TOKEN[:-1]}"}),
+    "a part of the token": (401, {"Authorization": f"Bearer {TOKEN[:-1]}"}),
     "another scheme": (401, {"Authorization": f"Basic {TOKEN}"}),
     "another origin": (403, {"Origin": "http://evil.example"}),
-    "no origin that can be told": (403, {"Origin": "null"}),
+    "the origin null": (403, {"Origin": "null"}),
     "another port": (403, {"Origin": "http://127.0.0.1:1"}),
     "another site": (403, {"Sec_Fetch_Site": "cross-site"}),
-    "a sibling": (403, {"Sec_Fetch_Site": "same-site"}),
+    "a sibling site": (403, {"Sec_Fetch_Site": "same-site"}),
     "a rebound name": (421, {"Host": "evil.example"}),
     "a rebound name with a port": (421, {"Host": "127.0.0.1.evil.example:6870"}),
     "a form": (415, {"Content_Type": "application/x-www-form-urlencoded"}),
     "plain text": (415, {"Content_Type": "text/plain"}),
     "no type": (415, {"Content_Type": ""}),
-    "too much": (413, {"Content_Length": "999999999"}),
+    "too long a body": (413, {"Content_Length": "999999999"}),
 }
 
 

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is install
 
 
 class Live(LiveFrontier):
-    """Runs its calls in a thread, because the synchronous Playwright runs a loop in this thread."""
+    """Makes its calls in another thread, because Playwright's sync API runs an event loop in this thread."""
 
     def run(self, work: Awaitable[Any]) -> Any:
         with ThreadPoolExecutor(1) as thread:
@@ -138,7 +138,7 @@ def browse(chromium: Any, pages: dict[str, WebPage]) -> Iterator[Callable[..., B
 
 
 def crawl_with_failures(live: LiveFrontier, worker: HandWorker) -> None:
-    """Let two requests fail for one cause and a third for another. A fourth is dead, and others wait."""
+    """Let two requests fail for one cause and a third for another. A fourth is a dead letter. Others wait."""
     worker.exchange(*[put(n, payload=stored(f"http://a.example/{n}")) for n in range(4)], want=4)
     reasons = ("Timeout after 1 s", "Timeout after 2 s", "KeyError: 'price'")
     worker.exchange(

@@ -59,7 +59,7 @@ def test_the_page_continues_through_an_outage(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_server_ends_while_pages_are_open(server: RedisServer, tmp_path: Path, number: int) -> None:
-    """Open pages wait for the next look. The exit status is 0, and standard error is empty."""
+    """Open pages wait for the next look (a read of Redis). The exit status is 0, standard error is empty."""
     with WebPage(tmp_path, server.url) as page, closing(page.connection()) as waiting:
         page.data("crawls")
         waiting.request("GET", "/data?kind=crawl&crawl=none")
@@ -68,7 +68,7 @@ def test_the_server_ends_while_pages_are_open(server: RedisServer, tmp_path: Pat
 
 
 def test_an_order_does_not_wait_for_a_look(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look may take long, but an order is carried out during the look."""
+    """A look (a read of Redis) may take long, but an order (a command) is carried out during the look."""
     begun, may_end = threading.Event(), threading.Event()
 
     def look(looks: Reads, *asked: Any) -> tuple[Result, bool]:
@@ -150,7 +150,7 @@ def test_without_the_extra_a_line_names_the_packages_to_install(server: RedisSer
 
 
 def test_the_app_is_mounted_in_another_one(server: RedisServer, live: LiveFrontier) -> None:
-    """The app works below a path. It starts to look at its first request, and needs no lifespan event."""
+    """The app works below a path. Its first request makes it read Redis, without any lifespan event."""
     HandWorker(live, "worker")
     mounted = app(Settings({"REDIS_URL": server.url}), token=TOKEN)
 

@@ -22,7 +22,7 @@ from support.web_page import WebPage, look
 def test_a_crawl_is_paused_drained_resumed_stopped(
     steering: WebPage, live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Orders have the effects of the commands. An order without an effect is refused with a reason."""
+    """The page's orders have the effects of commands. An order without an effect is refused with a reason."""
     worker.exchange(put(1))
     for action, hold in (("pause", "paused"), ("resume", ""), ("drain", "draining"), ("resume", "")):
         status, said = steering.do({"action": action, "crawl": live.crawl})

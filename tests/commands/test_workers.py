@@ -55,7 +55,7 @@ def test_workers_are_listed_with_their_process_and_state(dq: Any, live: LiveFron
 def test_a_worker_that_beats_while_it_is_watched_is_alive(
     dq: Any, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a silence of 2.5 s counts. Then a worker whose process still runs is stalled."""
+    """After 2.5 s without a heartbeat, a worker counts as silent, or as stalled if its process still runs."""
     for name in ("beats", "here", "elsewhere"):
         HandWorker(live, name)
     live.redis.hset(live.key("worker:here"), "identity", json.dumps(own_identity()))
@@ -144,7 +144,7 @@ def test_an_empty_list_of_workers_is_not_a_failure(dq: Any, live: LiveFrontier, 
 def test_only_some_of_very_many_workers_are_shown(
     dq: Any, live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table of 19,000 workers took 20 s."""
+    """Earlier, a table of 19,000 workers took 20 s."""
     monkeypatch.setattr(common, "MAX_COUNT", 3)
     for n in range(5):
         HandWorker(live, f"other-{n}")

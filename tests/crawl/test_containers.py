@@ -77,7 +77,7 @@ def test_a_crew_without_a_folder_logs_to_standard_error(scene: Scene) -> None:
 
 
 def test_a_crew_with_a_feed_needs_a_folder_for_its_items(scene: Scene) -> None:
-    """One line names the setting for the folder. There, a second crew finds the first crew's items."""
+    """One line names the setting for the folder. In it, a second crew finds the first crew's items."""
     name, feed = scene.project.name, scene.volume / "items.jsonl"
     words = ["dq", "crawl", name, "-w", "2", "-O", str(feed), "--json"]
     refused = scene.container.run(*words)

@@ -131,7 +131,7 @@ def test_an_empty_backlog_is_not_the_end_while_another_worker_is_at_a_slow_page(
     "stagger_s", [0.3, *(pytest.param(tenths / 10, marks=pytest.mark.soak) for tenths in range(10))]
 )
 def test_no_worker_leaves_while_another_yields_start_requests(stagger_s: float, plant: Plant) -> None:
-    """Four workers start one after another. Three have fewer start requests, and wait for the first."""
+    """Four workers start one after another. Three have fewer start requests, and wait for the first one."""
     _, _, project = plant(spider=SLOW_START, pages=1)
     workers = [project.start_worker(args={"seeds": "4"})]
     wait_until(lambda: project.count("done"), "the first start request is done")

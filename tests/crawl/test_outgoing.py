@@ -144,7 +144,7 @@ def test_a_broken_connection_is_not_retried_at_once(
 def test_with_a_silent_download_handler_the_delay_counts_from_the_answer(
     redis_server: RedisServer, make_project: MakeProject, start_odd: StartSite
 ) -> None:
-    """The worker only knows that a request was sent before its answer came."""
+    """The worker does not learn when a request is sent, except that this was before its answer came."""
     site = start_odd(6)
     settings: dict[str, Any] = {
         "DQ_DOMAIN_DELAY": 1.0,

@@ -156,7 +156,7 @@ def test_a_start_that_raises_leaves_the_run_open(plant: Plant) -> None:
     targets = [f"/seed?s=0&n={number}" for number in range(10)]
     redis, _, project = plant(targets=targets, spider=INTERRUPTED, pages=1)
 
-    # Each worker waits until the other worker has no work. Both workers must stop waiting.
+    # Each worker waits until the other has no work. They must not wait for each other without end.
     workers = project.start_workers(2, environ={"FAIL_AFTER": "5"})
     assert project.wait() == ["start_error", "start_error"]
     assert all("the same command runs start() again" in worker.text for worker in workers)

@@ -49,7 +49,7 @@ def repeats(project: Project) -> int:
 
 
 def test_a_stopped_crawl_resumes_without_repeats(plant: Plant) -> None:
-    """One worker gets SIGTERM and one Ctrl-C. They finish the pages in progress. All other pages wait."""
+    """One worker gets SIGTERM, the other Ctrl-C. They finish the pages in progress. All other pages wait."""
     redis, site, project = plant(spider=GATHERED, pages=150, latency_s=0.2)
     workers = project.start_workers(2)
     let_go(project)
@@ -86,7 +86,7 @@ def test_a_page_that_arrives_after_the_grace_is_left_to_the_next_worker(plant: P
     assert project.count("done") == {"/work?s=0": 1}
     assert "2 downloads are given up" in worker.text
     assert not re.search("ERROR|Traceback|Unhandled|Error while", worker.text)
-    assert overview_of(redis, project).census.waiting == 3  # including the page whose callback ended
+    assert overview_of(redis, project).census.waiting == 3  # also the page whose callback ended late
     project.run_to_end(settings={"RETRY_ENABLED": False, "HTTPERROR_ALLOW_ALL": True})
     assert project.count("done") == {"/work?s=0": 2, "/late?s=3": 1, "/down?s=3&status=503": 1}
 

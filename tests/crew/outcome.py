@@ -27,7 +27,7 @@ def repeats(scene: Scene) -> int:
 
 
 def journals(scene: Scene, kind: str = "journal") -> list[Path]:
-    """Return the journals whose items may be in no feed, or with *kind* "exported" the exported journals."""
+    """Return the journals that are not exported yet, or with *kind* "exported" those that are exported."""
     return sorted(scene.project.folder.glob(f".scrapy/dq/items/*/*.{kind}"))
 
 

@@ -74,7 +74,7 @@ def test_a_start_request_that_each_worker_crawls_is_shown_once(scene: SetScene) 
     spider = spider_of("""
     async def start(self):
         self.record("joined", "/")
-        while Path(RECORD_PATH).read_text().count("joined ") < 2:  # or one worker finds it finished
+        while Path(RECORD_PATH).read_text().count("joined ") < 2:  # else one finds it finished
             await asyncio.sleep(0.02)
         yield scrapy.Request(START_URLS[0], lambda response: self.then(response))
 

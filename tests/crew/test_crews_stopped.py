@@ -61,7 +61,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(scene: SetScene, redis_
 
 
 def test_a_worker_that_does_not_stop_is_killed(scene: SetScene) -> None:
-    """A worker may hang even after the second Ctrl-C and the grace."""
+    """If a worker hangs even after the second Ctrl-C and the grace, the crew kills it."""
     here = scene(pages=60, latency_s=0.2, project={"DQ_SHUTDOWN_GRACE": 0})
     crew = start_and_wait(here)
     os.kill(crew.pids[0], signal.SIGSTOP)

@@ -130,7 +130,7 @@ KINDS_SETTINGS: dict[str, Any] = {
 
 
 def journals(here: Scene) -> list[Path]:
-    """Return the journals whose items may be in no feed."""
+    """Return the journals that are not exported yet."""
     return sorted(here.project.folder.glob(".scrapy/dq/items/*/*.journal"))
 
 

@@ -113,7 +113,7 @@ def test_a_disk_that_fails_is_reported(
 
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_process_ends_when_its_feed_is_on_the_disk(closes: bool, tmp_path: Path) -> None:
-    """A process syncs its feed even if it does not close it. A feed that cannot be synced is no error."""
+    """A process syncs its feed even without closing the feed. A file that cannot be synced is no error."""
     program = (
         "import os, sys; from scrapy import Spider\n"
         "from scrapy_dq.crew.feeds.storage import UnbufferedFileFeedStorage\n"

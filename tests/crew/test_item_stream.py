@@ -91,7 +91,7 @@ class Dies:
 def test_a_collector_that_is_killed_collects_nothing_twice(
     redis_server: RedisServer, crawl_name: str, tmp_path: Path, torn: int
 ) -> None:
-    """If a worker sent an item twice, the collector takes it once. A journal may have a torn end."""
+    """If a worker sent an item twice, the collector takes it once. Journals may end inside a record."""
     with connect_url(redis_server.url) as client:
         sender = Sender(client, crawl_name)
         sender.send(1, 2, 3, 3, 2)

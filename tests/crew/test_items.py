@@ -46,7 +46,7 @@ def test_items_are_counted_and_exported_again(scene: SetScene) -> None:
 
 
 def test_items_left_by_a_killed_crew_are_exported(scene: SetScene) -> None:
-    """`scrapy dq items` exports items without crawling. Later, the crawl continues, with each item once."""
+    """`scrapy dq items` exports items without crawling. Then a crew continues. Its feed has each once."""
     here = scene(pages=60, latency_s=0.1)
     crew = start_and_wait(here)
     crew.kill()

@@ -234,7 +234,7 @@ def test_a_worker_takes_no_module_from_the_current_folder(tmp_path: Path) -> Non
 
 
 def test_logs_of_the_crawl_before_are_kept(tmp_path: Path) -> None:
-    """Each crawl has its own folder of logs, even with an odd name. LOG_FILE gets each worker's number."""
+    """Each crawl has its own folder of logs, even with an odd name. A LOG_FILE gets the worker's number."""
     for text in ("first", "second"):
         for log in log_paths(2, tmp_path, None, "../50%", tmp_path):
             log.write_text(text)
@@ -259,7 +259,7 @@ def test_logs_are_written_to_no_folder_that_others_can_write_to(tmp_path: Path) 
 
 
 def test_the_folders_above_the_logs_are_private_under_any_umask(tmp_path: Path) -> None:
-    """A user who can write to such a folder could replace the logs. The current user's link is harmless."""
+    """A user who can write to such a folder could replace the logs. The current user's links are harmless."""
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o700)
     (tmp_path / "moved").symlink_to(disk)

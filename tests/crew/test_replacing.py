@@ -95,7 +95,7 @@ def test_items_written_by_other_programs_are_kept(feed: Feed) -> None:
 def test_items_that_scrapy_crawl_wrote_in_the_run_are_kept(
     feed: Feed, known: str, keeps: bool, kept: bool
 ) -> None:
-    """Even -O keeps such items. If the run began earlier, a feed without a record may also have some."""
+    """Even -O keeps such items. If the run is older than the crew, feeds without a record may have some."""
     feed.target.write_text("0\n")
     if known:
         with feed.folder.beginning(THIS if known == "this run" else LAST, feed.target):

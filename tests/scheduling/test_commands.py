@@ -37,7 +37,7 @@ def session() -> Session:
         (Commands(3, stops=2, forgets=1), Commands(1, stops=1), 1, 0),
         (Commands(1, limit_changes=1), Commands(2, limit_changes=2), 0, 0),
     ],
-    ids=["forget", "stop", "a second stop", "a Redis that came back older", "other limits"],
+    ids=["forget", "stop", "a second stop", "a Redis that was rolled back", "other limits"],
 )
 def test_a_session_obeys_forget_and_stop_commands(
     session: Session, before: Commands, words: Commands, forgets: int, closes: int

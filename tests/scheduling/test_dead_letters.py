@@ -73,7 +73,7 @@ def test_hostile_entries_become_dead_letters_and_the_crawl_ends(
         worker = project.run_worker(timeout_s=30)
         assert worker.close_reason == "unserved", worker.text
         assert project.count() == dict.fromkeys(site.paths | {"/good?s=0"}, 1)
-        # Other code might serve some of these entries.
+        # Other code might serve some of these entries. They are declined first, and count as unserved.
         unserved = look(project).census.unserved
         assert [line for line in errors(worker) if "became dead letters because no worker" not in line] == []
         assert "Traceback" not in worker.text

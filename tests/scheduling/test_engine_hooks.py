@@ -102,7 +102,7 @@ def test_a_complete_engine_is_accepted_and_reports_requests_that_leave_it() -> N
 
 
 def test_downloads_that_are_given_up_leave_once_and_their_responses_are_dropped() -> None:
-    """A page in its callback is not given up. If the downloader does not list its requests, no request is."""
+    """A page in its callback is not given up. Without a list of active downloads, nothing is given up."""
     engine = make_engine()
     pages = [scrapy.Request(f"http://example.com/{name}") for name in ("slow", "parsed")]
     output: list[Any] = []

@@ -147,7 +147,7 @@ def test_requests_that_fail_for_good_are_kept(project: Project, redis_url: str, 
     """Redis keeps URL, reason, time, worker and request. Handled and dropped requests are not kept."""
     worker = project.run_to_end()
     census = look(project).census
-    # Of 19 requests, all except the failed ones are done, and one child.
+    # Those of the 19 requests that did not fail are done, and also one child.
     assert (census.failed, census.dead, census.done) == (len(FAILED), 0, 19 - len(FAILED) + 1)
     with connect_url(redis_url) as client:
         records = kept(client, project.name, "failed")

@@ -83,7 +83,7 @@ def test_the_token_of_a_request_does_not_depend_on_its_delay(start: bool) -> Non
 
 
 def test_closing_takes_no_longer_than_the_rest_of_the_grace() -> None:
-    """The grace begins with the signal, not when the last page ends. The worker makes at least one try."""
+    """The grace begins with the signal, not when the last page ends. There is always time to try once."""
 
     async def time_left(since_signal_s: float | None) -> float:
         session = Session.__new__(Session)
@@ -102,9 +102,10 @@ def test_closing_takes_no_longer_than_the_rest_of_the_grace() -> None:
 def test_after_a_lost_outbox_a_worker_forgets_its_requests_and_may_close(
     parentless: bool, shares_seen: bool, closes: int
 ) -> None:
-    """Pages that run again must be able to send their requests again. Only the next crawl runs start() again.
+    """Pages that run again must be able to put their requests again, so the worker forgets what it has sent.
 
-    With a project's own dupefilter, the worker closes, because this filter would drop the lost requests.
+    It closes if requests of start() are lost, because only the next worker runs start() again. It also closes
+    with a project's own dupefilter, because this filter would drop the lost requests.
     """
     session = Session.__new__(Session)
     session.admissions = Admissions(lambda request: b"")

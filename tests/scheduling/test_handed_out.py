@@ -1,4 +1,4 @@
-"""A project's scheduler class copies or drops requests. A copy gets the lease. A dropped request fails."""
+"""A project's scheduler class copies or drops requests. A copy takes the lease. A dropped request fails."""
 
 from __future__ import annotations
 

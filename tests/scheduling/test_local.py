@@ -370,7 +370,7 @@ def test_a_local_request_waits_while_its_site_is_blocked(
 def test_local_requests_keep_the_limits_of_their_site(
     links: Tree, settings: dict[str, Any], seconds: float
 ) -> None:
-    """A site's stored and local requests count together. No request waits longer than necessary."""
+    """A site's stored and local requests together keep its limits. None waits longer than necessary."""
     site, project = links(
         (HOSTS[1], 6, f"/local/%d?s={seconds}", True), (HOSTS[1], 6, f"/stored/%d?s={seconds}", False),
         **settings,

@@ -65,7 +65,7 @@ BRACKETS = spider_of("""
 
 
 def test_a_link_that_cannot_be_parsed_is_dropped(tree: Tree) -> None:
-    """Scrapy turns a full-width bracket into a real one. Its fingerprint or slot would raise an error."""
+    """Scrapy turns full-width brackets into real ones. Then the fingerprint or slot raises an error."""
     _, project = tree(spider=BRACKETS, pages=1)
     worker = project.run_to_end(timeout_s=30)
     assert project.count() == dict.fromkeys(["/plain?s=0", "/plain?s=0&in=%5Bquery%5D"], 2)

@@ -74,7 +74,7 @@ def test_a_slow_domain_does_not_slow_down_the_others(
 
 
 def test_the_limits_of_the_latest_worker_apply_to_all(begin: Tree, redis_url: str) -> None:
-    """The worker logs a warning with old and new limits, and records an event. Equal limits log nothing."""
+    """A worker with other limits warns of the change, and records an event. Equal limits log nothing."""
     lines = ('for n in range(400): yield request("127.0.0.1", f"/{n}?s=0.1")',)
     site, project = begin(spider(*lines), settings={"DQ_DOMAIN_DELAY": 0.05, "CONCURRENT_REQUESTS": 4})
     first = project.start_worker()
@@ -95,7 +95,7 @@ def test_the_limits_of_the_latest_worker_apply_to_all(begin: Tree, redis_url: st
 
 
 def test_the_download_slot_of_the_meta_is_the_partition(begin: Tree) -> None:
-    """One host has two slots with different limits."""
+    """One host has three slots. Only one of them has a delay."""
     site, project = begin(
         spider(
             'for n in range(4): yield request("127.0.0.1", f"/seldom/{n}?s=0", download_slot="seldom: äöü")',
@@ -283,7 +283,7 @@ def test_an_expired_page_is_crawled_again_only_in_a_later_run(tree: Tree) -> Non
     """With SCHEDULER_PERSIST, a run ignores fingerprints that had expired when it began."""
     site, project = tree(
         spider=TWICE,
-        # Otherwise the worker's own memory would drop the repeated requests.
+        # With another LOCAL_SEEN, the worker's own memory would drop the repeated requests.
         settings={
             "SCHEDULER_PERSIST": True,
             "DQ_SEEN_TTL": 3600,

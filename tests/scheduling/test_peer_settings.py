@@ -29,7 +29,7 @@ def lines(worker: Worker, level: str) -> list[str]:
 
 
 def test_a_project_of_scrapy_redis_crawls_and_differences_are_reported(tree: Tree, look: Look) -> None:
-    """One INFO line is logged. The queue class sets the order, duplicates are logged, and `seen` is kept."""
+    """One INFO line lists them. The queue class sets the order. Duplicates are logged. `seen` stays."""
     _, project = tree(settings=THEIRS | {"CONCURRENT_REQUESTS": 1, "LOG_LEVEL": "DEBUG"}, pages=20, fan_out=3)
     worker = project.run_to_end(timeout_s=20)
     assert [event.path for event in project.events() if event.event == "done"] == [

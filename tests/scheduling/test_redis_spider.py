@@ -32,10 +32,10 @@ def spider(*lines: str) -> str:
 
 @pytest.fixture
 def fed(make_project: MakeProject, start_site: StartSite, redis_url: str) -> Tree:
-    """Return a function that makes a site, SITE, and a project with a RedisSpider.
+    """Return a function that starts a site and makes a project with a RedisSpider.
 
     Its arguments are *lines* for the spider's class, options of the site, *more* text for the module, and
-    settings.
+    settings. In the project, the setting SITE is the site's URL.
     """
 
     def make(
@@ -201,7 +201,7 @@ def test_the_meta_of_a_payload_becomes_the_meta_of_its_request(fed: Tree, client
 def test_payloads_of_other_hosts_are_not_fetched_with_the_method_of_the_docs(
     fed: Tree, start_site: StartSite, client: redis.Redis
 ) -> None:
-    """With any meta, Scrapy's offsite middleware drops such payloads, and redirects to other hosts."""
+    """Whatever their meta is, Scrapy's offsite middleware drops them, and also redirects to other hosts."""
     other = start_site(pages=9)
     elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
     docs = (Path(__file__).parents[2] / "docs" / "from-scrapy-redis.md").read_text("utf-8")
@@ -231,7 +231,7 @@ OWN = (
 def test_meta_from_a_payload_cannot_run_code_through_a_method_of_the_spider(
     fed: Tree, client: redis.Redis, reasons: Reasons
 ) -> None:
-    """A request that cannot be stored is checked in the same way before its own worker crawls it."""
+    """A request that cannot be stored is checked like a stored one before its own worker crawls it."""
     site, project = fed(*OWN)
     for page, meta in enumerate(({}, {"referrer_policy": "os.abort"}, {"download_slot": "\n"}), 1):
         client.rpush(key(project), json.dumps({"url": site.url(f"/p/{page}"), "meta": meta}))
@@ -438,5 +438,5 @@ def test_an_idle_spider_asks_redis_twice_a_second(fed: Tree, client: redis.Redis
     """Redis does not notify the worker of new payloads. The worker's usual exchanges look for them."""
     _, project = fed(MAX_IDLE_TIME_BEFORE_CLOSE=5)
     worker = project.run_worker()
-    # The first pause is 20 ms long, and each further pause twice as long. Later pauses are 0.4 to 0.5 s long.
+    # The first pause is 20 ms long. Each further pause is twice as long, up to 0.4 to 0.5 s.
     assert 10 <= worker.stats["dq/exchanges"] <= 5 / 0.4 + 8

@@ -145,7 +145,7 @@ def test_each_visit_of_a_page_has_its_own_retries(crawl: Crawl, look: Look) -> N
     worker = project.start_worker()
     wait_until(lambda: done(project)["a"] >= 1, "the page is parsed", 20)
     assert site.count("/a") == 3
-    site.pages["/a"].busy = 6  # two visits with three retries each would need 8
+    site.pages["/a"].busy = 6  # one visit's 4 attempts fail, and 2 of the next visit's
     wait_until(lambda: site.pages["/a"].busy == 0 and done(project)["a"] >= 3, "the page is parsed again", 20)
     end(worker)
     assert look(project).census.delayed + look(project).census.waiting == 2
@@ -299,7 +299,7 @@ def test_a_policy_can_be_added_and_removed_during_a_crawl(crawl: Crawl, look: Lo
 
 @pytest.mark.parametrize("kind", ["body", "field"])
 def test_a_change_of_the_body_or_a_field_is_detected(crawl: Crawl, kind: str) -> None:
-    """A page has changed if its body differs, or with `field` if this field of its items differs."""
+    """A page has changed if its body differs, or, with `field`, if this field of its items differs."""
     policy = "tree_project.policy.Noting" + ", field=price" * (kind == "field")
     site, project = crawl({"DQ_REVISIT": policy}, a=Answer("<b>1</b>"))
     (project.folder / "tree_project" / "policy.py").write_text(
@@ -328,7 +328,7 @@ def test_a_change_of_the_body_or_a_field_is_detected(crawl: Crawl, kind: str) ->
 
 @pytest.mark.parametrize("returns", ["'text'", "1e12", "1 / 0"])
 def test_a_policy_that_fails_is_reported_once(crawl: Crawl, look: Look, returns: str) -> None:
-    """The page is still visited again. If its first visit fails, the next visit is a day later."""
+    """The page is still visited again. If the policy fails at the first visit, the next is a day later."""
     site, project = crawl({"DQ_REVISIT": "tree_project.policy.Bad"}, a=Answer(), b=Answer())
     (project.folder / "tree_project" / "policy.py").write_text(
         "import scrapy_dq\n"

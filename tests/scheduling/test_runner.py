@@ -158,7 +158,7 @@ def test_scrapy_without_a_reactor_crawls(tree: Tree) -> None:
     assert sum(worker.stats.get("dq/acked", 0) for worker in workers) == 40 + 6 + 8
 
 
-# With this scheduler, which does not open, the test finds Scrapy's exit code. Scrapy 2.14 exits with 0.
+# This scheduler does not open, which shows Scrapy's exit code in such a case. Scrapy 2.14 exits with 0.
 UNOPENED = (
     SPIDER
     + """\

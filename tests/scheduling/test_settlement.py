@@ -123,7 +123,7 @@ def endings(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_each_request_is_settled_exactly_once(endings: Endings) -> None:
-    """Successes, redirects, retries and HTTP errors are done. Exceptions and failed downloads have failed."""
+    """Success, redirect, retry and HTTP error count as done; exceptions and failed downloads as failed."""
     assert endings.worker.close_reason == "finished"
     done, failed = endings.project.count("settled-done"), endings.project.count("settled-failed")
     assert done + failed == endings.project.count("enqueued")
@@ -155,7 +155,10 @@ def test_a_callback_exception_ends_a_request(endings: Endings) -> None:
 
 
 def test_a_callback_that_downloads_its_own_request_again_is_at_work_until_its_end(endings: Endings) -> None:
-    """The engine makes the same call after `engine.download(response.request)` as after the callback."""
+    """After `engine.download(response.request)`, the engine makes the same call as after the callback.
+
+    Only the call after the callback ends the request.
+    """
     (child,), (parent,) = endings.times("enqueued", "/again-child"), endings.times("settled-failed", "/again")
     assert child < parent
     assert "Error while removing request from slot" not in endings.worker.text
@@ -308,7 +311,10 @@ DOWNLOADS_WHAT_WAITS = spider_of(
 
 
 def test_a_waiting_local_request_is_not_done_when_a_callback_downloads_it(tree: Tree) -> None:
-    """The engine makes the same call at the end of `engine.download()` as for a crawled request."""
+    """At the end of `engine.download()`, the engine makes the same call as at the end of a crawled request.
+
+    This call must not settle the request, because it still waits to be crawled.
+    """
     busy = {"CONCURRENT_REQUESTS": 1}
     _, project = tree(spider=DOWNLOADS_WHAT_WAITS, settings=busy, pages=3)
     project.run_to_end(timeout_s=30)

@@ -24,7 +24,7 @@ AFTER_CLOSE = ("log_count/", "feedexport/")
 
 
 def test_the_sums_equal_the_stats_of_both_workers(tree: Tree, client: redis.Redis) -> None:
-    """The sums include each counted stat up to the last page and exchange. The depth is the largest value."""
+    """The sums include each counted stat up to the last page and exchange. The depth is the maximum."""
     _, project = tree(settings=SHARED | told_every(0.2), pages=300, latency_s=0.01)
     workers = project.start_workers(2)
     assert project.wait(30) == ["finished", "finished"]

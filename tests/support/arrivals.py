@@ -1,4 +1,4 @@
-"""The arrival times of bytes as the kernel reports them. They are right even if a busy site reads late."""
+"""The arrival times of bytes as the kernel reports them. A busy site that reads late does not change them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 
 SO_TIMESTAMPNS = 35
-"""Linux's number of this option. On other systems, the time of reading counts as the arrival."""
+"""Linux's number of the socket option for arrival times. On other systems, the time of reading is used."""
 TIMESPEC = struct.Struct("@ll")
 
 
@@ -16,7 +16,7 @@ class StampedSocket(socket.socket):
     """Keeps the arrival time of the bytes that were read last, as the kernel reports it."""
 
     arrived_s = 0.0
-    """The arrival time by `time.monotonic()`. On the class: the time of the last read of any socket."""
+    """The arrival time by `time.monotonic()`. The class has the time of the socket that was read last."""
     _real_ahead_s = 0.0
 
     @classmethod

@@ -107,7 +107,7 @@ class BothFrontiers(RuleBasedStateMachine):
         )
 
     def not_past(self, state: State) -> State:
-        """Return *state* without past times, because the frontier deletes these at any later time."""
+        """Return *state* without past times, because the frontier may delete these at any moment."""
         past = {
             name: {p: time for p, time in state[name].items() if time > self.reference.clock}
             for name in ("earliest", "blocked")
@@ -148,8 +148,9 @@ class BothFrontiers(RuleBasedStateMachine):
             self.resync(actor)
             if actor not in self.actors:
                 return
-            # If Redis was rolled back to an earlier run, this rejoin has deleted the tokens. A real worker
-            # then gives new ids to requests that it puts again (WorkerProtocol._renew_ids).
+            # If Redis was rolled back to an earlier run, this rejoin has deleted the tokens. A repeated put
+            # would then store its entry twice. Such puts are left out here. A real worker gives new ids to
+            # requests that it puts again (WorkerProtocol._renew_ids).
             moves = [
                 each for each in moves if not (isinstance(each, Put) and self.reference.would_duplicate(each))
             ]
@@ -256,6 +257,6 @@ class BothFrontiers(RuleBasedStateMachine):
 
 
 def times(receipt: Receipt) -> tuple[Any, ...]:
-    """Return the times in a receipt, in units, because receipts are equal even if their times differ."""
+    """Return the times in a receipt, in the reference's units. `==` between receipts ignores these times."""
     found = (receipt.next_due_s, *(lease.send_at for lease in receipt.leases))
     return tuple(units(seconds) for seconds in found)

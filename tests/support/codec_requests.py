@@ -60,7 +60,7 @@ class BookSpider(Base):
 
 
 class TokenRequest(Request):
-    """A subclass of Request with an attribute of its own."""
+    """A subclass of Request with one more attribute."""
 
     attributes = (*Request.attributes, "token")
 

@@ -13,7 +13,7 @@ LOW = 10**9
 
 
 def stored_as(token: bytes) -> tuple[int, int]:
-    """Return the first bucket of *token*, and the integer that is stored for *token*."""
+    """Return the bucket of *token* before any bucket is split, and the integer that is stored for *token*."""
     digest = sha1(token).digest()
     bits, high, low = (int.from_bytes(digest[i:j], "big") for i, j in ((0, 2), (2, 6), (6, 10)))
     number = ((bits >> 10) % 8 + 1) * LOW**2 + high % LOW * LOW + low % LOW
@@ -31,8 +31,9 @@ def bucket_of(first: int, number: int, buckets: int) -> int:
 def chance_of_a_false_seen(urls: int) -> float:
     """Return an upper bound of the probability that two of *urls* fingerprints have the same stored form.
 
-    They have it if all their parts are equal. This is a little more likely than with evenly spread parts,
-    because numbers of 32 bits modulo 10^9 have some remainders more often than others.
+    Two stored forms are the same if all their parts (see `stored_as`) are equal. This is a little more likely
+    than with evenly spread parts, because numbers of 32 bits modulo 10^9 have some remainders more often than
+    others.
     """
     often, rest = divmod(2**32, LOW)
     nine_digits = (rest * (often + 1) ** 2 + (LOW - rest) * often**2) / 2**64
@@ -44,7 +45,9 @@ def compacted(tokens: Collection[bytes]) -> set[tuple[int, int]]:
 
 
 def read_buckets(directory: Mapping[bytes, bytes], found: Mapping[str, Any]) -> set[tuple[int, int]]:
-    """Return the stored members of the directory's buckets among *found* (generation:n -> members).
+    """Return the members of those buckets in *found* that belong to the directory's generation.
+
+    A key of *found* is `generation:n`, and its value has the members of the generation's bucket n.
 
     Raises:
         AssertionError: a member is in the wrong bucket, or the count is wrong.

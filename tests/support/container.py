@@ -14,7 +14,7 @@ import pytest
 from support.project import Project
 
 USER = 10001
-# The user may read all files, because this Python may be in root's home folder. The user may write no file.
+# This Python may be in root's home folder, so the user gets the right to read all files, but to write none.
 _AS_USER = [
     "setpriv", "--clear-groups", "--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search",
     "--bounding-set=-all,+dac_read_search",
@@ -52,8 +52,8 @@ def contained(project: Project, volume: Path, *, read_only: bool, user: int = US
 
     Args:
         volume: a folder that this function creates for the user.
-        read_only: whether to mount the disk read-only, including folders such as /tmp, which needs root.
-            Otherwise the modes of the project's folders prevent the user from writing there.
+        read_only: whether to mount the whole disk read-only, including folders such as /tmp. Only root can do
+            this. If False, only the modes of the project's folders prevent the user from writing there.
         user: the id of the container's user. Without root, the container runs as this process's user.
     """
     folders = [project.folder, *(path for path in project.folder.rglob("*") if path.is_dir())]

@@ -1,8 +1,8 @@
 """A site of many domains, each with its own loopback address, for tests of partitions.
 
 The domain of a request is its Host header without the port. The root of a domain (`/p/0`) links to all its
-other pages (`/p/1`, …), which have no links. Therefore the backlog of a domain is complete after its root.
-Slow domains answer their pages late, except the root.
+other pages (`/p/1`, …), which have no links. When the root has been crawled, all pages of its domain are
+known. Slow domains answer their pages late, except the root.
 
 `/__log` and `/__counts` report the requests, and `/__reset` forgets them.
 """

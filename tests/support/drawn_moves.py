@@ -21,7 +21,8 @@ LOST = st.sampled_from((False, False, True))
 SEEDING = st.sampled_from((0, 0, 0, 0, 0, 1, 2, 3))
 SLOT = st.integers(0, len(PARTITIONS) - 1)
 WHEN = st.sampled_from(("", "", "", "", "", "", "due 1", "due 2", "not before 0", "not before 1", "never"))
-# Delay (in units), concurrency, own limits, budget, own budgets.
+# Each tuple has a delay (in units), a concurrency, the limits of single partitions, a budget, and the budgets
+# of single partitions.
 LIMITS = tuple(
     Limits(delay * UNIT_S, concurrency, own, budget, own_budgets=budgets)
     for delay, concurrency, own, budget, budgets in (

@@ -1,4 +1,4 @@
-"""At a fail point, a worker kills itself with SIGKILL: at the n-th call of a chosen method of the package."""
+"""A fail point: at the n-th call of a chosen method of the package, a worker kills itself with SIGKILL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.tree_spider import ItemRecord
 EXTENSIONS = {"EXTENSIONS": {"support.fail_points.FailPoint": 0}}
 """Settings for a project whose workers may have a fail point."""
 FEW_LEASES = 2
-"""The maximum number of leases per step of a reclaim by a worker with a fail point: one of several steps."""
+"""A worker with a fail point takes this number of leases per step of a reclaim, so it needs several steps."""
 _ENVIRON = "FAIL_POINT"
 
 

@@ -18,7 +18,7 @@ from support.waiting import wait_until
 from support.worker import Worker
 
 FIGURES = "figures"
-"""The name of a test's figures among the properties of its report."""
+"""The property of a test's report that has the test's figures, such as counts of pages and repeats."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,14 @@ class FaultCrawl:
             return peek(client, self.project.name)
 
     def leases(self, pids: Collection[int] | None = None) -> int:
-        """Return the number of leases of the workers with these pids, or with None of all workers."""
+        """Return the number of leases of the workers with these pids, or of all workers if *pids* is None."""
         members = self.overview().members
         return sum(m.in_flight for m in members if pids is None or m.identity.get("pid") in pids)
 
     def kill(self, worker: Worker) -> None:
         """Kill *worker* with SIGKILL and add its leases to `leases_at_kills`."""
-        # Freeze the worker first. Then its sent commands arrive before its leases are counted. Other workers
-        # see that its process still exists, and do not take its leases before that.
+        # Freeze the worker first. Then its sent commands arrive before its leases are counted. Until it is
+        # killed, other workers see that its process exists, and do not take its leases.
         worker.suspend()
         wait_until(lambda: worker.suspended or not worker.running, "the worker is frozen")
         time.sleep(0.05)

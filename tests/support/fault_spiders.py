@@ -30,7 +30,7 @@ class SlowStartSpider(GatheredSpider):
 
 
 class DelayedTreeSpider(TreeSpider):
-    """Delays every page of the tree by a second from the time when its link is found."""
+    """Delays the request for every page of the tree until a second after the page's link is found."""
 
     def parse(self, response: Response) -> Iterator[Any]:
         """Delay the requests of TreeSpider."""

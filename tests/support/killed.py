@@ -1,4 +1,4 @@
-"""Kills the process of a call with kill -9 before one of its Redis commands."""
+"""Makes a call in a child process, which is killed with kill -9 before one of its Redis commands."""
 
 from __future__ import annotations
 

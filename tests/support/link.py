@@ -88,7 +88,7 @@ class Behaviour:
         return None
 
     def served(self, message: bytes) -> bytes:
-        """Return the command for Redis. With `script_error`, a script call becomes one with this error."""
+        """Return the command for Redis. With `script_error`, a script call is replaced by this error."""
         if not self.script_error or command_name(message) not in SCRIPTS:
             return message
         words = (b"EVAL", b"return redis.error_reply(ARGV[1])", b"0", self.script_error.encode())
@@ -96,7 +96,7 @@ class Behaviour:
 
 
 class Link:
-    """A client's connection to the proxy, and the proxy's own connection to Redis for it."""
+    """A client's connection to the proxy, and the connection to Redis that the proxy makes for it."""
 
     def __init__(self, client: Streams, behaviour: Behaviour) -> None:
         self._behaviour = behaviour

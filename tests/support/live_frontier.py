@@ -59,7 +59,10 @@ PARTITIONINGS: dict[str, Callable[[int], bytes]] = {
     "slots": lambda n: b"slot %d" % (n % 3),
     "own": lambda n: b"slot %06d" % n,
 }
-"""Functions from an entry's number to its partition: none, one for all, one of three, or its own."""
+"""Functions that choose an entry's partition by its number.
+
+The partition is none, the same one for all entries, one of three, or a separate one for each entry.
+"""
 partitioning = PARTITIONINGS["none"]
 """The function that `put` uses. The fixture `partitioning` replaces it."""
 
@@ -72,7 +75,8 @@ def partition_of(n: int) -> bytes:
 def by_partition(numbers: Collection[int]) -> dict[bytes, list[int]]:
     """Return the *numbers* of entries by partition, each list in the given order.
 
-    So a test can compare orders: without partitions, of all entries; with partitions, within each partition.
+    So a test can compare the order of all entries if there are no partitions, and otherwise the order within
+    each partition.
     """
     found: dict[bytes, list[int]] = {}
     for n in numbers:
@@ -153,7 +157,7 @@ def again(
 
 
 def sent(n: int, ago: float | None = 0.0, partition: bytes | None = None) -> Sent:
-    """Return the note that entry number *n* was sent *ago* seconds ago. None means that it is never sent."""
+    """Return the note that entry *n* was sent *ago* seconds ago. None means that it is never sent."""
     of = partition_of(n) if partition is None else partition
     return Sent(of, entry_id(n), None if ago is None else time.monotonic() - ago)
 
@@ -173,7 +177,7 @@ def partitions(receipt: Receipt) -> list[bytes]:
 
 
 def waits(receipt: Receipt) -> dict[int, float | None]:
-    """Return the seconds that each lease waits, rounded to 10 s, by entry number. None means no wait."""
+    """Return by entry number how many seconds each lease waits, rounded to 10 s. None means no wait."""
     now = time.monotonic()
     return {
         int(lease.entry_id): None if lease.send_at is None else round(lease.send_at - now, -1)
@@ -194,7 +198,7 @@ class LiveFrontier:
     ) -> None:
         self.crawl, self.order, self.seen = crawl, order, seen
         self.ahead_ms = 0
-        """The longest time, in ms, by which a worker has leased a request before its time of sending."""
+        """The largest `Terms.ahead_s` so far, in ms: how early a request may be leased before it is sent."""
         self._limits_replaced = False
         self._loop = asyncio.new_event_loop()
         self._client = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
@@ -220,7 +224,7 @@ class LiveFrontier:
         answer = self.run(self.asked(method, *args, **named))
         if isinstance(answer, Joined):
             self._limits_replaced |= answer.limits_before is not None
-        elif method == "rejoin":  # after a roll-back to an earlier run, a rejoin sets its run's limits
+        elif method == "rejoin":  # after a roll-back to an earlier run, a rejoin sets its worker's limits
             self._limits_replaced |= before != self._limits_set()
         return answer
 
@@ -238,7 +242,10 @@ class LiveFrontier:
         return answer and astuple(answer)
 
     def limit(self, partition: bytes, **changed: Any) -> tuple[float, int, float] | None:
-        """Change a partition's limits as a user does. The answer has the rest of a block, rounded to 10 s."""
+        """Change a partition's limits as a user does.
+
+        Return its delay, its concurrency, and how many seconds it is still blocked, rounded to 10 s.
+        """
         answer = self.call("limit", partition, **changed)
         self.state()
         return answer and (*answer[:2], round(answer[2], -1))
@@ -333,7 +340,7 @@ class HandWorker:
         return receipt
 
     def take(self, count: int, terms: Terms = NO_TERMS) -> list[int]:
-        """Lease *count* entries, or all if there are fewer. An exchange grants at most the worker's share."""
+        """Lease *count* entries, or all if there are fewer. One exchange grants only the worker's share."""
         taken: list[int] = []
         while len(taken) < count and (got := numbers(self.exchange(want=count - len(taken), terms=terms))):
             taken += got

@@ -40,7 +40,7 @@ class Samples:
                 self.series[key] = sample.value
 
     def of(self, crawl: str) -> Mapping[str, float]:
-        """Return a crawl's series. A key is a name with other labels' values: `dq_requests waiting`."""
+        """Return a crawl's series by name and values of the other labels, such as `dq_requests waiting`."""
         return {
             " ".join([name, *(value for label, value in sorted(labels) if label != "crawl")]): number
             for (name, labels), number in self.series.items()

@@ -1,4 +1,4 @@
-"""A crawl that records its state after each call that has changed it, and truncated AOFs."""
+"""A crawl that records its state after each call that has changed it, and copies of truncated AOFs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class PoweredRedis:
-    """A Redis with an AOF (`appendfsync everysec`). Its fsyncs are recorded, and wait for an open gate."""
+    """A Redis with an AOF (`appendfsync everysec`). Its fsyncs are recorded. A shut gate holds them up."""
 
     def __init__(self, start_redis: Callable[..., RedisServer], kind: Kind, folder: Path) -> None:
         """Start the server. Skip the test if this machine cannot preload a library into it."""

@@ -76,7 +76,7 @@ class Project:
             setting, but the argument of `set_constants`.
         spider: the source of the module with the spider class, instead of SPIDER.
         name: the name of the spider and of its crawl, by default a random name.
-        fork_server: it starts the processes, except processes with their own environment or a sitecustomize.
+        fork_server: starts all processes except those with their own environment or a sitecustomize.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Project:
         if package and package.submodule_search_locations:
             path.append(str(Path(package.submodule_search_locations[0]).parent))
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
-        # Python would run the old code if a test rewrites a module within a second and keeps its length.
+        # Python would run the old bytecode if a test rewrites a module within a second and keeps its length.
         environ["PYTHONDONTWRITEBYTECODE"] = "1"
         environ.pop("SCRAPY_SETTINGS_MODULE", None)
         return environ
@@ -202,7 +202,7 @@ class Project:
         """Return the record of all workers in the order of writing."""
         if not self.record.exists():
             return []
-        # A line that crosses a page of the file may be incomplete while its worker writes it.
+        # While a worker writes a line that crosses a memory page of the file, the line may be incomplete.
         whole = self.record.read_text().rpartition("\n")[0]
         lines = (line.split(" ", 2) for line in whole.splitlines())
         return [Event(event, int(pid), path) for event, pid, path in lines]

@@ -100,7 +100,7 @@ class RedisProxy:
         return self._add(Fault("hold", command, containing))
 
     def refuse_scripts(self, error: str) -> None:
-        """Answer each script call with this error, as services do that restrict scripts. "" ends this."""
+        """Answer script calls with *error*, as services that restrict scripts do, until *error* is ""."""
         self._call(lambda: setattr(self._behaviour, "script_error", error))
 
     def lose(self, *containing: bytes) -> None:
@@ -126,7 +126,7 @@ class RedisProxy:
         self.pass_through()
 
     def lead_to(self, *upstream_urls: str, seed: int = 0) -> None:
-        """Connect new clients to another Redis, as a changed DNS name does. Connected clients stay.
+        """Connect new clients to another Redis, as a changed DNS name does. Connected clients keep theirs.
 
         If there are several URLs, each client gets a random one.
         """

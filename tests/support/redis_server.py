@@ -137,8 +137,8 @@ class RedisServer:
             if not self.socket and not self._started_once:
                 self.port = free_port()
             network = ["--port", str(self.port), "--bind", "127.0.0.1"]
-            # Use no pipe. Otherwise a test that reads a pipe to its end would wait for the end of a
-            # longer-lived server.
+            # The server must not inherit a pipe. If it lived longer than the other writers, a test that
+            # reads the pipe to its end would wait for the end of the server.
             self._process = subprocess.Popen(
                 self._command + network, env=self._env, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

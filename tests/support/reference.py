@@ -34,7 +34,7 @@ NO_TERMS = Terms()
 class ReferenceFrontier(Entries):
     """One crawl. Each method gives the same answer as the method of `Frontier` with the same name.
 
-    In puts, notes and leases, times are given by a monotonic clock that is always 0.
+    In puts, notes and leases, times are relative to now: they are given by a clock that is always 0.
     """
 
     def __init__(self, order: Order, wall_s: float = 0.0) -> None:
@@ -51,12 +51,12 @@ class ReferenceFrontier(Entries):
         self.crawled = ""
         """The first worker with a start() that has joined this run, or "" if none has joined."""
         self.starts: dict[str, bool] = {}
-        """For each name: True if the start() is complete, False if it was interrupted."""
+        """For the name of each start(): True if this start() is complete, False if it was interrupted."""
 
     def join(self, worker_id: str, identity: dict[str, Any], new_epoch: str, crawl: Identity) -> Joined:
         resumed = self.epoch is not None and (self.phase == "open" or worker_id in self.members)
         if not resumed and self.phase == "finished":
-            # The second condition is for a late copy of the join of a worker that has crawled and left.
+            # The second condition is for a delayed copy of a join whose worker has already crawled and left.
             if (crawl.run_name and crawl.run_name == self.crawl.run_name) or worker_id == self.crawled:
                 args = (self.epoch, self.run, True, self.census(), crawl.spider_args)
                 return Joined(

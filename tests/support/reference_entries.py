@@ -23,7 +23,7 @@ class Entries(Partitions):
         """The time in seconds since 1970, by a clock that is never changed."""
         self.turn = 0
         self.due_first: list[bytes] = []
-        """Ids of delayed entries in the order of the frontier, which knows the due times more exactly."""
+        """Ids of delayed entries as the real frontier orders them, because it does not round due times."""
         self.tokens: dict[Admission, set[bytes]] = {by: set() for by in Admission}
 
     def _count_from_zero(self) -> None:

@@ -133,7 +133,7 @@ class Partitions:
         block_s: float | None,
         budget: int | None = None,
     ) -> tuple[int, int, int, int, int]:
-        """Do the same as `limit`, and return the answer in units."""
+        """Do the same as the package's function `limit`, and return the answer in units."""
         if (delay_s, concurrency, block_s, budget) == (None, None, None, None):  # only show the limits
             return self._in_force(partition)
         self.limited |= (delay_s, concurrency, budget) != (None, None, None)
@@ -171,7 +171,7 @@ class Partitions:
         return self.spent.get(partition, 0)
 
     def count_spent(self, partition: bytes) -> None:
-        """Count a request that is done or has failed."""
+        """If the partition has a budget, count one more request that is done or has failed."""
         if self._limits_of(partition)[2]:
             self.spent[partition] = self.spent.get(partition, 0) + 1
 
@@ -185,7 +185,7 @@ class Partitions:
     # Reports about partitions
 
     def sent(self, partition: bytes, entry_id: bytes, age: int | None) -> None:
-        """Record that a lease was sent *age* units ago, or with None that it is never sent."""
+        """Record that the request of a lease was sent *age* units ago. None means that it is never sent."""
         if self.unsent.get(partition) == entry_id:
             del self.unsent[partition]
             wait = 0 if age is None else self._limits_of(partition)[0] - age
@@ -349,10 +349,11 @@ class Partitions:
         return len(got)
 
     def _best(self, me: Worker, partition: bytes, count: int) -> list[bytes]:
-        """Return a partition's first *count* entries. With them, *me* holds at most one suspect."""
+        """Return a partition's first *count* entries that *me* may lease. *me* may hold only one suspect."""
         best: list[bytes] = []
         passed = bool(me.suspects)
-        # A put that became a dead letter shares the place of the previous put. After a retry it comes second.
+        # If a put becomes a dead letter at once, it gets the same place as the previous put. After a retry,
+        # the entry of the dead letter comes second.
         turn = {i: (entry.place, entry.back, entry.suspect, i) for i, entry in self.backlog.items()}
         for entry_id in sorted(self.backlog, key=turn.__getitem__):
             entry = self.backlog[entry_id]

@@ -20,7 +20,7 @@ def packed(*numbers: int) -> bytes:
 
 
 def add_samples(live: LiveFrontier, count: int, began: int = BEGAN) -> None:
-    """Give a crawl a history of *count* samples, one for each 10 s.
+    """Give a crawl a history of *count* samples, one every 10 s.
 
     The crawl is fast for 300 s, stands still for 100 s, and is then twice as fast.
     """

@@ -122,7 +122,7 @@ class Sentinels:
         """Separate the master and the first sentinel from the other processes. Clients reach both sides."""
         old = self.master
         with self.sentinel(self.ports[0]) as client:
-            client.execute_command("ACL", "SETUSER", "default", "-publish")  # others cannot send to it
+            client.execute_command("ACL", "SETUSER", "default", "-publish")  # no other sentinel reaches it
         for server in self.servers:
             self._shut_out(server, *((SENTINEL, REPLICA) if server is old else (BESIDE,)))
 

@@ -30,7 +30,7 @@ MAX_SHARDS = 6
 
 
 class Crawl:
-    """A crawl of several shards with one worker that puts entries where a real worker would."""
+    """A crawl of several shards. Its only worker chooses the shard of each put as a real worker does."""
 
     def __init__(self, url: str, name: str, seen: Seen, partitioned: bool, order: Order = Order.FIFO) -> None:
         self.url, self.name, self.seen, self.partitioned = url, name, seen, partitioned
@@ -142,7 +142,7 @@ class Crawl:
         return found
 
     def check(self, shards: int) -> None:
-        """Assert that the first *shards* shards have their entries and right counts. Others have no key."""
+        """Assert that the first *shards* shards have their own entries and right counts; others are empty."""
         for number in range(MAX_SHARDS):
             shard = Shard(self.name, number)
             if number >= shards:

@@ -1,4 +1,4 @@
-"""HTTP for the processes of test sites. A site chooses its answers, and this module sends them in time."""
+"""HTTP for the processes of test sites. A site chooses answers; this module sends each after its delay."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(site: Site, addresses: Sequence[str]) -> None:
-    """Serve *site* on one port of all *addresses* until standard input closes, as at the parent's death."""
+    """Serve *site* on one port of all *addresses* until standard input closes, as when the parent dies."""
     loop = asyncio.get_running_loop()
     StampedSocket.set_clock()
     for address in addresses:

@@ -49,8 +49,8 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(folder)
     finally:
-        # If the workers were killed, their Redis server may still run in the folder, which could not be
-        # unmounted.
+        # If the workers were killed, their Redis server may still run in the folder. Then the folder could
+        # not be unmounted.
         with suppress(OSError, ValueError):
             pid = int((folder / "redis.pid").read_text())
             if os.path.realpath(f"/proc/{pid}/cwd") == str(folder.resolve()):

@@ -34,7 +34,7 @@ class Spoken:
         return joined
 
     async def exchange(self, want: int) -> tuple[int, int]:
-        """Make one exchange, or a due rejoin. See `dialogue.exchange`."""
+        """Make one exchange, or a rejoin if one is due. See `dialogue.exchange`."""
         return await exchange(self.frontier, self.protocol, self.identity, self.crawl, Demand(want))
 
     async def leave(self) -> None:

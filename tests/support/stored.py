@@ -20,7 +20,10 @@ from support.stored_partitions import TURNING, check_partitions, limits_in, spen
 
 BIAS = 2**52
 PLAIN_KEYS = {key.name: key.type for key in keys.KEYS if "<" not in key.name and key.name != "never"}
-"""The types of keys with a fixed name, without `never`. So reading the state fails if this key exists."""
+"""The types of keys with a fixed name. The key `never` must not exist, so it is missing here.
+
+If it exists, reading the state fails.
+"""
 KEY_FAMILIES = {key.name.partition("<")[0]: key.type for key in keys.KEYS if "<" in key.name}
 EMPTY = {"hash": {}, "set": set(), "zset": [], "list": []}
 WORKER_FIELDS = {
@@ -30,7 +33,7 @@ WORKER_FIELDS = {
 HISTORY = ("samples", "minutes", "journal")
 """Keys of the history, which no other state depends on. They are kept when a run is finished."""
 AHEAD_MS = 2_000
-"""The longest time, in ms, by which a worker leases a request before its time of sending."""
+"""The maximum time in ms from the lease of a request to its planned time of sending."""
 
 Dump = dict[bytes, bytes]
 State = dict[str, Any]
@@ -76,7 +79,7 @@ def stored_state(
     """Read the whole stored state in the form of `reference_state`. Times are in ms by the frontier's clock.
 
     Args:
-        ahead_ms: the longest time by which a worker leases a request before its time of sending.
+        ahead_ms: the maximum time from the lease of a request to its planned time of sending.
         strict: whether each partition must be in the right set. If not, partitions in the rotation or at rest
             may be saturated, because new limits move a partition only at its next turn.
         forgotten: a function that returns whether a user has made Redis forget this payload's page. Then a

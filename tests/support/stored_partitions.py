@@ -48,14 +48,14 @@ def check_partitions(
         most = concurrency if most is None else most
         budget = counts["budget"] if budget is None else budget
         spent = spent_in(plain).get(p, 0)
-        used = spent + busy[p] + busy[b"\2" + p]  # the last: kept leases of done requests
+        used = spent + busy[p] + busy[b"\2" + p]  # the last term: leases of done requests that `defer` keeps
         saturated = limited and (p in unsent or 0 < most <= busy[p] or 0 < budget <= used)
         if name == "saturated":
             assert saturated, f"{p!r} is stuck"
         elif strict and (name, score) != ("rotation", 0):
             # With turn 0, the partition was saturated when limits changed, and the next exchange examines it.
             assert not saturated or (name == "resting" and counts["budget_period"] == 2)
-        if name == "resting":  # perhaps until the next day
+        if name == "resting":  # with a spent budget, perhaps until the next day
             assert score == earliest.get(p) or 0 < budget <= spent
         elif name != "saturated" and score:
             assert earliest.get(p, 0) <= soon

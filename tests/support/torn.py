@@ -51,7 +51,7 @@ FIRST = scripts.lua_files()["keys"]
 
 
 class Stopper:
-    """Stops one script at one of its writes. If a command is denied, all its later calls also fail."""
+    """Stops one script at one of its writes. With DENIED, all later calls of this Redis command also fail."""
 
     def __init__(self, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
         self._live, self._monkeypatch, self._words = live, monkeypatch, words
@@ -135,7 +135,10 @@ def crawl_on(
 
 
 def repeat(worker: HandWorker, moves: Collection[Any] = ()) -> Receipt:
-    """Repeat the last exchange as a worker does, and use the answer. After RESYNC, rejoin and put again."""
+    """Repeat the last exchange, which had *moves*, as a worker does, and use the answer.
+
+    After RESYNC, rejoin, and repeat the puts and the moves of leases that are still held.
+    """
     receipt = worker.send(worker.last)
     if receipt.applied:
         worker.seq += 1

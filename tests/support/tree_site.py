@@ -1,12 +1,12 @@
-"""A site whose pages are a tree. Every page has exactly one link, and every request is counted.
+"""A site whose pages are a tree: one link leads to each page except the root. Every request is counted.
 
 Page k (`/p/<k>`, root 0) links to its children k·fan_out+1 … k·fan_out+fan_out. A query changes the answer
 of any path: `?s=5` delays it by 5 s, `?status=404` sets the status, `?to=/p/3` redirects, `?far=5000`
 redirects to a host of 5,000 letters, `?charset=big5` makes the page long and names this encoding,
 `?cookie=id=1` sets this cookie, `?flaky=2` answers 503 twice and then as usual, and `?flaky=2&after=5` also
 sends `Retry-After: 5` with each 503. `/__hits` and `/__log` report the requests, and `/__reset` forgets them.
-After `/__latency/5`, each tree page takes 5 s; after `/__slow/90/5`, each tree page after 90 different
-targets.
+After `/__latency/5`, each tree page takes 5 s. After `/__slow/90/5`, each tree page takes 5 s as soon as more
+than 90 different targets have been requested.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TreeSite(SiteProcess):
         return sorted((Hit(*row) for row in json.loads(self.get("/__log"))), key=lambda hit: hit.at_s)
 
     def slow_down(self, after: int, seconds: float) -> None:
-        """After requests for *after* different targets, delay each tree page, until `set_latency`.
+        """Delay tree pages when *after* different targets have been requested, until `set_latency`.
 
         The site counts the targets, because on a busy machine a test that counts them would be too late.
         """

@@ -31,7 +31,7 @@ WATCHED = {
 
 
 class WatchedSpider(TreeSpider):
-    """Records `audit` for each event of WATCHED. At its start, it causes an event to show that this works."""
+    """Records `audit` for each event of WATCHED. It first causes an event to show that the watch works."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> WatchedSpider:

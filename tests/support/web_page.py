@@ -109,7 +109,7 @@ class WebPage:
         return dict(json.loads(text))
 
     def do(self, order: Any, **headers: str) -> tuple[int, dict[str, Any]]:
-        """Send an order as the page does."""
+        """Send an order (a command for a crawl) as the page does."""
         own = {"Content_Type": "application/json", "Origin": self.origin, "Sec_Fetch_Site": "same-origin"}
         status, _, text = self.ask("/do", "POST", json.dumps(order), **own | headers)
         return status, json.loads(text)

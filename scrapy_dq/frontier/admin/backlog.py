@@ -59,7 +59,8 @@ class Sizes:
     largest: list[Size]
     """The examined partitions with the most entries, the largest first."""
     slowest: list[Size]
-    """The examined partitions that take longest, the slowest first; empty if no limit delays them."""
+    """The examined partitions that take longest, the slowest first; empty if none of them has a delay or a
+    block."""
     blocked: list[Size]
     """The blocked partitions among the slowest examined ones, the longest block first."""
 
@@ -146,8 +147,8 @@ def upcoming(client: Any, crawl: str, count: int) -> list[Entry]:
     """Return the next *count* entries, roughly in the order in which a worker would get them. Blocking.
 
     The worker is assumed to have no leases. This call leases nothing. Entries that may be leased now come
-    first, then entries that wait for their partition, then delayed ones; several shards take turns. Each
-    shard returns at most MAX_UPCOMING entries, and about MAX_BYTES.
+    first, then entries that wait for their partition, then delayed ones. With several shards, the result has
+    entries of each shard in turn. Each shard returns at most MAX_UPCOMING entries, and about MAX_BYTES.
 
     Raises:
         redis.exceptions.RedisError: no reply.
@@ -211,7 +212,7 @@ def refused_scripts(client: Any, shard: keys.Shard, start_keys: StartKeys | None
     """
     try:
         # Check first whether a script may use a key that the call does not declare. The script `probe` cannot
-        # check this: it ignores every error of a command that is not a denial.
+        # check this, because it ignores all errors except denials.
         text = f"{UNDECLARED_KEYS}\nreturn redis.call('EXISTS', ARGV[1])"
         client.eval(text, 1, keys.meta(shard), f"{keys.prefix(shard)}undeclared")
         kind = start_keys.kind if start_keys else ""

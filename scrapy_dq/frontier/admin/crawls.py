@@ -23,7 +23,7 @@ class CrawlSearch:
 
     def __init__(self) -> None:
         self.complete = False
-        """Whether one round has examined all keys, with an answer from each node."""
+        """Whether a round (see `scan_more`) has examined all keys, with an answer from each node."""
         self._left: list[Any] = []
         """A client for each node that the present round has not scanned completely."""
         self._cursor = 0
@@ -36,9 +36,9 @@ class CrawlSearch:
     ) -> list[str]:
         """Return the names of the crawls among the next keys; the next call continues behind these keys.
 
-        A round goes through all keys. After its last key, a new round begins. A Redis may hold millions of
-        other keys, so one call examines about *most_keys* keys at most, and ends after about *budget_s*
-        seconds.
+        Together, the calls of a round go through all keys. After the last key, a new round begins. A Redis
+        may hold millions of other keys, so one call examines about *most_keys* keys at most, and ends after
+        about *budget_s* seconds.
 
         Args:
             nodes: returns a client for each node, and is called at the beginning of each round.

@@ -18,8 +18,8 @@ from scrapy_dq.frontier.scan import scan
 
 logger = logging.getLogger(__name__)
 PURGE_S = 10.0
-"""Seconds for which a starting worker searches this Redis for unindexed keys of the crawl that it has
-deleted: enough for about ten million keys."""
+"""Maximum number of seconds for which a starting worker that has deleted a crawl searches this Redis for
+keys of the crawl that no index names. This is enough for about ten million keys."""
 
 
 _AT_START = (

@@ -26,8 +26,8 @@ async def require_no_live_worker(
         purpose: the setting or command that requires this, for the log.
         refused: the end of the error message, after "worker ID of crawl NAME is alive".
         dead: ids of dead workers, each with its last heartbeat (None: its process is gone). This call adds
-            the dead workers that it finds. If a heartbeat has changed since, its worker was only frozen, and
-            is live.
+            the dead workers that it finds. If the heartbeat of such a worker has changed since, the worker
+            was only frozen, and counts as live.
     Raises:
         FrontierRefused: a worker is live.
     """

@@ -18,7 +18,8 @@ from scrapy_dq.frontier.records import DEAD, Entry
 from scrapy_dq.frontier.wire import by_bytes
 
 _Move = Callable[[Sequence[tuple[bytes, int]], Sequence[bytes]], int]
-"""Moves failed records and dead letters, given as for `retry_records`, and returns how many were moved."""
+"""A function that moves failed records and dead letters, which it gets in the same form as `retry_records`,
+and returns how many were moved."""
 MAX_RECORDS = 100
 """Maximum number of records in one call, because a script blocks Redis while it runs."""
 
@@ -65,8 +66,9 @@ def retry(
     home = next(iter(shards))
 
     def open_home() -> None:
-        # If home is finished, the next run clears the other shards, even open ones. So open home before each
-        # batch, and again after it: workers may have done earlier batches, and finished the run again.
+        # While the run is finished at home, a worker may begin the next run, and this clears the other
+        # shards, even open ones. So open home before each batch, and again after it: workers may have crawled
+        # the earlier batches, and finished the run again.
         with as_unavailable():  # so that `each` does not take this for an error of the other shard
             retry_records(*home, overview, by=by, reopen=True)
 
@@ -171,7 +173,7 @@ def retry_records(
     """Move these records, at most MAX_RECORDS, in one atomic step; return how many of each kind were moved.
 
     Args:
-        failed: each record, and its position in the list, counted from the tail (-1).
+        failed: each record, and its position in the list, counted from the tail (-1: the last element).
         dead: ids of dead letters.
         by: see `retry`.
         reopen: open the run even if no record is moved.

@@ -44,7 +44,7 @@ def forget(client: Any, crawl: str, fingerprints: Sequence[tuple[bytes, bytes]],
             whose crawl may have been adopted.
         by: the caller's name for the journal of the crawl.
     Returns:
-        The number of requests that were seen; None: there is no such crawl.
+        The number of requests that had been seen before this call; None: there is no such crawl.
     Raises:
         redis.exceptions.RedisError: a shard does not reply; some fingerprints may be forgotten.
         FrontierRefused: a key of the crawl has a foreign type.

@@ -53,7 +53,9 @@ class Shards:
         self._silent.clear()
 
     def each(self, call: Callable[[Any, Shard], T], *, strict: bool | None = None) -> Iterator[T]:
-        """Yield the result of *call* for each shard that answers, home first; add others to `unreachable`.
+        """Yield the result of *call* for each shard that answers, home first.
+
+        Shards that do not answer are added to `unreachable`.
 
         In a cluster, *call* is repeated if it has asked a node that does not have the shard.
 
@@ -107,7 +109,7 @@ def count_of(client: Any, crawl: str) -> int:
         raise
     if epoch is None:
         return 0
-    # While the crawl is being imported or moved, the field is `<before>><after>`.
+    # While the crawl is being imported or moved, the field has two numbers: `<before>><after>`.
     return max(map(int, (stored or b"1").split(b">")))
 
 

@@ -95,7 +95,7 @@ async def _returned(reader: Reader, kind: str) -> _Items:
 
 
 async def _waiting(reader: Reader) -> _Items:
-    """Yield the backlog, one partition after another, and in each the oldest entries first, of any rank."""
+    """Yield the waiting entries by partition; in each partition the oldest first, whatever their rank."""
     lists = sorted({each async for found in reader.lists() for each in found})
     heads = reader.heads(lists)
     for _, group in groupby(lists, lambda each: each.partition):
@@ -112,8 +112,8 @@ def _entries(backlog: Backlog, pages: Pages) -> _Items:
 async def _merged(lists: list[_Items]) -> _Items:
     heads = [await anext(each, []) for each in lists]
     while any(heads):
-        # Merge only up to the earliest end of a page. The next page of that list may have entries that are
-        # older than the remaining entries of the other pages.
+        # Merge only up to the page whose last entry is the oldest. The next page of its list may have entries
+        # that are older than the remaining entries of the other pages.
         ends = min(head[-1].sequence for head in heads if head)
         older = ([e for e in head if e.sequence <= ends] for head in heads)
         yield list(merge(*older, key=lambda e: e.sequence))

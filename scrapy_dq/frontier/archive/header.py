@@ -24,7 +24,7 @@ _MARKED = (_SEQUENCE, _WAITING, _IN_FLIGHT, _DONE, _FAILED, _DELAYED, _SEEN)
 
 
 async def change_marker(frontiers: Sequence[Frontier]) -> list[Any]:
-    """Return a value to compare with a later result: if they differ, the crawl has changed in between."""
+    """Return a value. If the value of a later call differs, the crawl has changed between the calls."""
     found = []
     for frontier in frontiers:
         meta = await meta_of(frontier)

@@ -95,7 +95,7 @@ async def is_loaded(frontiers: Sequence[Frontier], id_: str) -> bool:
 
 
 def require_convertible(header: Header, seen: Seen) -> None:
-    """Raise FrontierRefused if the seen set cannot be converted to this kind."""
+    """Raise FrontierRefused if the seen set of the old crawl cannot be converted to the kind *seen*."""
     if header.seen is Seen.COMPACT and seen is not Seen.COMPACT and header.tokens:
         raise FrontierRefused(
             "`seen` is compact, and does not hold whole fingerprints: it cannot become "
@@ -200,7 +200,7 @@ class _Loading:
             await self._new.store(HOME, "messages", sorted(messages))
 
     def _as_new(self, entry: Entry) -> Entry:
-        """Return an entry with its rank in the new order, without its message."""
+        """Return an entry as the new crawl stores it: with its rank in the new order, without its message."""
         (_, payload), rank = apart(entry.payload), entry.rank
         if not self._shape.order.by_priority:
             rank = 0
@@ -222,7 +222,8 @@ class _Loading:
             return (_home_of(item.partition, item.entry_id, after),)
         if kind in _OF_PARTITIONS:
             partition = item[kind in (parts.BLOCKED, parts.EARLIEST)]
-            # All shards store the limits from the settings. Only items in the partition's own shard apply.
+            # All old shards have the limits from the settings. But of a partition's items, only those in its
+            # own shard were in force.
             is_in_force = shard_of(partition, b"", before) == part.shard
             return (_home_of(partition, b"", after),) if is_in_force else ()
         if kind == parts.ADOPTED:  # each shard has all adopted fingerprints
@@ -241,7 +242,7 @@ def _home_of(partition: bytes, entry_id: bytes, shards: int) -> int:
 
 
 def shards_for_all_of(shard: int, before: int, after: int) -> range:
-    """Return all new shards that get partitions of an old *shard*.
+    """Return all new shards to which partitions of an old *shard* go.
 
     A fingerprint does not name the partition of its request, so each of these shards gets a copy of all
     fingerprints of the old shard.

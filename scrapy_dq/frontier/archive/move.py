@@ -1,8 +1,9 @@
 """Moves a crawl without live workers: reads it like an export, loads it elsewhere, and then deletes it here.
 
-After a kill, the same command continues the move. First, the command freezes the old crawl, so that it cannot
-change, and stores the plan at its home, with the id of the load. It deletes the old crawl when the new crawl
-is complete and on disk. Within one Redis, a crawl moves twice: to another name, and then to its own name.
+If the command is killed, the same command continues the move. First, the command freezes the old crawl, so
+that this crawl cannot change, and stores the plan of the move in its home, with the id of the load. When the
+new crawl is complete and on disk, the command deletes the old one. Within one Redis, a crawl moves twice: to
+another name, and then back to its own name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from scrapy_dq.frontier.wire import half_moved, id_text, refuse
 from scrapy_dq.frontier.worker.audit import audit
 
 BETWEEN = "~moving"
-"""Appended to the name of a crawl between the two halves of a move in one Redis."""
+"""Between the two halves of a move in one Redis, the name of the crawl has this suffix."""
 ShardOf = Callable[[int], Awaitable[Frontier]]
 """Returns the frontier of a shard of one crawl, by its number."""
 
@@ -43,7 +44,7 @@ class Moved:
 
     now: Shape
     was: Shape | None = None
-    """None: an earlier call has deleted the old crawl."""
+    """The old shape. None: unknown, because an earlier call has deleted the old crawl."""
     entries: int = 0
     """Number of requests that this call has stored in the new crawl; 0: an earlier call has stored them."""
     tokens: int = 0
@@ -54,7 +55,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The plan that a frozen crawl has stored in its home."""
+    """The plan of a move, which is stored in the home of the frozen crawl."""
 
     id: str
     """The id of the load."""
@@ -168,7 +169,7 @@ class Mover:
 
 
 async def _is_half_done(source: ShardOf, between: ShardOf) -> bool:
-    """Tell whether the first half of a move is complete, so that the crawl has its other name."""
+    """Tell whether the first half of a move is complete: the crawl is stored under its other name."""
     home, between_meta = await meta_of(await source(HOME)), await meta_of(await between(HOME))
     if b"epoch" not in between_meta or between_meta.get(b"shards", b"").startswith(b"0>"):
         return False
@@ -200,7 +201,7 @@ async def _freeze(
     plan: _Plan | None = None,
     messages: Sequence[bytes] = (),
 ) -> None:
-    """Freeze a shard, so that only a deletion can change it; acknowledge *messages*.
+    """Freeze a shard, so that only a deletion can change it; acknowledge *messages* of streams.
 
     Source: transitions/freeze.lua
     """

@@ -27,7 +27,7 @@ from scrapy_dq.frontier.wire import refuse
 from scrapy_dq.frontier.worker.durability import written
 
 DISK_S = 60.0
-"""The longest wait for a disk. After this time, the load continues and reports a doubt."""
+"""The longest wait for a disk. After this time, the load continues, and adds the reason to `doubts`."""
 _MARK = b"load:stored"
 """Field of meta while a shard is loaded: the number of calls that have stored something."""
 _OF_ALL = (
@@ -91,8 +91,8 @@ class NewCrawl:
         """Wait for the disks, and let workers join.
 
         Args:
-            done, failed, gone: numbers of requests of this run; *failed* excludes requests that shards other
-                than home count.
+            done, failed, gone: numbers of requests of this run. *failed* does not include the requests that
+                the other shards count.
         """
         others = range(1, len(self._frontiers))
         for number in others:
@@ -105,7 +105,7 @@ class NewCrawl:
             await self._call(number, "tidy", [])
 
     async def end_again(self, metas: Sequence[dict[bytes, bytes]]) -> None:
-        """Take the last steps of a load that was killed after `end` at home, which may not be on disk yet."""
+        """Complete a load that was killed after its call "end" at home. Its data may not be on disk yet."""
         for number, meta in enumerate(metas):
             if _MARK in meta:
                 await self._written(number, partial(self._call, number, "tidy", []))
@@ -132,5 +132,5 @@ class NewCrawl:
 
 
 async def on_disk(frontier: Frontier, write: Callable[[Frontier], Awaitable[object]]) -> str:
-    """Call *write* with a shard, and wait for the shard's disk and replicas; return a doubt, or ""."""
+    """Call *write* with a shard, then wait for its disk and replicas; return "" or one of `doubts`."""
     return await written(frontier, write, time.monotonic() + DISK_S)

@@ -15,8 +15,8 @@ from scrapy_dq.frontier.model import Order, Seen
 from scrapy_dq.frontier.records import DEAD, DELAYED, FAILED, QUARANTINE, RETURNED, WAITING, Entry
 
 SEEN, SEEDS, ADMITTED, ADOPTED = "seen", "seeds", "admitted", "adopted"
-"""Items: (token,). SEEN of kind expiring: (time, token). SEEN of kind compact: (number of the first bucket, 0
-to 1,023; member); see seen_compact.lua."""
+"""Items: (token,). SEEN of kind expiring: (time, token). SEEN of kind compact: (n, member), in which n is the
+number of the member's first bucket, from 0 to 1,023 (see seen_compact.lua)."""
 LIMITS, BLOCKED = "limits", "blocked"
 """Items of LIMITS: (partition, b"<delay_ms>:<concurrency>[:<budget>]"); of BLOCKED: (until, partition)."""
 TOKENS = (SEEN, SEEDS, ADMITTED, ADOPTED)
@@ -25,8 +25,8 @@ ENTRIES = (WAITING, RETURNED, QUARANTINE, DELAYED, FAILED, DEAD)
 KINDS = (*TOKENS, LIMITS, BLOCKED, *ENTRIES)
 """The kinds in an export, in the order of reading and storing."""
 SPENT, EARLIEST = "spent", "earliest"
-"""Items of SPENT: (partition, "<run or day> <count>"); of EARLIEST: (time, partition). These kinds and the
-next ones are only in a move."""
+"""Items of SPENT: (partition, "<run or day> <count>"); of EARLIEST: (time, partition). Only a move has these
+kinds and the kinds below; an export does not."""
 STATS = "stats"
 """Items: (name, value)."""
 HISTORY = ("samples", "minutes", "journal")
@@ -120,7 +120,7 @@ class Header:
     seen_since_ms: int
     """Fingerprints that were admitted before this time count as new; 0: fingerprints never expire."""
     entries: int
-    """Number of entries in all ENTRIES."""
+    """Number of all entries, of all kinds in ENTRIES."""
     tokens: int
     """Approximate number of tokens in SEEN."""
     kept: dict[str, bytes] = field(default_factory=dict)

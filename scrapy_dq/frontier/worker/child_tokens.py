@@ -5,11 +5,13 @@ again, and the token makes this put a duplicate. So Redis forgets the token only
 lease any more. This is the case when the end of the lease was confirmed, and the shard of the lease has then
 accepted an exchange that was sent at least DQ_ROLLBACK_HORIZON later.
 
-If pages are not visited again, Redis keeps all tokens until the run ends, except tokens of requests from
-start payloads, because the number of start payloads has no limit. This module handles such tokens only in
-shards other than home: at home, the exchange that stores the request also ends the lease (`Put.once`). If
-pages are visited again, the run may never end, and each visit would leave tokens. So Redis forgets all tokens
-except the tokens of the pages that are visited again.
+If no page is visited again (`Again`), Redis keeps these tokens until the run ends. Exceptions are the tokens
+of requests that were made from start payloads, because the number of start payloads has no limit. This module
+handles them only if the request is in a shard other than home: at home, the exchange that stores the request
+also ends the lease (`Put.once`).
+
+If pages are visited again, the run may never end, and each visit would leave tokens. So Redis forgets all
+tokens, except the tokens of the pages that are visited again.
 
 A worker that was declared dead may put the same id after Redis has forgotten the token. This can happen only
 if neither the lease's shard nor the request's shard has answered the worker in the meantime. Then the request
@@ -29,7 +31,7 @@ _Tokens = list[tuple[int, bytes]]
 
 
 class ChildTokens:
-    """The tokens of children of the leases that one worker holds in one frontier.
+    """The tokens of the children of one worker's leases in one frontier.
 
     Args:
         own: the protocol with that frontier.
@@ -43,7 +45,8 @@ class ChildTokens:
         self._of: dict[bytes, _Tokens] = {}
         """Tokens by lease."""
         self._ending: deque[tuple[int, _Tokens]] = deque()
-        """Tokens of leases whose ends wait in the outbox, each with `Outbox.appended` after the end."""
+        """Tokens of leases whose ends wait in the outbox, with the value of `Outbox.appended` after each
+        end."""
         self._ended: deque[tuple[float, _Tokens]] = deque()
         """Tokens of leases whose ends were confirmed, each with the time of the confirmation."""
 

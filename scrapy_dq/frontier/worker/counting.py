@@ -19,18 +19,19 @@ class Report:
     counted: Figures
     """Figures since the last report."""
     ended_s: float
-    """Seconds of the longest outage that has ended since the last report; 0: none worth noting."""
+    """Seconds of the longest outage that has ended since the last report; 0: none took NOTED_S or longer."""
     wait: Wait | None
-    """The outage that is under way; None: no outage is worth noting."""
+    """The outage that is under way; None: there is none, or it is still shorter than NOTED_S."""
     totals: tuple[Figures, int]
-    """All figures and the number of noted outages, for the next report."""
+    """The sum of all figures up to this report, and the number of outages of at least NOTED_S. The next
+    report begins after them."""
 
 
 class Counting:
     """Counts on the event loop; the heartbeat's thread reads the counts.
 
-    No lock is necessary: only the loop changes the counts. The thread stores the counts of the last report,
-    and subtracts them.
+    No lock is necessary, because only the loop changes the counts. The thread remembers the counts of its
+    last report, and subtracts them from the present ones.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class Counting:
 
     @property
     def longest_outage_s(self) -> float:
-        """The longest outage worth noting, in seconds; 0: none."""
+        """The longest outage of at least NOTED_S, in seconds; 0: none."""
         return max(self._outages, default=0.0)
 
     def failed(self) -> None:

@@ -80,8 +80,8 @@ class Dialogue:
         """
         Args:
             identity: the identity of this process; see `identity.py`.
-            capacity: returns how many leases of this frontier can run here; 0 (paused, closing) releases the
-                buffer.
+            capacity: returns how many leases of this frontier can run here. While it returns 0, because the
+                owner is paused or closing, the dialogue releases the buffer.
             exchanged: called after each answered exchange or rejoin.
         """
         self._frontier = frontier
@@ -113,7 +113,7 @@ class Dialogue:
     def begun(self) -> bool:
         return self._task is not None
 
-    # Moves and leases; none of these waits.
+    # Moves and leases. None of these methods waits.
 
     def append(self, move: Move) -> None:
         """Add a move to the outbox."""
@@ -157,7 +157,7 @@ class Dialogue:
             self.kick()
 
     def sent(self, entry_id: bytes, at: float | None) -> None:
-        """Record when the request of a lease with a time for sending was sent; None: it never will be."""
+        """Record when the request of a lease with a time for sending was sent; None: it is never sent."""
         partition = self.leases.sent(entry_id, at)
         if partition is not None:
             self.note(Sent(partition, entry_id, at))
@@ -174,15 +174,16 @@ class Dialogue:
         """Record that a lease no longer counts against its partition's limit; settling it implies this."""
         self.leases.downloaded(entry_id)
         if self.pace.starved:
-            # For lack of room, exchanges brought nothing and became rare. Now there is room.
+            # Exchanges brought no leases, because there was no room for them, and so became rare. Now there
+            # is room.
             self.pace.room_appeared()
             self.kick()
 
     def held_up(self, entry_id: bytes) -> None:
-        """Record that a download waits in this process, so that its lease does not count for the limit now.
+        """Record that a download waits in this process. Its lease no longer counts against the limit.
 
-        A lease with a time for sending counts until its request is sent, because the sending starts the delay
-        of the next lease.
+        But a lease with a time for sending counts until its request is sent, because the delay of the next
+        lease begins when this request is sent.
         """
         if not self.leases.is_unsent(entry_id):
             self.downloaded(entry_id)
@@ -286,8 +287,8 @@ class Dialogue:
 
     async def _failed(self, error: FrontierError, began: float) -> None:
         """Record that an exchange, which *began* at a monotonic time, has failed; pause before the next."""
-        # A callback that blocks the loop delays every timeout. The answer may have arrived in time, so this
-        # is no sign of an outage.
+        # If a callback has blocked the loop, the answer may have arrived in time, although a timeout was
+        # raised. So a timeout then is no sign of an outage.
         blocked = self._heartbeat.blocked_since(began)
         self.protocol.unanswered()
         if not blocked:
@@ -333,8 +334,9 @@ class Dialogue:
         demand = Demand(want, pace.ahead_s, pace.ahead, self._most + pace.ahead, until)
         wanted, granted = await exchange(self._frontier, protocol, self._identity, self._crawl, demand)
         now = time.monotonic()
-        # Quiet: nothing can happen before the next entry is due. The census counts seeding workers only while
-        # nothing waits. Start payloads may come at any time.
+        # Quiet: nothing can happen before the next entry is due. In `only_delayed`, no entry waits, and then
+        # the census counts the seeding workers: there is none. But if this worker listens, start payloads may
+        # come at any time.
         quiet = protocol.census.only_delayed and not (
             protocol.seeding or protocol.listening or protocol.outbox
         )

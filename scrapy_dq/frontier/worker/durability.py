@@ -1,17 +1,17 @@
 """Waits, before a worker ends, until Redis has the worker's confirmed puts on disk and on the replicas.
 
-A live worker repeats the puts that a rolled-back Redis has lost (`replay_log.py`). After its end, no worker
-repeats puts without a parent lease. So a worker with such puts stays registered, with its log, until an fsync
-of the AOF is complete, and then makes an exchange. If Redis was rolled back during the wait, it rejects the
-exchange. Then the worker puts its log again, and the wait starts again.
+A live worker repeats the puts that a rolled-back Redis has lost (`replay_log.py`). After the worker has
+ended, no worker repeats its puts without a parent lease. So a worker with such puts stays registered, with
+its log, until an fsync of the AOF is complete, and then makes an exchange. If Redis was rolled back during
+the wait, it rejects the exchange. Then the worker repeats the puts of its log, and the wait starts again.
 
 Two commands report an fsync, and this module uses both.
 
 - `INFO` tells whether an fsync is in progress (`aof_pending_bio_fsync`). If no fsync is in progress, Redis
-  writes all confirmed data to the file in the next iteration of its event loop. With everysec, the next fsync
-  starts in the first iteration at least a second after the start of the last fsync (in Redis up to 7.0: in
-  the first iteration in another second of the clock). When INFO then reports no fsync in progress, this fsync
-  is complete.
+  writes all confirmed data to the file in the next iteration of its event loop. With
+  `appendfsync everysec`, the next fsync starts in the first iteration that comes at least a second after the
+  start of the last fsync. (In Redis up to 7.0: in the first iteration in which the clock shows another
+  second.) So if INFO reports no fsync in progress after that time, this next fsync is complete.
 - `WAITAOF` (7.2 and later) alone is not enough: in Redis 7.4.2 and Valkey 9.1, among others, it replies while
   written data waits for its fsync (https://github.com/redis/redis/pull/13793). But WAITAOF covers two cases
   that INFO does not: the first rewrite of an AOF that was just enabled, and the file that Redis closes when a
@@ -38,7 +38,8 @@ AGAIN_S = 0.2
 SLICE_MS = 100
 """Timeout of one WAIT or WAITAOF: shorter than any timeout of a connection."""
 GONE_S = 60.0
-"""Seconds offline after which the wait gives up a replica, just as Redis gives up silent replicas."""
+"""A replica that is offline for this many seconds is no longer waited for. Redis, too, gives up a replica
+that is silent for a time."""
 
 
 async def wait_until_durable(
@@ -50,7 +51,7 @@ async def wait_until_durable(
         verify: makes at least one exchange, and more until nothing is left to send.
         deadline: in seconds of the monotonic clock; *verify* must observe it as well.
     Returns:
-        "" on success; else the reason why this is not certain, in a sentence without a full stop.
+        "" on success; else the reason why the data may not be there, in a sentence without a full stop.
     Raises:
         FrontierError: raised by *verify*.
     """
@@ -83,7 +84,7 @@ async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[obje
     Args:
         write: makes a call that writes, with the frontier that it gets.
     Returns:
-        "" on success; else the reason why this is not certain.
+        "" on success; else the reason why the data may not be there.
     Raises:
         FrontierError: *write* has raised it, or Redis gives no reply.
     """
@@ -102,7 +103,7 @@ class _TooLate(Exception):
 
 
 class _Waiting:
-    """One wait on one connection. Each command has a timeout, so that none has to be cancelled."""
+    """One wait on one connection. Each command has a timeout, so that no command has to be cancelled."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -193,7 +194,7 @@ class _Waiting:
 
 
 def _online(info: dict[str, Any]) -> int:
-    """Return how many replicas are online according to INFO, so that they have loaded their first copy."""
+    """Return how many replicas are online according to INFO: they have loaded a first copy of all data."""
     found = (info.get(f"slave{n}") for n in range(int(info.get("connected_slaves", 0))))
     return sum(isinstance(each, dict) and each.get("state") == "online" for each in found)
 

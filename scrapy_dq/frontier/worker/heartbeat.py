@@ -20,12 +20,14 @@ logger = logging.getLogger(__name__)
 BEATS_PER_TTL = 6
 TICK_S = 0.1
 BLOCKED_S = 0.4
-"""An event loop that is this late was blocked. A timeout at such a time is no sign of an outage of Redis."""
+"""If the event loop runs a timer this many seconds late, it was blocked. A timeout at such a time is no sign
+of an outage of Redis."""
 LONGEST_INTERVAL_S = 1.0
-"""A dead process on the same machine is detected after two intervals, with any TTL."""
+"""A dead process on the same machine is detected after two intervals, however long the TTL is."""
 LONGEST_ELSEWHERE_S = 5.0
-"""The longest interval in shards other than home, which send no commands. With many shards, more frequent
-heartbeats would be a large part of the calls of a slow worker."""
+"""The longest interval in shards other than home. They need no short interval, because only home has commands
+for the workers. With many shards, more frequent heartbeats would be a large part of the calls of a slow
+worker."""
 MANY = 100
 """If there are more members, not every beat reads all heartbeats, because the cost would grow with the square
 of their number."""
@@ -151,8 +153,8 @@ class Pulse:
     def _is_cut_off(self) -> bool:
         """Whether exchanges got no answers for longer than the TTL, while beats got answers for as long.
 
-        A worker whose event loop is blocked tries no exchanges, and is not cut off. After an outage of the
-        whole Redis, exchanges have the time of a TTL to get an answer.
+        A worker whose event loop is blocked tries no exchanges, and so is not cut off. After an outage of
+        beats and exchanges, the exchanges have one TTL to get an answer.
         """
         unanswered, answered_since = self._outage.unanswered, self._answered_since
         if unanswered is None or answered_since is None:
@@ -182,8 +184,8 @@ class Pulse:
             return
         if self._answered_since is None:
             self._answered_since = time.monotonic()
-        # Report the count at each beat. The exchange that is made for a new count may have been composed
-        # before the command was sent, and then does not bring the command.
+        # Report the count at each beat, even if it is not new. The exchange that follows a new count may have
+        # been composed before the command was sent, and then does not bring the command.
         self._heartbeat.on_loop(self._commanded, commands)
         if not observe:
             return
@@ -235,12 +237,13 @@ class Heartbeat:
         self._stalled = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # Used by the owner's loop: when a tick is due; the number of ticks; when the loop last was blocked.
+        # Used by the owner's loop: when a tick is due; the number of ticks; when the loop was last found
+        # blocked.
         self._tick_at = 0.0
         self._ticks = 0
         self._blocked_at = 0.0
-        # Used by the thread: the task that `stop` ends; the ticks that the thread has seen; its rounds
-        # without a new tick; all its rounds.
+        # Used by the thread: the task that `stop` ends; the number of ticks that the thread has seen; the
+        # number of its rounds since the last new tick; the number of its rounds without a stall.
         self._rounds_task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._seen_ticks = 0
         self._rounds_without = 0
@@ -253,7 +256,7 @@ class Heartbeat:
 
     @property
     def waits_for_home(self) -> bool:
-        """Whether home gives no answer, so that this worker reports its waiting in the other shards."""
+        """Whether home gives no answer. If so, this worker reports to the other shards that it waits."""
         return self.outages[0].wait is not None
 
     def observe_interval_s(self, members: int, every: int = 1) -> float:

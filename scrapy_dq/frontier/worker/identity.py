@@ -13,9 +13,9 @@ from typing import Any
 def own_identity() -> dict[str, Any]:
     """Return values that distinguish this process from every other one, even from one before a reboot.
 
-    Host, boot id and PID namespace together identify the space in which a pid is unique. The namespace is
-    necessary because containers may share the other two. Outside Linux, `boot`, `pid_namespace` and
-    `pid_start` are empty, and only the heartbeat detects a death.
+    Host, boot id and PID namespace together identify the space in which a pid is unique. The PID namespace is
+    necessary because several containers may have the same host name and boot id. Outside Linux, `boot`,
+    `pid_namespace` and `pid_start` are empty, and only the heartbeat detects a death.
     """
     pid = os.getpid()
     return {
@@ -49,7 +49,7 @@ def on_this_machine(other: dict[str, Any], own: dict[str, Any]) -> bool:
 
 
 def certainly_dead(other: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Tell whether *other* ran on this machine, in this PID namespace, and whether its process is gone."""
+    """Tell whether *other* has run on this machine, in this PID namespace, and its process is gone."""
     if not on_this_machine(other, own):
         return False
     pid = other.get("pid")

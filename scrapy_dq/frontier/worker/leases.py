@@ -1,4 +1,4 @@
-"""The leases of this worker, which wait in the buffer, run, or have an end that waits in the outbox."""
+"""The leases of this worker: each waits in the buffer, runs, or has ended, with its end in the outbox."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Leases:
 
     def __init__(self, limit: Callable[[bytes], int]) -> None:
         self._limit = limit
-        # The buffered leases of each partition, in the crawl's order; leases with a time for sending are in
-        # order of arrival. No queue is empty.
+        # The buffered leases of each partition, in the crawl's order. If they have times for sending (because
+        # of a delay), they are in the order in which they were granted. No queue is empty.
         self._buffer: dict[bytes, deque[Lease]] = {}
         self._buffered: set[bytes] = set()
         self._running: set[bytes] = set()
-        # The partition of each lease that was taken and is not downloaded yet; the number of these leases by
-        # partition.
+        # By lease: its partition, for leases that were taken and are not downloaded yet. By partition: the
+        # number of these leases.
         self._downloading: dict[bytes, bytes] = {}
         self._load: dict[bytes, int] = {}
         self._recent: Counter[bytes] = Counter()
-        # By partition, the running lease with a time for sending whose request was not sent yet: the next
-        # lease of this partition waits for the sending.
+        # By partition: the running lease that has a time for sending, and whose request was not sent yet. The
+        # next lease of the partition cannot be taken before this request is sent.
         self._unsent: dict[bytes, Lease] = {}
         self.never_sent: set[bytes] = set()
         """Running leases whose requests were not sent, and will not be."""
@@ -90,7 +90,7 @@ class Leases:
         if lease.entry_id in self._running or lease.entry_id in self._settling:
             return
         # Redis may have the entry twice, because its token was forgotten and a replay log has put it again.
-        # Both have the same id, and are one lease (lua/lib/grants.lua).
+        # Both copies have the same id, and count as one lease (lua/lib/grants.lua).
         if lease.entry_id in self._buffered:
             return
         self._buffered.add(lease.entry_id)
@@ -146,7 +146,8 @@ class Leases:
         assert lease.send_at is not None
         shift = None if at is None else max(0.0, at - lease.send_at)
         for later in self._buffer.get(partition, ()):
-            # A late sending delays the later leases. If this lease is never sent, the next one gets its time.
+            # If this request was sent late, the later leases are delayed as much. If it is never sent, the
+            # next lease gets the time of this one.
             if later.send_at is not None:
                 shift = lease.send_at - later.send_at if shift is None else shift
                 later.send_at += shift
@@ -163,7 +164,7 @@ class Leases:
         return queue[0].send_at if queue else None
 
     def here(self, ahead: int) -> dict[bytes, tuple[int, int]]:
-        """Return, by partition, how many leases wait or download here, and how many more can be taken.
+        """Return, by partition, how many leases are buffered or download here, and how many more fit.
 
         Args:
             ahead: number of leases of all partitions that the owner takes during two round trips to Redis.
@@ -182,7 +183,8 @@ class Leases:
     def settle(self, move: Ending | Return) -> bool:
         """Record the end of a lease; return False if the move must not be sent to Redis.
 
-        A lease that was reclaimed from us may belong to another worker, whose ack counts instead of ours.
+        If the lease was reclaimed from us, it may belong to another worker now. Then that worker's ack
+        counts, and not ours.
         """
         self._running.discard(move.entry_id)
         if move.entry_id in self._downloading:
@@ -209,7 +211,10 @@ class Leases:
         return self._limit(partition) - self._load.get(partition, 0)
 
     def forfeit(self) -> None:
-        """Give up all leases. Running ones have to run again, even if Redis grants them to us again."""
+        """Give up all leases. The running ones can only be released later, so that they run again.
+
+        This is so even if Redis grants them to us again while they run.
+        """
         self.forfeited |= self._running
         self.keep(())
 
@@ -239,11 +244,11 @@ class Leases:
             self.suspect = None
 
     def held(self) -> list[bytes]:
-        """Return the ids of leases that a rejoin keeps. It releases leases whose release was not sent yet."""
+        """Return the ids of the leases that a rejoin keeps: all except those whose release is unconfirmed."""
         return [i for i in sorted(self.owned) if self._settling.get(i) is not Release]
 
     def keep(self, owned: Collection[bytes]) -> None:
-        """Keep only the leases *owned*. Other running leases continue, but are not settled later."""
+        """Keep only the leases *owned*. Others that run continue to run, but are not settled later."""
         self.owned = set(owned)
         if self.suspect not in self.owned:
             self.suspect = None

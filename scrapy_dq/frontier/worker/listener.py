@@ -32,8 +32,8 @@ class Listener:
     def cut_off(self) -> None:
         """Only this worker does not reach a part of Redis, and the crawl cannot end before the worker leaves.
 
-        The crawl cannot end because the worker cannot store requests without a parent, or because other
-        workers wait for entries that only this worker may serve.
+        The crawl cannot end because this worker has requests without a parent lease that it cannot store, or
+        because the other workers have declined entries, and wait until this worker serves them.
         """
 
     def put_dropped(self, put: Put) -> None: ...
@@ -43,15 +43,16 @@ class Listener:
     def outbox_lost(self, parentless: bool) -> None:
         """Puts that were never stored are lost, so their requests must not count as seen any more.
 
-        Parents with a lease are crawled again, and put their requests again. If some puts have no parent
-        (*parentless*), only the next crawl's start() yields their requests again.
+        The pages from which the lost requests came are crawled again, and yield them again. If some lost puts
+        have no parent lease (*parentless*), only the next crawl's start() yields their requests again.
         """
 
     def rolled_back(self, parentless: bool) -> None:
-        """Redis was rolled back further than the log of this worker reaches, so that confirmed puts are lost.
+        """Redis was rolled back further than the log of this worker reaches, so confirmed puts are lost.
 
-        Parents with a lease are crawled again, and put their requests again, unless the owner drops these as
-        already seen. If *parentless*, only the next crawl's start() can yield some requests again.
+        The pages from which the lost requests came are crawled again, and yield them again, unless the owner
+        drops them as already seen. If *parentless*, only the next crawl's start() can yield some of the lost
+        requests again.
         """
 
     def commanded(self, before: Commands, commands: Commands) -> None:

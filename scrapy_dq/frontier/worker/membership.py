@@ -71,8 +71,8 @@ class Membership:
         """Join, reclaim the leases of dead workers of this machine, and start the heartbeat.
 
         Raises:
-            FrontierUnavailable, FrontierRefused: the worker may be a member. Other workers will declare it
-            dead.
+            FrontierUnavailable, FrontierRefused: the worker may be a member. If it is, other workers will
+            declare it dead.
         """
         # A busy Redis may reply late. A repeat of the call does no harm, because it has the same worker id.
         joined = await self.with_retries(lambda: self._join(new_epoch))
@@ -98,7 +98,7 @@ class Membership:
         return await self.dialogue.retry_until(time.monotonic() + JOIN_PATIENCE_S, call)
 
     async def undo_join(self) -> None:
-        """Unregister if `join` was answered, because the worker could not join another shard."""
+        """If `join` was answered, unregister: this worker could not join another shard."""
         if self._protocol.epoch:
             with suppress(FrontierError):  # other workers will declare this worker dead
                 await self._leave(began=False)
@@ -112,7 +112,7 @@ class Membership:
     # Leaving.
 
     async def attempt(self, step: Callable[[float], Awaitable[None]], deadline: float) -> None:
-        """Take a step of leaving, one of the methods below. After a failed step, do nothing."""
+        """Take a step of leaving (one of the methods below), unless an earlier step has failed."""
         if self.gave_up or not self.dialogue.begun:
             return
         try:

@@ -36,7 +36,7 @@ class Outage:
 
     Args:
         outage_note: a sentence for the warning: which work continues, and which data is kept.
-        kept: the plural noun in the line at the end, for the things that were kept during the outage.
+        kept: a plural noun for the line at the end of the outage: the things that were kept during it.
         label: the beginning of the log lines.
     """
 
@@ -76,7 +76,7 @@ class Outage:
         return longest * random.uniform(0.7, 1.0)
 
     def noted(self, error: Exception | None) -> None:
-        """Record the result of a try, None after a success, without logging it: the caller logs it."""
+        """Record the result of a try without logging it; *error* None: success. The caller logs it."""
         self.error = error
 
     def began(self, error: Exception) -> None:
@@ -98,7 +98,7 @@ class Outage:
         """Record an answer; return the seconds of the outage that this answer ends; 0: there was no outage.
 
         Args:
-            kept: how many moves, or other things as in the constructor, were kept.
+            kept: how many moves (or other things, see *kept* in the constructor) were kept.
         """
         self._tries, self.error, self.unanswered = 0, None, None
         if self._since is None:

@@ -43,9 +43,10 @@ class Outbox:
         self._tail: list[Move] = []
         self._head_bytes = self._tail_bytes = 0
         self._tail_due = (0, 0)
-        """Moves and bytes in the tail when the last write failed. The next try comes one chunk later."""
-        # For each rebuild: how many of the chunks that were then on disk are still there, and a function that
-        # tells which of their moves to keep.
+        """Moves and bytes in the tail when the last write failed. The next try comes when the tail has grown
+        by another chunk."""
+        # For each call of `_rebuild`: how many of the chunks that were on disk at that time are still there,
+        # and a function that tells which moves of these chunks to keep.
         self._filters: list[tuple[int, Callable[[Move], bool]]] = []
         # Totals over memory and disk.
         self._count = self._bytes = 0
@@ -58,7 +59,7 @@ class Outbox:
 
     @property
     def appended(self) -> int:
-        """Total number of moves so far, without dropped ones. Moves that a rejoin repeats count again."""
+        """Number of moves appended so far, without dropped ones. Puts that a rejoin repeats count again."""
         return self.confirmed + self._count
 
     @property
@@ -117,12 +118,13 @@ class Outbox:
     def replay(self, log: list[Put], owned: Collection[bytes]) -> None:
         """Rebuild after a rejoin: insert the log at the front, drop moves that settle leases not in *owned*.
 
-        Releases that were queued before the rejoin are also dropped: the rejoin has released these leases.
+        This also drops releases that were queued before the rejoin, because the rejoin has released these
+        leases.
         """
         self._rebuild(log, lambda move: _outlives(move, owned))
 
     def drop_parentless(self) -> None:
-        """Drop the puts without a parent. No exchange with such puts may be under way."""
+        """Drop the puts without a parent. Call this only while no exchange with such puts is under way."""
         self._rebuild((), lambda move: not (isinstance(move, Put) and move.parent is None))
 
     def puts_in_memory(self) -> Iterator[Put]:

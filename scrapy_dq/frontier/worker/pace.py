@@ -37,7 +37,7 @@ class Pace:
     """Adapts batch sizes to the round trip time, because the outbox grows while a reply is pending."""
 
     counts_all = True
-    """Whether the worker's capacity counts all slots, not only free ones."""
+    """Whether the worker's capacity is the number of all slots for requests, not only of the free ones."""
 
     def __init__(self) -> None:
         self.timing = Timing(LINGER_S, IDLE_FIRST_S, IDLE_LONGEST_S, MEMORY_S)
@@ -71,7 +71,7 @@ class Pace:
 
     @property
     def until(self) -> int | None:
-        """Number of the last move that may be sent now, counted from the worker's first; None: no limit."""
+        """Number of the last move that may be sent now; 1: the worker's first move; None: no limit."""
         return None
 
     def lease_missed(self, appended: int) -> bool:
@@ -102,13 +102,13 @@ class Pace:
         return self._called_at is not None
 
     def called(self) -> None:
-        """Record that a command or an entry waits in Redis, so that a new exchange is due immediately."""
+        """Record that a command or an entry waits in Redis. So a new exchange is due immediately."""
         self._called_at = time.monotonic()
 
     def answered(self, began: float, now: float) -> None:
         """Record a round trip from *began* to *now*; the remaining moves linger from *now* on."""
         if self._called_at is not None and self._called_at <= began:
-            self._called_at = None  # a later call came after this exchange had been composed
+            self._called_at = None  # otherwise the call came after this exchange had been composed
         trip_s = now - began
         self._round_trip_s = 0.8 * self._round_trip_s + 0.2 * trip_s if self._round_trip_s else trip_s
         passed = max(now - self._answered_at, 1e-3)
@@ -145,7 +145,8 @@ class Pace:
         """Return when the next exchange is due, by the monotonic clock; 0: it is due immediately.
 
         Args:
-            notes: how many of *moves* are notes, for example of a sending for which other workers wait.
+            notes: how many of *moves* are notes. Other workers may wait for a note, for example for the note
+                that a request was sent.
         """
         starving = self.starved and want > 0 and not self._empty_exchanges
         if self.is_called or full or (starving and (moves or waiting)):
@@ -159,13 +160,14 @@ class Pace:
             pause = QUIET_LONGEST_S
         due = self._answered_at + pause * random.uniform(0.8, 1.0)
         if want:
-            # The exchange is never due immediately: this worker may be unable to lease the due entry, which
-            # would then be due again and again.
+            # The exchange is never due immediately: if this worker is unable to lease the entry that is due,
+            # one exchange would follow the other without a pause.
             due = min(due, max(self._next_due_at - self.ahead_s / 2, self._answered_at + timing.idle_first_s))
         if not moves:
             return due
         lingered = self._oldest_move_at + (timing.linger_s if notes else self._patience_s)
-        # The request for leases may wait for the moves, because the engine has leases of other frontiers.
+        # With several frontiers, the request for leases may wait for moves, because the engine has leases of
+        # the other frontiers in the meantime.
         may_linger = timing.patience_s and self._next_due_at == float("inf")
         return lingered if may_linger else min(due, lingered)
 
@@ -216,8 +218,9 @@ class OneByOne(Pace):
         return 0.0 if want and self._requests else super().due_at(want, moves, full, waiting, notes)
 
     def _drop_stale_requests(self, appended: int) -> None:
-        # If the number is smaller, a rejoin has dropped moves, or the outbox was lost. So the awaited moves
-        # may never be confirmed, and exchanges would follow each other without a pause.
+        # If *appended* has become smaller, a rejoin has dropped moves, or the outbox was lost. Then the moves
+        # that the requests wait for may never be confirmed, and exchanges would follow each other without a
+        # pause.
         if appended < self._last:
             self._requests.clear()
             self._last = appended
@@ -226,7 +229,8 @@ class OneByOne(Pace):
 class Alarm:
     """Wakes one waiting coroutine.
 
-    An exchange waits several times. `asyncio.wait_for` would make a task for each wait before Python 3.12.
+    There are several waits before each exchange. Up to Python 3.11, `asyncio.wait_for` would make a task for
+    each of them.
     """
 
     def __init__(self) -> None:

@@ -13,14 +13,15 @@ from scrapy_dq.frontier.worker.log import LabelledLog
 logger = logging.getLogger(__name__)
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 FORMER_IDS = 30
-"""Maximum number of former ids that a rejoin sends. Several are necessary only while two masters answer."""
+"""Maximum number of former ids that a rejoin sends. More than one is necessary only while two masters answer,
+during a failover."""
 
 
 class ReplayLog:
     """Confirmed puts that a roll-back of Redis may lose.
 
     A put retires only when Redis has accepted an exchange that was sent at least `horizon_s` after the put's
-    confirmation. If the clock alone counted, a freeze followed by a roll-back of Redis would lose the put.
+    confirmation. If only time counted, the put would be lost if Redis froze and was then rolled back.
 
     If the log exceeds its limit, the oldest puts retire early, with a warning.
 
@@ -35,17 +36,19 @@ class ReplayLog:
         self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
         # The number of the newest exchange under the worker's present id that has confirmed a retired put,
-        # and the number for retired puts without a parent. `_before` has both numbers for the first former
-        # id.
+        # and the same number for only the retired puts without a parent. `_before` has both numbers for the
+        # first of `former_ids`.
         self._retired_seq = self._retired_parentless_seq = 0
         self._before = 0, 0
         self.former_ids: list[str] = []
-        """The last former id under which puts have retired, or else the first id; then all later ids."""
+        """First, the last former id under which puts have retired, or else the worker's first id. After it,
+        the later former ids, oldest first."""
         self._retired = self._retired_parentless = False
         self._bytes = 0
         self._warned = False
         self.forgettable: deque[bytes] = deque()
-        """Ids of entries whose puts no worker will repeat, so that Redis may forget their tokens."""
+        """Ids of entries whose puts no worker will repeat, so that Redis may forget the tokens of these
+        puts."""
         self.retired = 0
         """Number (`Put.number`) of the last put that has retired."""
         self.certain_until = -inf
@@ -57,7 +60,7 @@ class ReplayLog:
 
     @property
     def parentless(self) -> bool:
-        """Whether any logged put has no parent lease, so that no other worker could repeat it."""
+        """Whether any put in the log has no parent lease, so that no other worker could repeat it."""
         return any(put.parent is None for put in self.puts())
 
     def forgot(self, last_seq: int | None) -> tuple[bool, bool]:
@@ -66,8 +69,8 @@ class ReplayLog:
         Args:
             last_seq: see `Rejoined.last_seq`.
         Returns:
-            whether some puts may be missing; whether some of these have no parent, so that nothing repeats
-            them.
+            whether some puts may be missing; whether some of the missing puts have no parent, so that no
+            repeated page puts them again.
         """
         if last_seq is None:
             return self._retired, self._retired_parentless
@@ -98,7 +101,7 @@ class ReplayLog:
             self._drop()
 
     def retire(self, sent_at: float) -> None:
-        """Retire the puts that are certain because Redis has accepted an exchange sent at *sent_at*."""
+        """Retire the puts that are certain now, because Redis has accepted an exchange sent at *sent_at*."""
         self.certain_until = sent_at - self._horizon_s
         while self._puts and self.covers(self._puts[0][0], sent_at):
             self._drop()
@@ -109,11 +112,11 @@ class ReplayLog:
 
     @property
     def certain_at(self) -> float:
-        """The time from which an exchange makes the whole log certain; inf: the log is empty."""
+        """The earliest time at which an exchange can make the whole log certain; inf: the log is empty."""
         return self.certain_after(self._puts[-1][0]) if self._puts else inf
 
     def certain_after(self, confirmed_at: float) -> float:
-        """Return the time from which on an accepted exchange makes a confirmation certain."""
+        """Return the earliest time at which an exchange can be sent that makes a confirmation certain."""
         return confirmed_at + self._horizon_s
 
     def retire_all(self) -> None:

@@ -31,9 +31,9 @@ FREE_BYTES = 64 * 1024 * 1024
 class Spill:
     """Chunks of moves in a FIFO queue on disk, in a separate folder, which is created when it is needed.
 
-    No later process reads these moves. If this process is killed, the requests that they settle are still in
-    flight under the worker's id, and run again. The next process that creates such a folder removes the
-    folders of killed processes.
+    No later process reads these moves. If this process is killed, the requests that these moves settle are
+    still in flight under the worker's id, and run again. The next process that creates such a folder removes
+    the folders of killed processes.
 
     Args:
         parent: the folder in which to create the queue's folder; created if it does not exist; "": the
@@ -113,7 +113,7 @@ class Spill:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove this user's folders whose process is gone, which have a free lock."""
+    """Remove this user's folders whose process is gone, so that their lock is free."""
     if fcntl is None:
         return
     for path in parent.glob(PREFIX + "*"):

@@ -62,7 +62,8 @@ class Worker(Settling):
         """
         Args:
             connect: returns a client of `redis.asyncio` for the heartbeat; called in the heartbeat's thread.
-            capacity: returns how many leases can run here; 0 (paused, closing) releases the buffer.
+            capacity: returns how many leases can run here. While it returns 0, because the owner is paused or
+                closing, the worker releases its buffer.
             limit: returns how many leases of a partition may download here at the same time; each counts from
                 `take` to `downloaded`.
             pace: decides when an exchange is due, and how many leases it requests.
@@ -126,7 +127,7 @@ class Worker(Settling):
 
     @property
     def answered(self) -> int:
-        """The value of `applied`; in an outage, a value larger than any number of an exchange."""
+        """The value of `applied`; in an outage, a value larger than the number of any exchange."""
         return sys.maxsize if self.outage else self.applied
 
     @property
@@ -146,7 +147,7 @@ class Worker(Settling):
 
     @property
     def leftover_puts(self) -> list[Put]:
-        """Puts without a parent that the ended run may not have completed."""
+        """Puts without a parent lease, whose requests may not have been completed when the run ended."""
         return self.protocol.leftover_puts
 
     @property
@@ -206,7 +207,7 @@ class Worker(Settling):
             return "run_over"
         return reason_of(self.protocol.census)
 
-    # For the owner; none of these waits.
+    # For the owner. None of these methods waits.
 
     def put(self, put: Put) -> bool:
         """Add a new entry to the outbox. Return False if the run is over, so that the entry was dropped."""
@@ -230,7 +231,7 @@ class Worker(Settling):
         put.once = True
 
     def forget_with_parent(self, put: Put) -> None:
-        """Have Redis forget the token of *put*, just put, when no worker can get the parent's lease again."""
+        """Let Redis forget the token of the last put when no worker can get its parent's lease again."""
         if put.parent and self.leases.is_running(put.parent):
             self.tokens.put(put.parent, 0, put.entry_id)
 
@@ -240,10 +241,11 @@ class Worker(Settling):
         return ()
 
     def depends(self, entry_ids: Iterable[bytes], reference: int) -> None:
-        """Record that these leases must not end before a put is certain, because they may have led to it.
+        """Record that these leases must not end before an earlier put is certain.
 
-        The put is an earlier put of the same request, or has no parent. In one frontier, the order of the
-        moves is sufficient, so this method does nothing.
+        The pages of these leases may have yielded the request of this put as well, and the worker has dropped
+        it as a duplicate. Or the put has no parent, and these leases may have led to it. With one frontier,
+        the order of the moves is sufficient, so this method does nothing.
 
         Args:
             reference: see `Put.reference`.
@@ -282,10 +284,10 @@ class Worker(Settling):
             dialogue.downloaded(entry_id)
 
     def held_up(self, entry_id: bytes) -> None:
-        """Record that a download waits in this process, so that its lease does not count for the limit now.
+        """Record that a download waits in this process. Its lease no longer counts against the limit.
 
-        A lease with a time for sending counts until its request is sent, because the sending starts the delay
-        of the next lease.
+        But a lease with a time for sending counts until its request is sent, because the delay of the next
+        lease begins when this request is sent.
         """
         if (dialogue := self._dialogue_of(entry_id)) is not None:
             dialogue.held_up(entry_id)
@@ -314,7 +316,7 @@ class Worker(Settling):
         self.tokens.ends(ending.entry_id)
 
     def seeded(self, *, failed: bool = False) -> None:
-        """Record that `start()` is exhausted, or has raised an error (*failed*)."""
+        """Record that `start()` is exhausted or, if *failed*, has raised an error."""
         if self.protocol.seeding == Seeding.ACTIVE:
             self.protocol.seeding = Seeding.FAILED if failed else Seeding.DONE
             self.dialogue.kick()
@@ -337,7 +339,7 @@ class Worker(Settling):
         return (self,)
 
     def part_of(self, put: Put) -> int:
-        """Return which of the `parts` stores a put."""
+        """Return the index of the one of `parts` that stores a put."""
         return 0
 
     @property
@@ -402,7 +404,8 @@ class Worker(Settling):
         """Join the crawl, reclaim the leases of dead workers of this machine, and start exchanging.
 
         Returns:
-            FINISHED: this worker does not take part; call `stop`. The run may have ended while it joined.
+            the answer. If its status is FINISHED, this worker does not take part, and the caller has to call
+            `stop`. The run may have ended while the worker joined it.
         Raises:
             FrontierUnavailable, FrontierRefused: nothing was started. This call has tried to undo the joins
                 that were answered.
@@ -418,9 +421,9 @@ class Worker(Settling):
         Leases whose end could not be sent stay in flight under this worker's id, and run again.
 
         Args:
-            durable: do not leave an open run before all puts are on Redis's disk. None: wait only if the
-                replay log has puts that no other worker could repeat, or for which leases wait. The log is
-                lost when this worker ends.
+            durable: True: do not leave an open run before all puts are on Redis's disk. None: wait for the
+                disk only if the replay log, which is lost when this worker ends, has puts that no other
+                worker could repeat, or puts for which leases wait.
             reason: the owner's reason for closing, for the journal.
         """
         # In a separate task: before Python 3.12, redis-py may swallow a cancellation of the caller.

@@ -1,8 +1,10 @@
 -- bands: finds the lists of a partition. A partition has one list per rank, and its best list is served first. A band
 -- is the rank of a list, in 8 bytes.
 -- @include entry
-local lists -- a cache of names: rank -> partition -> name; most moves of an exchange use the same few lists
-local granted_of -- set -> partition -> how many of its first members are granted, but not removed yet (grants.lua)
+local lists -- a cache of lists' names: rank -> partition -> name; most moves of an exchange use the same few lists
+-- By ZSET, then by partition: how many of the partition's first members this script has granted, but not removed yet.
+-- To grant an entry is to add it to the leases of this exchange (grants.lua).
+local granted_of
 each_call(function() lists, granted_of = {}, {} end)
 local function list_of(rank, partition)
   local of_rank = lists[rank]
@@ -25,7 +27,7 @@ local function first_of(set, partition)
     'LIMIT', granted, 1)[1]
   return member and string.sub(member, #partition + 2)
 end
--- Registers a new list. Most partitions have a single list, and then `more_bands` has no member for them.
+-- Registers a new list. Most partitions have a single list, and `more_bands` has no member for such a partition.
 local function add_band(partition, rank)
   local band, best = rank_bytes(rank), redis.call('HGET', key.bands, partition)
   if not best or rank < unpack_rank(best) then
@@ -45,8 +47,8 @@ local function remove_best_band(partition)
     redis.call('HDEL', key.bands, partition)
   end
 end
--- Returns the set in which a partition with waiting entries has its turn: rotation, or suspects if only entries in
--- quarantine wait; nothing if no entry waits.
+-- Returns the name of the set in which a partition waits for its turn: 'rotation'; or 'suspects' if all its waiting
+-- entries are in quarantine; nothing if the partition has no waiting entry.
 local function turns_in(partition)
   if redis.call('HEXISTS', key.bands, partition) == 1 or first_of(key.returned, partition) then return 'rotation' end
   return first_of(key.quarantine, partition) and 'suspects'

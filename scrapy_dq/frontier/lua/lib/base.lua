@@ -1,3 +1,3 @@
--- base: includes the files that a script needs to change the frontier. scripts.py creates the functions of these files
--- in an outer scope, because that makes each call faster.
+-- base: includes the files that a script needs to change the frontier. scripts.py puts the functions of these files
+-- into an outer scope (see _OUTER there), because that makes each call faster.
 -- @include keys state orders key_sizes discarded seen_exact seen_expiring seen_compact commands

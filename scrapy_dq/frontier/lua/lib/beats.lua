@@ -8,8 +8,8 @@ local function beat(worker_id, epoch, observe)
   local commands = tonumber(string.match(meta[2] or '', '^%d+') or 0)
   local is_registered = redis.call('SISMEMBER', key.members, worker_id) == 1
   if is_registered then
-    -- This HDEL changes nothing, but after its first write a script may exceed maxmemory. So a worker that waits for
-    -- memory can still show that it is alive, and report why it waits.
+    -- This HDEL changes nothing. But a full Redis allows it, and lets a script exceed maxmemory after its first write.
+    -- So a worker that waits for memory can still show that it is alive, and report why it waits.
     redis.pcall('HDEL', key.beats, '')
     redis.call('HINCRBY', key.beats, worker_id, 1)
   end

@@ -8,8 +8,8 @@ local function detect_damage()
   if key_sizes.members ~= state.members then damaged('members') end
   if state.seen < 0 then damaged('seen') end
 end
--- Returns whether budgets can be the reason why partitions are saturated although no worker holds a lease. It examines
--- only ten partitions.
+-- Returns whether spent budgets can be the reason why partitions are saturated although no worker holds a lease. Only
+-- the first ten saturated partitions are examined.
 local function saturated_by_budgets()
   local partitions = redis.call('ZRANGE', key.saturated, 0, 9)
   for _, partition in ipairs(partitions) do
@@ -17,9 +17,9 @@ local function saturated_by_budgets()
   end
   return #partitions > 0
 end
--- Detects entries that no worker would ever lease: no set has their partition, or their partition waits for the end of
--- leases that no longer exist. Also detects a partition that rests although it has no entry. COST O(workers) if
--- partitions are saturated
+-- Detects entries that no worker would ever lease: their partition is in none of the sets of partition.lua, or it waits
+-- for the end of leases that no longer exist. Also detects a partition that rests although it has no entry. COST
+-- O(workers) if partitions are saturated
 local function detect_stuck_partitions()
   local waiting = state.waiting - (may_exist('declined') and redis.call('ZCARD', key.declined) or 0)
   if waiting == 0 or redis.call('EXISTS', key.rotation, key.suspects) > 0 then return end

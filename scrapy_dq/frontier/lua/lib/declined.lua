@@ -1,13 +1,13 @@
 -- declined: keeps entries that a worker has declined, because its code cannot serve them. They wait apart from the
 -- backlog, and each has a number. Redis offers each of them once to every other worker. The field `offered` of a
--- worker's record has the number of the last entry that the worker was offered (lease.lua).
+-- worker's record is the number of the last entry that Redis has offered to this worker (lease.lua).
 -- The key `decliners` has a record of each such entry, until the entry is done, failed or buried. If no worker could
 -- serve the entry and it became a dead letter, the record stays until the next run. If a worker gives the entry back,
 -- Redis does not offer it to the workers in the record again.
 -- @include entry
 local declined = {}
--- Returns a name that a worker keeps when it rejoins: the number of the event of its join (member.lua), or its id if
--- that number is lost.
+-- Returns a name that a worker keeps when it rejoins: the number that its first join got (`joined`, see member.lua), or
+-- its id if that number is lost.
 function declined.lasting_id(worker_id)
   local joined = redis.call('HGET', worker_key(worker_id), 'joined')
   return joined and joined ~= '0' and joined or worker_id
@@ -30,7 +30,7 @@ function declined.note(worker_id, id, reason, fingerprint)
   redis.call('HSET', key.decliners, id, cmsgpack.pack(of))
   note_added('decliners')
 end
--- Returns the joined ids of those entries in *ids* that any worker has declined.
+-- Returns the concatenated ids of those entries in *ids* that any worker has declined.
 function declined.among(ids)
   local found, of = {}, ids[1] and may_exist('decliners') and redis.call('HMGET', key.decliners, unpack(ids)) or {}
   for i = 1, #ids do found[#found + 1] = of[i] and ids[i] or nil end
@@ -40,8 +40,8 @@ end
 function declined.forget(ids)
   if may_exist('decliners') and ids[1] then redis.call('HDEL', key.decliners, unpack(ids)) end
 end
--- Puts an entry into `declined` with the largest number, so that Redis offers it again to every worker that has not
--- declined it.
+-- Puts an entry into `declined` under a new number, larger than all others, so that Redis offers it again to every
+-- worker that has not declined it.
 function declined.wait(id, lease)
   state.sequence = state.sequence + 1
   lease.attempts = lease.attempts + (lease.quarantined and 128 or 0)

@@ -1,7 +1,7 @@
 -- delayed: moves delayed entries into the backlog when they are due. A due entry gets the place of an entry that is put
 -- at that moment.
 -- @include partition put
--- Moves due entries into the backlog, about *limit* entries and *max_bytes* at most.
+-- Moves due entries into the backlog, until about *limit* entries or *max_bytes* bytes are moved.
 local function promote(limit, max_bytes)
   if not may_exist('delayed') then return end
   repeat
@@ -17,7 +17,8 @@ local function promote(limit, max_bytes)
     limit = limit - #due
   until #due < 20 or limit <= 0 or max_bytes <= 0
 end
--- Applies the passage of time: moves due entries, wakes partitions that may be served again, and deletes past times.
+-- Applies the passage of time: moves due entries, returns partitions to the rotation if they may be served within
+-- *ahead* ms, and deletes times that are past.
 local function tidy(ahead, max_bytes)
   promote(500, max_bytes)
   if polite then

@@ -1,6 +1,6 @@
--- discarded: unlinks the buckets of a `seen` that was dropped. Redis would block if a script unlinked millions of keys
--- in one step. So the key `discarded` records the buckets, and each exchange unlinks some of them. The client that has
--- dropped the `seen` also does this (sweep.lua).
+-- discarded: unlinks the buckets of a compact `seen` (seen_compact.lua) that was dropped. Redis would block if a script
+-- unlinked millions of keys in one step. So the key `discarded` records the buckets, and each exchange unlinks some of
+-- them. The client whose call has dropped this `seen` also unlinks buckets (sweep.lua).
 -- @include state
 -- Unlinks about *most* buckets, and returns whether some are left.
 local function sweep_buckets(most)

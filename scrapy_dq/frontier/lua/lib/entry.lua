@@ -1,9 +1,10 @@
 -- entry: reads and writes the stored form of an entry in each key, and returns an entry to its exact place.
--- A place has 16 bytes, 8 for the rank and 8 for the turn. The turn is the sequence, or a large number minus the
--- sequence if the newest entry comes first. So places sort in the order of serving.
+-- A place has 16 bytes, 8 for the rank and 8 for the entry's turn (a partition's turn is something else). The entry's
+-- turn is its sequence, or a large number minus the sequence if the newest entry comes first. So places sort in the
+-- order of serving.
 -- A partition's name contains no zero byte. So in a ZSET whose scores are all 0, the members of a partition are
--- adjacent, and the first one has the best place. Lua takes long to create strings, so the element of a list becomes
--- the end of the in-flight record unchanged.
+-- adjacent, and the first one has the best place. Lua takes long to create strings. So the element of a list becomes,
+-- unchanged, the end of the in-flight record.
 --   backlog:<rank>:<partition>  LIST  turn(8) id(12) payload                   never leased yet
 --   bands                 HASH  partition -> rank(8)                           of its best list
 --   more_bands            ZSET  partition 0 rank(8)                            of its other lists

@@ -1,12 +1,13 @@
--- grants: collects the leases of an exchange, and copies them to the worker's record, so that a repeat gets them again.
+-- grants: collects the leases of an exchange, and copies their ids to the worker's record, so that a repeat of the
+-- exchange gets them again.
 -- @include bands messages
 -- A script first writes its leases to `in-flight`, many in one command, and only then removes the entries from their
 -- former places.
 local CHUNK = 32 -- leases per write, and entries per read; a read may exceed max_bytes, so this number is small
--- Fields: ids; records (of each id, as in `in-flight`); waits (of each id: ms from now until the lease may be sent;
--- nil: no wait); bytes (of all records); written (how many leases are in `in-flight`).
--- Two fields have the granted entries that are not removed from their former places yet: elements (list -> how many at
--- its head, or at its end if negative), and members ({ ZSET, member }, ...).
+-- Fields: ids; records (of each id, as in `in-flight`); waits (of each id: ms from now until its request may be sent;
+-- nil: no wait); bytes (of all records); written (how many of these leases are already in `in-flight`).
+-- Two fields tell which entries still have to be removed from their former places: elements (list -> how many at its
+-- head; a negative number: at its end), and members ({ ZSET, member }, ...).
 local grants
 each_call(function()
   grants = { ids = {}, records = {}, waits = {}, bytes = 0, written = 0, elements = {}, members = {} }
@@ -69,8 +70,8 @@ local function granted()
   return grants.records, waits
 end
 -- The worker's record keeps the leases of its last exchange, so that a repeat gets the same leases. Returns them in
--- their stored form: 'i' and the ids; or 't', and id(12) and time(8) of each lease, if a lease has a time for sending;
--- or an empty string if there are no leases.
+-- their stored form: 'i' and the ids; or, if any lease has a time for sending, 't' and for each lease id(12) and
+-- time(8; 0: none); or an empty string if there are no leases.
 local function remember_grants()
   if #grants.ids == 0 then return '' end
   if not grants.timed then return 'i' .. table.concat(grants.ids) end
@@ -80,7 +81,7 @@ local function remember_grants()
   end
   return table.concat(records)
 end
--- Writes the changed fields of the worker's record. *was*: the record as exchange.lua has read it. *settled*: how many
+-- Writes the changed fields of the worker's record. *was*: the fields that exchange.lua has read. *settled*: how many
 -- requests this exchange has counted as done or failed.
 local function remember(worker_id, was, seq, seeding, dropped, settled)
   local changed = { 'last_seq', seq }

@@ -9,9 +9,10 @@ local function last_event()
   local read, event = pcall(cmsgpack.unpack, type(packed) == 'string' and packed or '')
   return read and type(event) == 'table' and event or {}
 end
--- Stores an event. If it repeats the last event, it replaces that event, and their counts are added. Otherwise two
--- things would fill the journal: a retry, which comes in many parts; and a program that puts one request per minute, so
--- that its run finishes every minute.
+-- Stores an event. If the last event has the same run, kind, who and about, and is less than ten minutes old (or of any
+-- age, if the kind is `finished`), the new event replaces it, with the sum of their counts. Otherwise two things would
+-- fill the journal: a retry, which comes in many parts; and a program that puts one request per minute, so that its run
+-- finishes every minute.
 local function note_event(kind, who, count, about)
   who, about = string.sub(who, 1, MAX_TEXT_BYTES), string.sub(about or '', 1, MAX_TEXT_BYTES)
   local at, last = wall_ms(), last_event()

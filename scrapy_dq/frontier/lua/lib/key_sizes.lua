@@ -24,6 +24,6 @@ local function load_sizes(worker_id)
   if worker_id then key_sizes.in_flight = leases_of(worker_id) end
   count_seen() -- last, because stopped.lua concludes from the size of `seen` that all sizes were read
 end
--- Makes a write that changes nothing. After its first write a script may exceed maxmemory, so the script can then move
--- stored entries even if Redis is full.
+-- Makes a write that changes nothing, and that Redis allows even if its memory is full. After its first write, a script
+-- may exceed maxmemory, so it can then move stored entries.
 local function write_first() redis.call('HDEL', key.meta, '') end

@@ -3,10 +3,11 @@
 -- Registers a worker. *ours*: its description of the crawl (described.lua). *suspect*: the id of the suspect that it
 -- holds, if any.
 -- A worker that rejoins keeps four fields of its *old* record: since (when it joined, in ms of Redis's clock), done,
--- joined (the number of the event of its join; 0: lost), and offered (lease.lua; Redis offers nothing to a program, so
--- a program has no such field). *came_from*: the number of its last exchange under its old id.
--- Every exchange repeats the field `registered`, and Redis compares it. Otherwise, after a worker has left, a late copy
--- of its join or rejoin could register it again, and Redis would then apply a late copy of its first exchange again.
+-- joined (the number that next_event() gave to its first join; 0: lost), and offered (lease.lua; Redis offers nothing
+-- to a program, so a program has no such field). *came_from*: the number of its last exchange under its old id.
+-- Every exchange contains the value of the field `registered`, and Redis compares it with the record. Otherwise, after
+-- a worker has left, a late copy of its join or rejoin could register it again, and Redis would then apply a late copy
+-- of its first exchange again.
 local function register(id, identity, ours, old, suspect, came_from, seeding)
   if ours.shards ~= '1' then state.sequence = state.sequence + 1 end -- the worker may seed: see Census.version
   redis.call('HSET', worker_key(id), 'last_seq', 0, 'seeding', seeding or 1, 'fenced', 0,
@@ -66,9 +67,9 @@ local function end_run(keep_seen, kept)
 end
 -- Returns whether a run that starts now keeps the present seen set. It does not keep a set that was left for a retry.
 local function seen_stays() return redis.call('HGET', key.meta, 'seen_for') ~= 'retry' end
--- Decides whether a joining worker belongs to the finished run. Returns -1 if the run has the worker's run name. If a
--- supervisor seems to have restarted a worker that exited or was killed when the run ended, returns how many ms ago the
--- run ended. Otherwise returns false.
+-- Decides whether a joining worker belongs to the finished run. Returns -1 if the run has the worker's run name. If the
+-- worker seems to be a worker of this run that exited or was killed when the run ended, and that a supervisor has
+-- restarted, returns how many ms ago the run ended. Otherwise returns false.
 local function ended_ms_ago(ours, restart_ms)
   local was = redis.call('HMGET', key.meta, 'run_name', 'spider', 'spider_args', 'shared', 'ended')
   if state.gone > 0 then return false end

@@ -1,7 +1,8 @@
 -- messages: counts the entries that come from each message of a stream. A message stays pending in its consumer group
 -- until all its entries are done.
 --   messages  HASH  stream 0 id -> how many of its entries are not done
--- The payload of such an entry begins with FROM_STREAM, the length of the field (2 bytes), and the field (messages.py).
+-- The payload of such an entry begins with FROM_STREAM, the length of this hash field (2 bytes), and the field itself
+-- (messages.py).
 -- @include keys
 local count_message, of_message, group_of -- their helpers are in a block, because a script may have only 200 locals
 do

@@ -19,8 +19,8 @@ local function next_turn()
   state.turn = state.turn + 1
   return state.turn
 end
--- Moves a partition to the right set. It may be served *ahead* ms before its time. *served*: true: it gets the last
--- turn, because it was served; else it keeps its turn, if it has one.
+-- Moves a partition to the right set. It may be served *ahead* ms before its time. *served*: true: the partition was
+-- just served, so it gets the last turn; else it keeps its turn, or gets the last one if it has none.
 local function classify(partition, ahead, served)
   local where = turns_in(partition)
   if not where then return put_into(partition, nil) end

@@ -5,10 +5,11 @@
 -- own time for sending.
 --   limits    HASH  partition -> "<delay ms>:<concurrency>[:<budget>]", each empty if the crawl's default holds
 --   busy      HASH  partition -> how many of its entries are in flight
---   unsent    HASH  partition -> id of the last lease of a stint: until it is sent, no worker leases from the partition
+--   unsent    HASH  partition -> id of the last lease of a stint. No worker leases from the partition until the request
+--                   of this lease is sent, or the lease ends
 --   earliest  ZSET  partition, score: the earliest time at which one of its requests may be sent
 --   blocked   ZSET  partition, score: the end of a block that the site or a user has asked for
-local DEFERRED = '\2' -- first byte of the partition in a deferred lease, which counts only against budgets
+local DEFERRED = '\2' -- first byte of the partition in a deferred lease (see defer), which counts only against budgets
 local function parse_limits(text)
   local delay, concurrency, budget = string.match(text or '', '^(%d*):(%d*):?(%d*)$')
   return tonumber(delay), tonumber(concurrency), tonumber(budget)
@@ -39,8 +40,8 @@ local function set_earliest(partition, at)
   polite = true
   redis.call('ZADD', key.earliest, math.max(at, blocked), partition)
 end
--- Ends a stint if *id* is its last lease. *age*: the worker has sent the request of this lease *age* ms ago. false: the
--- worker will never send it, so the next request of the partition may be sent immediately.
+-- Ends the stint of a partition if *id* is its last lease. *age*: how many ms ago the worker has sent the request of
+-- this lease. *age* false: the worker will never send it, so the partition's next request may be sent immediately.
 local function end_stint(partition, id, age)
   if redis.call('HGET', key.unsent, partition) ~= id then return end
   set_earliest(partition, age and now_ms() - age + limits_of(partition) or now_ms())

@@ -1,7 +1,7 @@
 -- rights: finds the commands that this user may not call. A denied command would stop a script midway.
 -- @include keys
--- Parts of the errors for a denied command. Redis 6.2, 7, 8 and Valkey have different errors. The last part belongs to
--- the error for a command that `rename-command` has renamed.
+-- If Redis denies a command, its error message contains one of these texts. They differ between Redis 6.2, 7, 8 and
+-- Valkey. The last one is for a command that `rename-command` has renamed.
 local DENIED = { 'NOPERM', "can't run this command", "can't access at least one", 'ACL failure in script',
   'nknown Redis command' }
 -- Tries the commands of all scripts. Returns the denied commands, and the error for the first one; leaves no key

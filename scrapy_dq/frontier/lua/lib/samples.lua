@@ -11,7 +11,8 @@
 -- @include journal
 local EVERY_MS = 9500
 local SAMPLED = '^' .. string.rep('(%d+) ', 6) .. '(%d+)$'
--- How many elements each list keeps. So the history of a crawl of millions of pages takes less than 256 KiB.
+-- How many elements each list keeps. With these numbers, the history of a crawl of millions of pages takes less than
+-- 256 KiB.
 local MAX_KEPT = { samples = 1080, minutes = 2880 }
 local function sampled()
   local found = { string.match(redis.call('HGET', key.meta, 'sampled') or '', SAMPLED) }
@@ -38,7 +39,7 @@ local function add_sample(name, packed)
   redis.pcall('LTRIM', key[name], -MAX_KEPT[name], -1)
 end
 -- Takes a sample, and updates *found* (from sampled()), if the previous sample is old enough or the clock was set back.
--- *last*: the last worker is leaving, so take a sample in any case, as the end of the curves.
+-- *last*: the last worker is leaving, so a sample is taken in any case: it ends the curves.
 local function sample(found, last)
   local at = wall_ms()
   local age = at - found[1] -- below 0: Redis's clock was set back

@@ -1,12 +1,12 @@
 -- starts: records which start() methods of this run are complete, and which were interrupted before all their requests
 -- were stored. A run cannot finish while a start() is interrupted and no equal start() is complete.
 -- `meta.starts` maps the name of a start() to 'done' if it is complete. If it was interrupted, the value is { event
--- (the number of the event, see state.lua), worker_id, again (true: it has to run again), others (true: it was also
--- interrupted in other workers) }.
--- A name contains the spider's arguments, because a start() with equal arguments yields equal requests. A name with a
--- '*' in front belongs to start() methods that are not equal, for example with DQ_SEED_ONCE = False. The name is empty
--- if a worker has no start(), because it is a program or a command. '?' stands for the start() of a worker whose record
--- is gone.
+-- (the number that next_event() gave to the interruption), worker_id, again (true: it has to run again), others (true:
+-- it was also interrupted in other workers) }.
+-- A name contains the spider's arguments, because a start() with equal arguments yields equal requests. Two start()
+-- methods are *equal* if they have the same name without a '*' in front. The '*' means that start() methods of this
+-- name may yield different requests, for example with DQ_SEED_ONCE = False. The name is empty if a worker has no
+-- start(), because it is a program or a command. '?' stands for the start() of a worker whose record is gone.
 -- @include state
 -- AGAIN is the seeding level of a worker whose stored start requests are gone, so that its start() has to run again.
 local UNKNOWN, AGAIN = '?', '4'
@@ -19,9 +19,9 @@ local function save_starts(starts)
   redis.call('HSET', key.meta, 'starts', cmsgpack.pack(starts))
 end
 local function is_own(name) return string.sub(name, 1, 1) == '*' end
--- Records that a start() is complete if its worker lowers its seeding level, because then all requests of this start()
--- are stored. This also completes an interrupted start() of the same name, and an unknown one ('?') that was
--- interrupted before this worker joined.
+-- Records that a start() is complete if its worker lowers its seeding level to 0 or 3 (levels: see exchange.lua),
+-- because then all requests of this start() are stored. This also completes an interrupted start() of the same name,
+-- and an unknown one ('?') that was interrupted before this worker joined.
 local function start_done(worker_id, level, was_level)
   if level == was_level or (level ~= '0' and level ~= '3') then return end
   local worker = redis.call('HMGET', worker_key(worker_id), 'starts', 'joined')
@@ -66,7 +66,7 @@ local function forget_done_starts()
   end
   save_starts(starts)
 end
--- Ends the interruption of a start() that is not equal to others ('*'): its worker was declared dead, but is back and
+-- Ends the interruption of a start() whose name begins with '*': its worker was declared dead, but is back and
 -- continues it.
 local function resume_start(name, old_id)
   local starts = is_own(name) and stored_starts() or {}

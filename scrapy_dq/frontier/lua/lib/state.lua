@@ -12,7 +12,8 @@ local function may_exist(name) return not key_sizes or (key_sizes[name] or 0) > 
 local function note_added(name) if key_sizes then key_sizes[name] = (key_sizes[name] or 0) + 1 end end
 local count_seen, seen_count -- defined in kinds.lua: they depend on the kind of seen
 local CLAIMED = '\1' -- the partition of claimed start payloads (claim.lua); no request has it, and it has no limits
--- Each further field of a hash costs as much time as a call. So one field has all values that change in each exchange.
+-- Each further field that a command reads or writes takes as long as another command. So one field contains all values
+-- that change in each exchange.
 local COUNTS = '^' .. string.rep('(%-?%d+) ', 11) .. '(%-?%d+)$'
 local function load_state()
   local s = redis.call('HMGET', key.meta, 'epoch', 'run', 'phase', 'counts', 'limiting', 'seen_kind', 'told', 'hold',
@@ -64,8 +65,9 @@ local function save_limiting()
 end
 local function is_member(id) return redis.call('SISMEMBER', key.members, id) == 1 end
 -- Returns the answer to a call with another epoch or run; nothing if both are the stored ones. A worker that was frozen
--- while its run ended must change nothing. If a later run is stored, but *member* is still a member, then the rejoin of
--- another worker has given their common run a new number (rejoin.lua), and this worker has to rejoin.
+-- while its run ended must change nothing. *member*: the id of the calling worker. If a later run is stored, but this
+-- worker is still a member, then the rejoin of another worker has given their common run a new number (rejoin.lua), and
+-- this worker has to rejoin.
 local function stale(epoch, run, member)
   if not state.epoch or state.epoch ~= epoch then return 'LOST' end
   if state.run < run or state.run > run and member and is_member(member) then return 'RESYNC' end

@@ -15,7 +15,7 @@ stopped = function(reply)
     pcall(save_partitions)
     local counted = pcall(save_state)
     if state.phase ~= 'finished' then -- a finished run has no entries to audit
-      -- A number above 0 means that the stored counts are not certain. Redis may deny one of these two commands.
+      -- A number above 0 means that the stored counts are not certain. If HINCRBY is refused, HSET sets the mark.
       local noted = redis.pcall('HINCRBY', key.meta, 'torn', counted and 0 or 1)
       if type(noted) == 'table' then redis.pcall('HSET', key.meta, 'torn', 0) end
     end

@@ -2,11 +2,12 @@
 -- @include grants
 -- A script reads start payloads from a stream through a consumer group. A message is pending in the stream until
 -- messages.lua acknowledges it. A pending message is read again in two cases: another consumer of the group has died;
--- or the crawl does not know the message any more, because it was cleared or its Redis was rolled back.
+-- or the crawl was cleared or rolled back, and does not know the message any more.
 local read_stream
 do
   -- A message that was idle for IDLE_MS may be taken from its consumer. An exchange takes at most MAX_IDLE such
-  -- messages of a stream. After the last pending message, the search begins again PAUSE_MS later.
+  -- messages of a stream. When the search has reached the last pending message, it starts from the first one again,
+  -- PAUSE_MS later.
   local IDLE_MS, PAUSE_MS, MAX_IDLE = 60000, 10000, 8
   -- Returns the data of a message for the spider: the value of its only field, or all fields as a JSON object. If the
   -- field `meta` contains JSON, it is inserted unchanged. If Lua decoded and encoded it, its numbers would keep only 14
@@ -104,12 +105,12 @@ local function claim(want, kind, mark, id_stem)
       payloads = claimed < want and grants.bytes < grants.max_bytes and taken(name, kind, mark, not payloads) or {}
       for _, payload in ipairs(payloads) do
         state.sequence = state.sequence + 1
-        -- The id contains the sequence, because the repeat of an exchange that was stopped midway has the same stem.
-        -- The id depends on the payload, because after a roll-back a late copy of an exchange may claim another payload
-        -- while the worker is busy with the first payload.
+        -- The id contains the sequence: if an exchange was stopped midway, its repeat has the same id_stem, but claims
+        -- further payloads. The id depends on the payload: after a roll-back, a late copy of an exchange has the same
+        -- id_stem and sequence, but may claim another payload while the worker is busy with the first one.
         local stem = string.sub(redis.sha1hex(id_stem .. payload), 1, 8)
         local id = stem .. struct.pack('>I4', state.sequence % 4294967296)
-        open_run() -- a finished run is still finished if this exchange has stored no new put
+        open_run() -- if the run was finished, it still is, unless this exchange has stored a new put
         add_grant(id, CLAIMED_HEAD .. struct.pack('>I8', state.sequence) .. id .. payload)
         write_grants(true)
         claimed, state.claimed = claimed + 1, 1

@@ -11,8 +11,8 @@
 --   again    6, id, next_id, payload, priority, start, wait_ms, never_sent
 --   decline  7, id, reason, fingerprint
 local KIND = { PUT = 0, ACK = 1, RELEASE = 2, BURY = 3, FAIL = 4, DEFER = 5, AGAIN = 6, DECLINE = 7 }
--- Returns the fields of a put as the arguments of put(). To make a table of them would take a tenth of the time of an
--- exchange.
+-- Returns the fields of a put as the arguments of put(), not as a table: to make tables would take a tenth of the time
+-- of an exchange.
 local function fields_of_put(move)
   return move[2], move[3], move[4], order_rank(move[5], move[6]), unpack(move, 7, 13)
 end
@@ -110,7 +110,7 @@ local function bury(worker_id, id, lease, reason)
   end_work(worker_id, id, lease)
 end
 -- fail: in-flight -> failed. The failure is counted, and the newest failed requests are kept as copies.
--- ARGS     worker_id, id, lease, ending (as read_moves() returns it: reason, label, never_sent), keep (how many)
+-- ARGS     worker_id, id, lease, ending (as read_moves() returns it: reason, label, never_sent), keep (how many copies)
 -- RETURNS  nothing
 -- COST     O(1)
 -- CRASH    before: the entry stays in flight and is reclaimed; after: nothing to do

@@ -1,7 +1,7 @@
 -- finish: ends a run when nothing is left, and buries the entries that no worker can serve.
 -- @include declined messages starts damage journal
--- Returns true if no declined entry waits, or if each present worker with a spider (at least one) was offered all of
--- them.
+-- Returns true if no declined entry waits. Else returns true if there are workers with a spider, and Redis has offered
+-- all declined entries to each of them.
 local function all_have_declined(members)
   local last = may_exist('declined') and redis.call('ZREVRANGE', key.declined, 0, 0, 'WITHSCORES')[2]
   local asked = not last
@@ -37,8 +37,8 @@ end
 -- finish: open -> finished, if nothing is left, no worker is seeding, and no start() is interrupted. The keys stay
 -- until the last worker leaves.
 -- ARGS     finish_at (nil or false: the run may finish, because there is one shard; -1: it must not; -2: it must not,
---          because this is not home; any other number: it may if this number is home's version), elsewhere (true: other
---          shards are not empty)
+--          because this is not home; any other number: it may if home's version, state.sequence, is still this number),
+--          elsewhere (true: other shards are not empty)
 -- RETURNS  how many workers are seeding (level 1; 0 while the backlog has entries), how many start() methods are
 --          interrupted (starts.lua; 0 while anything else keeps the run open), only_over_budget (1: each waiting entry
 --          is over a budget of the run or was declined by all workers, nothing is in flight or delayed, no worker can
@@ -68,12 +68,12 @@ local function finish_if_done(finish_at, elsewhere)
     if not held then damaged('entries') end
     return 0, 0, 0
   end
-  -- Counted entries are missing, so an audit is due. If the run finished, the loss would stay hidden. While a worker
-  -- listens, the run does not finish, and this worker would wait for these entries without an end.
+  -- Counted entries are missing, so an audit is due. If the run finished instead, the loss would stay hidden. If a
+  -- worker listens, the run does not finish, and without an audit this worker would wait forever for these entries.
   if not held and (waiting > 0 or state.in_flight > 0) then damaged('entries') end
   if may_exist('declined') and redis.call('EXISTS', key.declined) == 1 then
-    -- Bury the declined entries also while a worker listens, or after its start() has failed. Otherwise this worker
-    -- would wait only for these entries.
+    -- Bury the declined entries even if a worker still listens, or if the start() of a worker has failed. Otherwise
+    -- such a worker would go on waiting for these entries alone.
     local quiet_here = seeding == 0 and not (held or delayed or elsewhere) and state.hold == ''
     if not (quiet_here and abandon(members)) then return seeding, 0, quiet end
   end
@@ -88,9 +88,9 @@ local function finish_if_done(finish_at, elsewhere)
   end
   return seeding, incomplete, quiet
 end
--- In a crawl of several shards, a finished home is opened by a put, and by a seeding level that a worker raises for
--- puts in other shards. Each exchange opens a shard that is not home, because leave.lua marks it as finished only to
--- clear it.
+-- In a crawl of several shards, two things open a finished home again: a put, and a worker that raises its seeding
+-- level at home for puts in other shards. A shard that is not home (finish_at is ELSEWHERE) is opened by every
+-- exchange, because leave.lua marks it as finished only to clear it.
 local ELSEWHERE = -2
 local function raises(finish_at, seeding)
   return finish_at == ELSEWHERE or finish_at and seeding ~= '0' and seeding ~= '3'
@@ -98,10 +98,10 @@ end
 local function raise_level(finish_at, seeding, was)
   if not raises(finish_at, seeding) then return end
   open_run()
-  if was ~= seeding then state.sequence = state.sequence + 1 end -- so an older version cannot finish the run any more
+  if was ~= seeding then state.sequence = state.sequence + 1 end -- so that an older finish_at cannot finish the run
 end
--- Stores the seq of an exchange that found the run finished, so that a late copy of it does not count as a new
--- exchange.
+-- Stores the seq of an exchange that found the run finished, so that a late copy of this exchange does not count as a
+-- new one.
 local function remember_nothing(worker_id, seq)
   redis.call('HDEL', worker_key(worker_id), 'leases') -- after its first write a script may exceed maxmemory
   redis.call('HSET', worker_key(worker_id), 'last_seq', seq, 'dropped', '', 'leases', '')

@@ -1,7 +1,7 @@
 -- lease: waiting entries -> in-flight, from the backlog and from the entries that other workers have declined.
 -- @include damage grants partition declined
--- Returns the partitions that are served next, in this order, if this worker has room for them. Partitions without a
--- lease in this worker come first.
+-- Returns the partitions that are served next, in this order, if this worker has room for them. Partitions of which
+-- this worker has no lease come first.
 local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
   local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
@@ -27,7 +27,7 @@ end
 -- and from `quarantine`, in the order of their places.
 local serve -- its helpers are in a block, because a script may have only 200 locals
 do
-  -- Skips the *skipped* elements that are served first, and returns the next *count*, in the order of the list.
+  -- Returns the next *count* elements, in the order of the list, after the *skipped* elements that are granted already.
   local function read_list(list, newest, skipped, count, length)
     if not newest then return redis.call('LRANGE', list, skipped, skipped + count - 1) end
     -- For an LRANGE at the end of a list, Redis 6.2 walks through the list from its head, which may take milliseconds.
@@ -106,9 +106,10 @@ do
   end
 end
 -- lease: backlog -> in-flight. It takes a few entries of each partition, and begins with the partition that was served
--- longest ago. Partitions without a lease in this worker come first. With a delay, each lease has a time for sending.
--- ARGS     want, ahead (ms), most (leases of one partition that is not in here), here (partition -> [held, room]: how
---          many leases the worker has, and how many more it can take)
+-- longest ago. Partitions of which this worker has no lease come first. If a partition has a delay, each of its leases
+-- has a time for sending.
+-- ARGS     want, ahead (ms), most (how many leases of a partition that the argument `here` does not contain), here
+--          (partition -> [held, room]: how many leases of it the worker has, and how many more it can take)
 -- RETURNS  nothing; adds the leases to `grants`, with their times for sending, if any (the worker reports when it has
 --          sent such a lease)
 -- COST     O(want * log partitions); O(500 * log partitions) more if lists are gone
@@ -210,8 +211,8 @@ local function offer(worker_id, want, ahead, most, here)
       state.waiting = state.waiting - 1
       classify(partition, ahead)
     elseif not declined.by(worker_id, id) then
-      -- The limits of lease() apply, but the partition needs no turn. If the entry cannot be leased now, the next
-      -- exchange begins with it.
+      -- The limits of lease() apply, but the partition needs no turn. If the entry cannot be leased now, stop here, so
+      -- that the worker's next exchange begins with it.
       local start, room = math.max(now_ms(), earliest_of(partition)), here[partition] and here[partition][2] or most
       if start > now_ms() + ahead or room <= (granted_here[partition] or 0) or is_saturated(partition)
         or suspect and holds_suspect or got >= want or grants.bytes >= grants.max_bytes then break end

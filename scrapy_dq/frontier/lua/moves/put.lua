@@ -1,8 +1,8 @@
 -- put: new entry -> backlog, delayed, or dead letter, if its token is new; finished -> open again.
--- ARGS     id, admission (1 seen, 2 seeds, 3 admitted), token, rank, payload, partition, wait_ms (nil: not given, like
---          all arguments after it), not_before_ms, reason (why no worker can serve the request; false: it can be
---          served), known_as (the request's fingerprint in `adopted`; false: none), most (with admission 3: refuse the
---          put if this many entries wait or are delayed; nil: no limit)
+-- ARGS     id, admission (the key of the token: 1 seen, 2 seeds, 3 admitted), token, rank, payload, partition, wait_ms
+--          (nil: not given, like all arguments after it), not_before_ms (a time of Redis's clock; 0: none), reason (why
+--          no worker can serve the request; false: it can be served), known_as (the request's fingerprint in `adopted`;
+--          false: none), most (with admission 3: refuse the put if so many entries wait or are delayed; nil: no limit)
 -- RETURNS  nil (stored) | KNOWN (a duplicate) | FULL (refused because of *most*); KNOWN and FULL: nothing has changed
 -- COST     O(log partitions)
 -- CRASH    before: the worker repeats the exchange; after: the token makes the repeat a duplicate
@@ -61,8 +61,8 @@ local function put(id, admission, token, rank, payload, partition, wait_ms, not_
     count_message(payload, 1)
   end
 end
--- Removes tokens (joined ids of 12 bytes) of puts that no worker will repeat. Otherwise an endless crawl would keep all
--- of them.
+-- Removes tokens (concatenated ids of 12 bytes) of puts that no worker will repeat. Otherwise an endless crawl would
+-- keep all tokens.
 local function forget(tokens)
   local admitted = {}
   for i = 1, #tokens, 12 do admitted[#admitted + 1] = string.sub(tokens, i, i + 11) end

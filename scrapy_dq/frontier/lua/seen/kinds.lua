@@ -2,8 +2,8 @@
 -- Each kind has a file seen_*.lua with a function in KINDS. The function returns a table:
 --   has(token)        returns whether the token is stored
 --   add(token)        adds the token, and returns true if it was new
---   size, remove      the commands that return the size of key.seen and remove a token. A kind with several keys has
---                     functions instead
+--   size, remove      the command that returns the size of key.seen, and the command that removes a token. A kind with
+--                     several keys has functions instead of these commands
 --   tidy()            does bounded maintenance; a script that has added or removed tokens calls tidy_seen() at its end
 --   drop()            deletes the keys other than key.seen, or records them in `discarded` if that takes long
 --   load(items)       adds tokens from load.lua; *items* has, before each token, its time (expiring) or the number of
@@ -13,8 +13,8 @@
 local SIZE = { exact = 'SCARD', expiring = 'ZCARD', compact = 'HLEN' }
 local KINDS = {}
 local SWEPT_PER_CALL = 100
--- A token that put.lua has just added, while its entry is not stored yet; and the token's admission. After an error,
--- stopped.lua removes this token again.
+-- A token that put.lua has just added, while its entry is not stored yet; and the token's admission, which is the
+-- number of the key that has it (put.lua). After an error, stopped.lua removes this token again.
 local adding, adding_to
 local opened -- the table of the kind, once the script has used it
 each_call(function() adding, adding_to, opened = nil end)

@@ -57,7 +57,7 @@ function KINDS.compact()
     redis.call('HSET', key.seen, 'generation', generation, 'buckets', buckets, 'count', count)
   end
   local function begin()
-    -- Use a generation that never existed. Otherwise the buckets of a lost directory would count as new ones.
+    -- Use a generation that never existed. Otherwise this directory would contain the buckets of a lost directory.
     generation, count, buckets = string.format('%.0f', wall_us()), 0, FIRST
     rounds = rounds_of(buckets)
     save() -- before any bucket, because buckets without a directory could never be found again

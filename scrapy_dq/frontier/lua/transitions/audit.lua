@@ -4,8 +4,8 @@
 --          (msgpack array of the ids in the workers' keys that the scan has found), last (1: this is the last part, so
 --          compare the counts; 0: more parts follow), repair (1: repair the keys; 0: only report)
 -- RETURNS  OK, how many lists had no band, how many entries are in lists that still have no band, how many partitions
---          were in no set, how many workers were not members, gone (requests; 0 before the last part), seen_gone (1:
---          the seen set is gone)
+--          were in no set of partition.lua, how many workers were not members, gone (how many requests; 0 before the
+--          last part), seen_gone (1: the seen set is gone)
 --          | LOST | RESYNC | FINISHED | WRONG_TYPE, key, actual, expected
 -- COST     O(lists * log partitions); the last part O(partitions * log partitions + workers): 0.1 s for 100,000
 -- CRASH    before, after: a repeat repairs the rest
@@ -94,7 +94,7 @@ for i = 1, #lists, 2 do
   end
 end
 for _, id in ipairs(worker_ids) do
-  -- A worker that has left since its key was found is not missing.
+  -- If a worker has left since the scan found its key, its keys are gone, and it does not count as lost.
   if redis.call('SISMEMBER', key.members, id) == 0
     and redis.call('EXISTS', worker_key(id), in_flight_key(id)) > 0 then
     lost_members = lost_members + 1

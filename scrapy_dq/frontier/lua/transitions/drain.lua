@@ -3,8 +3,8 @@
 -- If the worker's process has ended, its entries become suspects. A worker that is only cut off may come back, so its
 -- entries go back to their places. Such an entry becomes a suspect only if it was drained before from another cut-off
 -- worker that has not come back. `accused` has the cut-off worker from which each entry was drained last, as far as
--- this is known. An entry is charged an attempt only if it was leased from quarantine. An entry with max_attempts is
--- buried.
+-- this is known. An entry is charged an attempt only if it was leased from quarantine. An entry that has used up
+-- max_attempts is buried.
 -- ARGS     worker_id, epoch, run, limit, max_attempts
 -- RETURNS  OK, moved, buried, left | ABSENT | NOT_FENCED | LOST | RESYNC | FINISHED
 -- COST     O(limit * log quarantine)

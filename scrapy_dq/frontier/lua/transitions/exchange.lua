@@ -6,9 +6,9 @@
 -- RETURNS  OK | FINISHED, then: applied (0: the run was over, and nothing was applied), positions (from 0, joined by
 --          commas) of puts that were duplicates (such as 4) or were refused because too many entries wait (~4), census,
 --          leases (a record of each), waits (ms until each lease may be sent, '' for a lease without such a time; or an
---          empty list if no lease has one), next_due_ms, blocked (the blocked partitions of `here`), wrong key (key,
---          actual, expected; or nothing), commands (commands.lua), damage (which keys contradict the counts; empty:
---          none), joined ids of the leases that any worker has declined
+--          empty list if no lease has one), next_due_ms, blocked (the blocked partitions of `here`), wrong key (a start
+--          key whose type differs from the setting: key, actual, expected; or nothing), commands (commands.lua), damage
+--          (which keys contradict the counts; empty: none), concatenated ids of the leases that any worker has declined
 --          | LOST | RESYNC | FINISHED (alone: nothing was applied)
 -- COST     O(moves + want) * log partitions, at most 1,000 of each; about 6 ms on an ordinary core, 10 if seen is
 --          compact
@@ -17,10 +17,10 @@
 --          else it applies the rest; worker dead: its leases are reclaimed and its outbox is lost, but the parents of
 --          the puts in this outbox are still in flight
 -- The terms are a msgpack array: ahead_ms; most (new leases of a partition that is not in `here`); here ({partition:
--- [held, room]}, see lease.lua); notes (notes.lua); claim (false, or [kind, mark, id_stem]: claim.lua); forget (joined
--- ids to remove from `admitted`); finish_at (finish.lua); no_suspects (true: grant no suspect); max_pages (limit of the
--- run's requests that are in flight, or were sent and are done or failed); elsewhere (finish.lua). The last ones may be
--- missing, and false stands for no value.
+-- [held, room]}, see lease.lua); notes (notes.lua); claim (false, or [kind, mark, id_stem]: claim.lua); forget
+-- (concatenated ids to remove from `admitted`); finish_at (finish.lua); no_suspects (true: grant no suspect); max_pages
+-- (limit of the run's requests that are in flight, or were sent and are done or failed); elsewhere (finish.lua). The
+-- array may end before elements without a value, and false stands for no value.
 -- @include base delayed notes endings lease claim finish stopped
 local worker_id, epoch, run, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local want, seeding, held, max_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -52,7 +52,7 @@ end
 if record[2] == '1' then return { 'RESYNC' } end
 load_sizes(worker_id)
 -- After a roll-back of Redis, a late copy of an exchange can have the right number. Only the count of leases reveals
--- it.
+-- such a copy.
 if held ~= key_sizes.in_flight then return { 'RESYNC' } end
 detect_damage()
 raise_level(finish_at, seeding, record[7])

@@ -21,7 +21,7 @@ if gone == '0' then
   local worker = redis.call('HMGET', worker_key(worker_id), 'last_seq', 'came_from')
   redis.call('HSET', key.absent, worker_id, worker[1] or 2 ^ 52)
   -- If the worker has made no exchange under this id, the reply to its rejoin may be lost. Then the worker repeats that
-  -- rejoin, whose answer is the number of the last exchange under the previous id.
+  -- rejoin, and must get the same answer: the number of the last exchange under the previous id.
   if worker[1] == '0' and worker[2] then redis.call('HSET', key.absent, 'before ' .. worker_id, worker[2]) end
 end
 local fenced = fields_of(worker_id, 'fenced')[1]

@@ -2,7 +2,7 @@
 -- accepts keys of any type. purge.lua deletes the keys that a flush cannot find.
 -- ARGS     dead_ids (msgpack array of the ids of dead workers), force (1: delete the keys even if workers are live),
 --          epoch (of the crawl; empty: no epoch can be read)
--- RETURNS  OK, waiting, in_flight, seen, litter (1: keys in `discarded` must be swept), shards (how many the crawl had)
+-- RETURNS  OK, waiting, in_flight, seen, litter (1: call sweep.lua for `discarded`), shards (how many the crawl had)
 --          | LIVE, worker_id | CHANGED (another crawl is stored now, because this is a late copy of the call)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl

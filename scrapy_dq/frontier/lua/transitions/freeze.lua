@@ -1,5 +1,5 @@
--- freeze: prepares a shard for a move, if the crawl has no members. It sets `meta.shards` to "<shards>>0". From then
--- on, no worker can join or rejoin, and only a deletion can change the crawl.
+-- freeze: prepares a shard for `scrapy dq move`, if the crawl has no members. It sets `meta.shards` to "<shards>>0".
+-- From then on, no worker can join or rejoin, and only a deletion can change the crawl.
 -- ARGS     epoch, shards, plan (for home: where the crawl goes), messages (msgpack array: fields of `messages` to
 --          acknowledge, because their entries are stored in the new place)
 -- RETURNS  OK, plan (of the first call) | LIVE, worker_id | CHANGED (this is another crawl, or it has another number of

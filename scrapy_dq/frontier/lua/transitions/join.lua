@@ -1,10 +1,10 @@
 -- join: a new worker becomes a member; absent -> open, finished -> open, as the next run. A repeat with the same
 -- worker_id registers no second member.
--- ARGS     worker_id, identity, new_epoch, restart_ms (how long after the end of a run of several hosts a worker with
---          the same arguments, but without a run_name, counts as a restarted worker of that run), of_run (the run of
---          home, whose epoch is new_epoch; -1: this is home), exist (1: home has noted that this shard exists),
---          replaces (the epoch of another crawl that may be deleted here; empty: none; see follow_home), kind (of the
---          worker's start keys; empty: it has none), and the arguments of described.lua
+-- ARGS     worker_id, identity, new_epoch, restart_ms (for this time after a run of several hosts has ended, a worker
+--          without a run_name, but with the run's spider and arguments, counts as a restarted worker of the run),
+--          of_run (the run of home, whose epoch is new_epoch; -1: this is home), exist (1: home has noted that this
+--          shard exists), replaces (the epoch of another crawl that may be deleted here; empty: none; see follow_home),
+--          kind (of the worker's start keys; empty: it has none), and the arguments of described.lua
 -- RETURNS  OK | FINISHED (the run with this run_name is over, or the worker is a restarted or late one of the finished
 --          run), then: epoch, run, resumed (1: the run was open before), census, stored spider_args, limits_before
 --          (packed; empty: the limits have not changed), adopted (1: another scheduler's fingerprints are stored),
@@ -17,8 +17,8 @@
 -- COST     O(workers); the start of a new run unlinks the keys of the previous run
 -- CRASH    before: nothing; after: the member never beats, so other workers fence and drain it like any dead worker
 -- @include base journal described rights stopped
--- Removes the fingerprints of pages that no worker of the last run could serve, in a run that keeps the seen set. So
--- these pages are new again, because workers may have the code for them now. Returns how many.
+-- If the next run keeps the seen set: removes from it the fingerprints of pages that no worker of the last run could
+-- serve, and returns how many. So these pages are new again, because workers may have the code for them now.
 local function unmark_unserved()
   local all, count = state.unserved > 0 and redis.call('HGETALL', key.decliners) or {}, 0
   for i = 1, #all, 2 do
@@ -92,8 +92,8 @@ if not state.epoch then
   redis.call('HSET', key.meta, 'began', wall_ms())
   describe(ours)
 elseif over and redis.call('SISMEMBER', key.members, worker_id) == 0 then
-  -- This call may be a late copy: its worker was the first in the run, and has left. A late copy must not begin the
-  -- next run, which would delete the data for a retry.
+  -- If this worker was the first one in the finished run, it has left, and this call is a late copy of its join. A late
+  -- copy must not begin the next run, because that would delete the data for a retry.
   local left_this_run = of_run < 0 and stored_field('crawled') == worker_id and -1
   local ended_ms = left_this_run or of_run < 0 and ended_ms_ago(ours, restart_ms)
   if ended_ms then
@@ -115,8 +115,8 @@ else
   for _, field in ipairs(agree) do
     if stored_field(field) == '' and field ~= 'shards' then redis.call('HSET', key.meta, field, ours[field]) end
   end
-  -- A run without a name takes the name of the first worker that has one. A worker with that name that joins after the
-  -- end of this run then does not start the next run.
+  -- A run without a name takes the name of the first worker that has one. So if a worker with this name joins after the
+  -- end of the run, it gets FINISHED, and does not start the next run.
   if stored_field('run_name') == '' then redis.call('HSET', key.meta, 'run_name', ours.run_name) end
   -- Limits that a user has changed by a command stay until a worker with other limits in its settings joins.
   limits_before = replace_limits(ours.limits, worker_id)

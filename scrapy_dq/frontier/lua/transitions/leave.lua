@@ -1,11 +1,11 @@
 -- leave: a worker's leases -> their places in the backlog; no attempt is charged. Then the member is removed.
 -- The last worker to leave a finished run unlinks the run's keys, except meta (the tombstone), limits, stats, the
 -- history, a `seen` that is kept, and the data for a retry.
--- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (of this shard when the run was over; -1: the run
---          is not over, or this is home), kept (1: another shard has failed requests or dead letters), began (0: the
---          worker's start() has not begun, because the worker could not join another shard), reason (for closing, for
---          the journal)
--- RETURNS  OK, released, last (1: no member is left), litter (1: discarded keys must be swept), the name of the
+-- ARGS     worker_id, epoch, run, keep_seen (as in join.lua), version (state.sequence of this shard when the run was
+--          over; -1: the run is not over, or this is home), kept (1: another shard has failed requests or dead
+--          letters), began (0: the worker's start() has not begun, because the worker could not join another shard),
+--          reason (why the worker closes, for the journal)
+-- RETURNS  OK, released, last (1: no member is left), litter (1: call sweep.lua for `discarded`), the name of the
 --          worker's start() if leaving interrupts it (starts.lua) | LOST | RESYNC | FINISHED
 -- COST     O(leases)
 -- CRASH    before: the worker is fenced and drained like a dead one; after: nothing to do
@@ -30,9 +30,9 @@ if starts ~= '' and last == 1 then
   sample(found, true)
   save_sampled(found)
 end
--- With a *version*, home has finished the run. If this shard was rolled back after that, it may have leased finished
--- pages again, but their entries are not needed any more. If a retry had added entries since, `state.sequence` would be
--- larger than *version*, and the run would not be over here.
+-- If *version* is given, home has finished the run. If this shard was rolled back after that, it may have leased pages
+-- again that were done before. Their entries are not needed any more. If a retry had added entries since the run was
+-- over, `state.sequence` would be larger than *version*, and the run would not be over here.
 local version = tonumber(ARGV[5])
 local over = version >= state.sequence
 if last == 1 and (over or state.phase == 'finished' and #ids == 0) then

@@ -29,7 +29,7 @@ delay_ms, concurrency, budget = limits_of(partition)
 local function blocked_ms() return math.max(0, blocked_until(partition) - now_ms()) end
 if not given and block_ms < 0 then return { 'OK', delay_ms, concurrency, blocked_ms(), budget, spent_by(partition) } end
 if block_ms >= 0 then redis.call('ZREM', key.blocked, partition) end
--- A wait that started under a longer delay, or under a block that is now lifted, ends earlier.
+-- If the partition's wait started under a longer delay, or under a block that is now lifted, shorten it.
 local rest = earliest_of(partition)
 if rest > now_ms() then
   redis.call('ZREM', key.earliest, partition)

@@ -1,5 +1,5 @@
--- load: stores data of `scrapy dq import`, or of a move, in a shard of a new crawl. Until the load ends, `meta.shards`
--- is "0><shards>", so that no worker can join. A load begins and ends in each shard, and home ends last.
+-- load: stores data of `scrapy dq import` or `scrapy dq move` in a shard of a new crawl. Until the load ends,
+-- `meta.shards` is "0><shards>", so that no worker can join. A load begins and ends in each shard, and home ends last.
 -- ARGS     epoch (of the new crawl; each attempt to load it has its own epoch), shards (how many the crawl will have),
 --          label (a step, or the kind of the items), items (msgpack array)
 -- RETURNS  OK, how many calls have stored items here | CHANGED (another attempt has begun, or this is a late copy)
@@ -10,7 +10,7 @@
 --   begin         deletes the data of an earlier attempt. Items: the epoch that this shard had (empty: none), the
 --                 highest sequence of the crawl, an array of fields of meta and their values
 --   end           ends the load of this shard. Items: for home, how many requests are done, failed and gone; else none
---   tidy          deletes the mark of the load, when the end of home is on disk. No items
+--   tidy          deletes the mark of the load (`load:stored`), once the end of home's load is on disk. No items
 --   backlog       rank, partition and elements of each list
 --   failed, samples, minutes, journal                   elements, in the order of the list
 --   returned, quarantine, delayed, earliest, blocked    a score before each member
@@ -18,7 +18,7 @@
 --   seeds, admitted, adopted                            members
 --   seen          tokens; before each token its time (expiring) or its first bucket (compact)
 --   fingerprints  tokens, which any kind of seen stores as seen now
---   messages      fields of `messages`, which home acknowledges
+--   messages      fields of `messages`; home acknowledges those messages that have no entry here
 -- @include base shared partition member limits messages stopped
 local PART = 1000 -- an even number, so that pairs stay together
 -- Calls a command on a key with all *items*, and returns the sum of its answers.

@@ -1,8 +1,8 @@
 -- overview: returns phase, census and members, read in one atomic step. Changes nothing.
 -- ARGS     most_members (how many members to read at most; '': all)
 -- RETURNS  phase (absent | open | finished), epoch, run, census, members (flat: id, identity, fenced, in_flight, beat,
---          since, done, waits, ...), commands (commands.lua), {run_name, began (ms), ended (ms; when the last finished
---          run ended), schema}
+--          since, done, waits (see report.lua), ...), commands (commands.lua), {run_name, began (ms), ended (ms; when
+--          the last finished run ended), schema}
 -- COST     O(workers); reads the records of at most most_members
 -- CRASH    nothing to do
 -- @include base starts

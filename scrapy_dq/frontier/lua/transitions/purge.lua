@@ -1,5 +1,5 @@
--- purge: unlinks lists, records of workers and buckets that no other key names. A flush could not find them, because
--- the keys that named them were deleted or evicted.
+-- purge: unlinks lists, records of workers and buckets to which no other key refers. A flush could not find them,
+-- because the keys that referred to them were deleted or evicted.
 -- ARGS     lists (msgpack array: rank, partition, ... of the lists that a scan has found), worker_ids (msgpack array of
 --          the ids in the workers' keys), buckets (msgpack array: generation, n, ... of the buckets)
 -- RETURNS  OK, how many keys were unlinked

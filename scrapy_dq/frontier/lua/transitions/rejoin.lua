@@ -1,11 +1,11 @@
 -- rejoin: a live worker registers again under a new id, and keeps the leases that it still owns.
--- ARGS     new_id, identity, old_ids (newest first, separated by zero bytes), epoch, run, held (joined ids of the
+-- ARGS     new_id, identity, old_ids (newest first, separated by zero bytes), epoch, run, held (concatenated ids of the
 --          worker's leases, 12 bytes each), parentless (which puts without a parent the worker has: 0 none, 1 some are
 --          not confirmed, 2 all are confirmed, but may be lost), seeding (1, or 4: its start() has to run again),
 --          registered (under the newest old id; 0: any), and the arguments of described.lua
--- RETURNS  OK, run, owned (joined ids), last_seq (the number of the last exchange under the newest old id; -1: Redis
---          knows no old id; if Redis knows only a former id: -2 minus the number under the oldest id, or -2 minus 2^52
---          if a newer one is known), commands, registered
+-- RETURNS  OK, run, owned (concatenated ids), last_seq (the number of the last exchange under the newest old id; -1:
+--          Redis knows no old id; if Redis does not know the newest old id, but an earlier one: -2 minus the number
+--          under the oldest id if only this id is known, else -2 minus 2^52), commands, registered
 --          | FINISHED, last_seq (2^52: the next run has begun) | LOST
 -- COST     O(leases of the old id)
 -- CRASH    before: nothing; after, reply lost: a repeat with the same new_id gets the same answer
@@ -21,7 +21,7 @@ if is_member(new_id) then
     tonumber(redis.call('HGET', worker_key(new_id), 'came_from') or -1) or -1, commands(), registered_at(new_id) }
 end
 -- RACE: during a failover, some calls of a worker reach the old master, and others the new one. A master may know only
--- a former id, because the worker has rejoined under the newest id at the other master.
+-- an earlier id, because the worker has rejoined under the newest old id at the other master.
 local old_ids, known = {}, 1
 for id in string.gmatch(ARGV[3], '[^%z]+') do old_ids[#old_ids + 1] = id end
 for i = #old_ids, 1, -1 do
@@ -33,8 +33,8 @@ local by_late_copy = since * registered > 0 and since ~= registered -- a late co
 if state.run > run and (by_late_copy or not is_member(old_id)) then return { 'FINISHED', 2 ^ 52 } end
 if state.run < run then
   -- Redis was rolled back to an earlier run. Other workers may have joined that run since, so its entries stay, and
-  -- belong to this run now. But the end of the earlier run would have dropped its seen set and its complete start()
-  -- methods. If they stayed, they would hide pages of this run.
+  -- belong to this run now. But its seen set and its list of complete start() methods would have been dropped at its
+  -- end. If they stayed, this run would skip pages that it has to crawl.
   local keep = ours.keep_seen ~= '0' and keeps_seen('')
   for _, field in ipairs({ 'fingerprinter', 'seen_kind' }) do -- these may have changed between the two runs
     keep = keep and (ours[field] == '' or stored_field(field) == ours[field])
@@ -64,8 +64,8 @@ if not old.last_seq and is_member(old_id) then old.last_seq = 2 ^ 52 end -- the 
 -- RACE: a late copy of the worker's join may have made a new record, to which no exchange belongs.
 local last_seq = tonumber(not by_late_copy and old.last_seq or redis.call('HGET', key.absent, old_id)
   or redis.call('HGET', key.absent, 'before ' .. new_id) or -1) or -1
--- RACE: a late copy of the worker's last rejoin may have made the record. Then the field `came_from` has the last_seq
--- that this master has returned to that rejoin.
+-- RACE: a late copy of the worker's last rejoin may have made the record. Then the field `came_from` is the last_seq in
+-- the answer of this master to that rejoin.
 local before = by_late_copy and old_ids[2] and tonumber(record[7] or -1) or -1
 if before >= 0 then
   last_seq = -2 - (#old_ids == 2 and before or 2 ^ 52)
@@ -76,10 +76,10 @@ elseif known > 1 then
 end
 if state.phase == 'finished' then
   -- If the run is not cleared, the tokens of puts are still stored: a repeated put is dropped, and a new put opens the
-  -- run (put.lua). So a worker with puts that have no parent registers here. This script opens the run only if the
-  -- worker's start() has to run again (below). Otherwise, if the worker died before its put, the next crawl would
-  -- resume a run that has seen all its requests. A worker without such puts registers only if it is still a live
-  -- member.
+  -- run (put.lua). So a worker with puts that have no parent registers here. This script itself opens the run only if
+  -- the worker's start() has to run again (below). If it always opened the run, and the worker died before its put, the
+  -- next crawl would resume a run that has seen all its requests. A worker without puts that have no parent registers
+  -- only if it is still a live member.
   local comes_back = parentless == 0 and old.fenced ~= '0' and seeding ~= AGAIN
   if comes_back or redis.call('HGET', key.meta, 'cleared') == '1' then return { 'FINISHED', last_seq } end
 elseif ours.spider ~= '' and stored_field('spider') == '' then
@@ -106,8 +106,8 @@ if old.fenced == '0' then
   save_partitions()
 else
   register(new_id, identity, ours, old, '', last_seq, seeding)
-  -- A reclaim of the old member was interrupted, and no lease is left to drain. At the end of the crawl, no worker
-  -- would remove this member.
+  -- An interrupted reclaim has left the old member fenced and without leases. Remove it here, because at the end of the
+  -- crawl no other worker would do so.
   if old.fenced == '1' and redis.call('EXISTS', in_flight_key(old_id)) == 0 then remove_member(old_id) end
 end
 redis.call('HDEL', key.absent, old_id, new_id, 'before ' .. new_id)

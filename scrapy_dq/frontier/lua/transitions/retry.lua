@@ -19,7 +19,8 @@ local function read(record, from)
   local fields = cmsgpack.unpack(record)
   return fields, { place = fields[from], payload = fields[from + 1], partition = fields[from + 2], attempts = 0 }
 end
--- Returns the position of a record; nothing if it is gone. A search would take 0.5 ms per record among 10,000 records.
+-- Returns the position of a record; nothing if it is gone. It tries *position* first, because a search among 10,000
+-- records takes 0.5 ms.
 local function find(record, position)
   if redis.call('LINDEX', key.failed, position) == record then return position end
   return redis.call('LPOS', key.failed, record) -- the list was trimmed at its tail, because more requests have failed

@@ -1,5 +1,5 @@
--- sizes: returns how many entries wait in the lists of some partitions, and how long they take under their limits.
--- Changes nothing.
+-- sizes: returns how many entries wait in the lists of some partitions, and how long it takes to serve these entries
+-- under the partitions' delays and blocks. Changes nothing.
 -- ARGS     cursor ('0' in the first call), count (about how many partitions to examine), top (how many of the largest
 --          partitions to return, and how many of the slowest)
 -- RETURNS  cursor (for the next call; '0': this was the last part), how many partitions have lists, how many were

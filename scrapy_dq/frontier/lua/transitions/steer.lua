@@ -1,5 +1,5 @@
--- steer: sends a command to all workers of a crawl. Each worker gets it with its next exchange. The answer to a
--- heartbeat (beat.lua) wakes idle workers.
+-- steer: sends a command to all workers of a crawl. Each worker gets it with its next exchange. An idle worker makes an
+-- exchange when the answer to its heartbeat (beat.lua) shows that there is a new command.
 -- ARGS     action (pause | drain: nothing is leased until resume; stop: all current members close; complete:
 --          interrupted start() methods count as complete, and the run is finished if no member and no entry is left;
 --          wake: idle workers make an exchange, and nothing else happens), by (the sender, for the journal)
