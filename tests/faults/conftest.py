@@ -51,8 +51,8 @@ def fault_crawl(
     between the workers and Redis), `through` (another URL of the same Redis), `site` (the options of the
     site) and the arguments of Project. By default, the pages have four hosts and take 60 ms each.
 
-    DQ_MAX_ATTEMPTS is 100, because tests kill workers at random, and more than three of them may hold the
-    same suspect.
+    DQ_MAX_ATTEMPTS is 100, because tests kill workers at random, and more than three of the killed workers
+    may hold the same suspect.
     """
 
     def make(

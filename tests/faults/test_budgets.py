@@ -67,7 +67,10 @@ def complete(crawl: FaultCrawl, **options: Any) -> None:
 
 
 def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
-    """A host gets no more requests than its budget, plus those that Redis forgot. The others stay stored."""
+    """Each host gets at most as many requests as its budget, plus those that Redis has forgotten.
+
+    The other requests stay stored. A worker crawls them after the budgets are lifted.
+    """
     crawl = fault_crawl(site=SITE, settings={"DQ_DOMAIN_BUDGET": 20, "CONCURRENT_REQUESTS": 4})
     forgotten = end_early(crawl, (10, 25), "domain_budget")
     assert crawled(crawl.site).total() <= 3 * 20 + forgotten
@@ -79,7 +82,7 @@ def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_max_pages_is_kept(fault_crawl: MakeCrawl, shards: int) -> None:
-    """All workers together keep the limit, except with several shards. Another worker completes the crawl."""
+    """All workers together keep the limit (not with several shards). Another worker completes the crawl."""
     settings = {"DQ_MAX_PAGES": 60, "CONCURRENT_REQUESTS": 4, "DQ_SHARDS": shards}
     crawl = fault_crawl(site=SITE, settings=settings)
     forgotten = end_early(crawl, (10, 30), "max_pages")

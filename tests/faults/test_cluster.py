@@ -14,7 +14,7 @@ SITE = {"pages": 500, "latency_s": 0.3}
 def test_the_crawl_continues_when_the_master_of_its_slot_is_killed(
     cluster: Cluster, fault_crawl: MakeCrawl
 ) -> None:
-    """The replica that takes over may lack the newest data. The old master returns as its replica."""
+    """The replica that takes over may lack the newest data. Later, the old master returns as a replica."""
     crawl = fault_crawl(cluster, site=SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -27,7 +27,7 @@ def test_the_crawl_continues_when_the_master_of_its_slot_is_killed(
 
 
 def test_the_crawl_pauses_while_its_slot_is_moved(cluster: Cluster, fault_crawl: MakeCrawl) -> None:
-    """The slot moves twice, key by key. No script runs with a part of the keys. No page is done twice."""
+    """The slot moves twice, key by key. While two nodes have its keys, no script runs. No page runs twice."""
     crawl = fault_crawl(cluster, site=SITE)
     workers = crawl.start(2)
     meta = keys.meta(crawl.project.name)

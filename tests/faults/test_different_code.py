@@ -146,7 +146,7 @@ def test_a_run_with_requests_that_no_worker_can_serve_is_not_finished(make: Call
 
 
 def test_the_next_run_crawls_pages_that_no_worker_could_serve(make: Callable[..., Made]) -> None:
-    """With SCHEDULER_PERSIST, the pages that no worker could serve are removed from `seen`."""
+    """Even with SCHEDULER_PERSIST, the pages that no worker could serve are removed from `seen`."""
     _, project = make(DQ_MAX_PAGES=PAGES - 4, SCHEDULER_PERSIST=True)
     project.run_worker()
     missing = {f"/p/{k}" for k in range(PAGES)} - set(project.count())

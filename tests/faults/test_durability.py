@@ -73,7 +73,7 @@ def test_items_are_on_the_disk_when_a_queue_is_closed(powered: PoweredRedis, cra
 def test_a_queue_that_is_not_durable_loses_items_in_a_power_loss(
     powered: PoweredRedis, crawl_name: str
 ) -> None:
-    """Without the wait for the disk, the queue loses its puts. So the other tests depend on this wait."""
+    """Without the wait for the disk, the queue loses its puts. This shows what the other tests depend on."""
     q = Queue(crawl_name, url=powered.url, settings=PATIENT, durable=False)
     powered.shut_gate()
     q.put_all(range(ITEMS))

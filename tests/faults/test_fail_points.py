@@ -94,7 +94,7 @@ def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
 
     last = assert_the_next_worker_finishes(crawl)
 
-    # Only the last few requests had not been admitted.
+    # Redis knew at least half of the requests that the dead worker had yielded.
     assert on_pass // 2 <= last.stats["dq/seeds/known"] < on_pass
 
 
@@ -133,7 +133,7 @@ def test_no_page_is_lost_when_a_worker_dies_while_it_closes(
     crawl.wait_for_part(0.2)
     victim.terminate()
     leases = await_death(crawl, victim)
-    # By then, pages in progress are done and acked, and the buffer is released.
+    # Later in the close, pages in progress are done and acked, and the buffer is released.
     assert leases == 0 or place == "as the close begins"
     assert len(crawl.overview().members) == (place != "after the leave")
     assert crawl.overview().census.waiting > 0

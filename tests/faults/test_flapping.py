@@ -1,4 +1,4 @@
-"""Two workers are cut off alternately. Afterwards, they must crawl in parallel with all their slots."""
+"""Two workers are cut off alternately. Afterwards, both must download as many pages at once as they may."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import Stopwatch, repeated, wait_until
 
 LONGEST_PAGE_S = 5.0
 SLOTS = 2 * 16
-"""The slots of both workers together."""
+"""The slots of both workers together. Each slot is room for one page in progress."""
 
 
 class Sample(NamedTuple):
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 def test_workers_that_are_cut_off_in_turn_leave_no_suspects_and_use_all_slots(
     cuts: int, fault_crawl: MakeCrawl, start_proxy: StartProxy
 ) -> None:
-    """Pages take 3 to 5 s. Each cut outlasts the TTL. No request becomes a suspect. All slots are used."""
+    """Pages take 3 to 5 s. Cuts are longer than the TTL. No request becomes a suspect. All slots are used."""
     pages = 150 + 45 * cuts
     crawl = fault_crawl(
         proxied=True, site={"pages": pages, "fan_out": pages, "latency_s": 3.0, "spread_s": 2.0},

@@ -47,7 +47,10 @@ RENAMED = spider_of("""
 
 @pytest.fixture
 def watched(fault_crawl: MakeCrawl) -> FaultCrawl:
-    """Return a crawl whose workers record forbidden actions. Canaries are in its path and in its package."""
+    """Return a crawl whose workers record forbidden actions.
+
+    Its folder and its package have canaries: files that no worker may import or read.
+    """
     crawl = fault_crawl(
         site={"pages": 9, "hosts": ["127.0.0.1"]},  # a worker may connect to this host only
         # With SCHEDULER_DEBUG, the log has all dead letters, even of entries that look like start payloads.
@@ -97,7 +100,7 @@ class Bomb:
 
 
 def test_no_entry_makes_a_worker_import_read_or_call_anything(watched: FaultCrawl) -> None:
-    """Entries name a module, file, hook or pickle. Workers use none of them, and log why each is buried."""
+    """Entries name a module, file, hook or pickle. Workers use none, and log why they bury an entry."""
     page = watched.site.url("/hostile")
     bomb = pickle.dumps(Bomb(watched.project.folder / "canary.txt"))
     hostile = {
@@ -180,7 +183,7 @@ def test_a_crawl_with_random_entries_ends(count: int, watched: FaultCrawl) -> No
     assert not [
         e for e in _others(worker) if not e.startswith((f"{own}Error downloading", f"{own}Spider error"))
     ]
-    # Many entries are buried, and many are crawled, among these all unchanged entries.
+    # Many entries are buried, and many are crawled, including all unchanged entries.
     assert count / 4 < reasons.total() < count * 19 / 20
     hits = watched.site.hits()
     assert [hits[f"/good/{number}"] for number in range(60)] == [1] * 60

@@ -62,7 +62,7 @@ def scene(fault_redis: RedisServer, start_site: StartSite, make_project: MakePro
 
         def make(more: dict[str, Any] | None = None, **tree: Any) -> Scene:
             site = start_site(**tree)
-            # Workers are killed at random, and more than three of them may hold the same suspect.
+            # Workers are killed at random, and more than three of the killed ones may hold the same suspect.
             settings = {
                 "CONCURRENT_REQUESTS": 4, "DQ_SHUTDOWN_GRACE": 1, "DQ_MAX_ATTEMPTS": 100, "DQ_WORKER_TTL": 2,
                 "FEEDS": FEEDS, "ITEM_PIPELINES": {},

@@ -15,7 +15,7 @@ from support.outages import lines
 from support.waiting import wait_until
 from support.worker import Worker
 
-# FIFO keeps many requests waiting. The latency leaves time to delete keys.
+# With FIFO, many requests wait when the test deletes keys.
 SETTINGS = {"DQ_ORDER": "fifo", "CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": 1.5}
 
 
@@ -29,7 +29,7 @@ def begun(make: MakeCrawl, **site: Any) -> tuple[FaultCrawl, list[Worker]]:
 
 @pytest.mark.parametrize("names", [["bands"], ["rotation"], ["members"], ["beats"], ["bands", "rotation"]])
 def test_derived_keys_are_rebuilt(names: list[str], fault_crawl: MakeCrawl) -> None:
-    """Keys that lead to requests are deleted. Then a worker is killed. The crawl ends without a loss."""
+    """Keys that follow from others are deleted. Then a worker is killed. The crawl ends without a loss."""
     crawl, workers = begun(fault_crawl, pages=300)
     with crawl.redis.client() as client:
         for name in names:

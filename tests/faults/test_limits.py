@@ -17,7 +17,7 @@ HOSTS = tuple(f"127.0.0.{k}" for k in range(1, 9))
 LIMITS = {
     "DQ_DOMAIN_DELAY": 0.05, "DQ_DOMAIN_CONCURRENCY": 3, "DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once",
 }  # fmt: skip
-# After all workers have left, a run keeps the tombstone and the limits.
+# Keys that a run keeps after all workers have left: the tombstone, the limits and the history.
 LEFT = {"meta", "limits", *HISTORY}
 
 
@@ -63,7 +63,7 @@ def test_delayed_requests_outlive_all_workers(fault_crawl: MakeCrawl) -> None:
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "one"},
         spider=DELAYED,
     )
-    # Later, the last pages are due, and the crawl could end before a kill.
+    # If a kill came later, the last pages would be due by then, and the crawl could end before the kill.
     kill_at_random(crawl, 4, random.Random(1), latest=0.3)
 
     assert_all_done(crawl, leases_at_kills=crawl.leases_at_kills)

@@ -1,4 +1,4 @@
-"""The network to Redis loses replies, or all data. Each request is processed once."""
+"""The network to Redis loses replies, or all traffic. Each request is processed once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_lost_replies_lose_and_double_no_page(exchanges: int, fault_crawl: MakeC
     ("times", "seconds"), [(1, 4.0), pytest.param(3, 10.0, marks=pytest.mark.soak)], ids=["once", "3 times"]
 )
 def test_the_crawl_resumes_after_a_black_hole(times: int, seconds: float, fault_crawl: MakeCrawl) -> None:
-    """All replies are lost for longer than the TTL. 3 s later, a page is done. No page is lost."""
+    """All replies are lost for longer than the TTL. Within 3 s of the end, a page is done. None is lost."""
     crawl = fault_crawl(
         proxied=True,
         site={"pages": 200 + 200 * times},

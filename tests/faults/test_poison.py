@@ -74,7 +74,7 @@ class Supervisor:
 
 
 def dead_letters(crawl: FaultCrawl) -> list[tuple[str, str]]:
-    """Return the reason and the page of each dead letter. Source: lua/moves/endings.lua"""
+    """Return the reason and the page of each dead letter. See lua/moves/endings.lua for the format."""
     with crawl.redis.client() as client:
         records = [msgpack.unpackb(r, raw=True) for r in client.hvals(prefix(crawl.project.name) + "dead")]
     pages = [PAGE.search(payload) for *_, payload, _ in records]

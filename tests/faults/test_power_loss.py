@@ -31,7 +31,7 @@ class Losses:
         """The pages done in the forgotten time, plus the leases at the start and at the end of this time."""
 
     def lose(self, during: Callable[[], object]) -> None:
-        """Let Redis lose its writes while *during* runs, and wait until all workers have rejoined."""
+        """Run *during*, let Redis lose all writes of this time, and wait until all workers have rejoined."""
         crawl = self._crawl
         leases, done = crawl.leases(), crawl.done.total()
         before = self._exchanges()
@@ -171,7 +171,7 @@ def test_workers_continue_a_run_whose_start_redis_forgot(part: float, fault_craw
     assert verdict.leases_left == 0
     assert set(done) == crawl.site.paths
     assert crawl.overview().run == 1
-    for worker in workers if part == 1 else []:  # otherwise they reclaim the first worker, which has ended
+    for worker in workers if part == 1 else []:  # else they reclaim the first worker, which has ended
         outages.assert_no_outage_logged(worker)
 
 
@@ -212,7 +212,7 @@ DEEP = {"CONCURRENT_REQUESTS": 8, "DQ_ROLLBACK_HORIZON": 1, "DQ_ORDER": "priorit
 
 
 def test_a_roll_back_beyond_the_log_loses_nothing(fault_crawl: MakeCrawl) -> None:
-    """Redis comes back several horizons older. The workers find the forgotten pages again and crawl them."""
+    """Redis comes back with data that is several horizons old. Workers find the forgotten pages again."""
     crawl = fault_crawl(site={"pages": 500}, settings=DEEP, spider=GATHERED)
     workers = start_together(crawl)
     losses = Losses(crawl)
@@ -269,7 +269,7 @@ def test_a_truncated_aof_holds_no_half_transition(
     crawl_name: str,
     figures: Figures,
 ) -> None:
-    """A cut AOF has a state that the crawl once had. If less is cut off, the state is not older."""
+    """A cut AOF restores a state that the crawl once had. A longer AOF never restores an older state."""
     redis = start_redis(redis_kind, appendonly=True)
     live = noted_frontier.NotedFrontier(redis.url, crawl_name)
     noted_frontier.live_through_all(live)

@@ -20,7 +20,7 @@ from support.waiting import Stopwatch, wait_until
 def test_no_worker_is_reclaimed_after_redis_was_frozen(
     times: int, timeout_s: float, fault_crawl: MakeCrawl
 ) -> None:
-    """SIGSTOP lasts 2.5 times the TTL. Workers time out or wait, and no page is processed twice."""
+    """Redis is stopped for 2.5 times the TTL. Workers time out or wait. No page is processed twice."""
     ttl_s = 1.0
     crawl = fault_crawl(
         site={"pages": 200 + 150 * times},

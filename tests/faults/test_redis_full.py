@@ -55,7 +55,7 @@ def assert_complete(crawl: FaultCrawl, workers: Sequence[Worker], pauses: int, s
 def test_a_crawl_waits_until_redis_has_memory_again(
     times: int, redis_kind: Kind, start_redis: StartRedis, fault_crawl: MakeCrawl
 ) -> None:
-    """Above maxmemory, both workers pause with a warning. They continue when the limit is raised."""
+    """If Redis uses more than maxmemory, both workers pause with a warning until the limit is raised."""
     server = start_redis(redis_kind, appendonly=True)
     crawl = fault_crawl(
         server,

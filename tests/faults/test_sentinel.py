@@ -21,7 +21,7 @@ SLOW_SITE = {"pages": 600, "latency_s": 0.6}  # connections look up the master o
 
 
 def test_the_crawl_continues_when_its_master_is_killed(sentinels: Sentinels, fault_crawl: MakeCrawl) -> None:
-    """Sentinel promotes a replica that may lack the newest data. The old master returns as its replica."""
+    """Sentinel promotes a replica that may lack the newest data. The old master returns as a replica."""
     crawl = fault_crawl(sentinels, site=SITE)
     workers = crawl.start(2)
     crawl.wait_for_part(0.1)
@@ -122,7 +122,7 @@ def test_only_moves_that_a_replica_has_are_confirmed(pair: Pair, fault_crawl: Ma
     leases = crawl.leases()
     for worker in workers:
         wait_until(lambda w=worker: "0 of 1 replicas (DQ_WAIT_REPLICAS)" in w.text, "the worker waits")
-    time.sleep(2.0)  # twice the horizon, so no log still has moves from before
+    time.sleep(2.0)  # twice the horizon, so no log still has moves from before the cut
     pair.promote()  # the old master becomes a replica of the new one, so the workers continue
     crawl.end_whole(leases, timeout_s=120)
 

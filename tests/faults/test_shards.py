@@ -47,8 +47,8 @@ def test_killed_workers_lose_no_page(fault_crawl: MakeCrawl) -> None:
 def test_a_worker_that_is_cut_off_from_a_shard_returns_its_leases(lost: int, fault_crawl: MakeCrawl) -> None:
     """The worker returns leases that it cannot finish, and the other worker finishes the run.
 
-    The cut-off worker rejoins when it reaches the shard again, or closes with `cut_off`. So the other worker
-    does not have to wait for it.
+    The cut-off worker rejoins when it reaches the shard again, or closes with `cut_off`. In both cases, the
+    other worker does not have to wait for it.
     """
     settings = SPREAD | {"DQ_WORKER_TTL": 2}
     crawl = fault_crawl(proxied=True, site=SITE, settings=settings, spider=GATHERED)
@@ -123,7 +123,7 @@ def kill_at_once(cluster: Cluster, crawl: FaultCrawl, parts: Sequence[float]) ->
 def test_killing_a_master_and_a_worker_at_once_loses_no_page(
     cluster: Cluster, fault_crawl: MakeCrawl, times: int
 ) -> None:
-    """The master may lose the worker's puts, and no log has them. But other shards still have its leases."""
+    """The master may lose the worker's puts, which no log has. But other shards have the worker's leases."""
     crawl = fault_crawl(cluster, site=SITE | {"pages": 300 * times}, settings=SPREAD)
     kill_at_once(cluster, crawl, [0.1 + 0.7 * number / times for number in range(times)])
     verdict = crawl.end(600)

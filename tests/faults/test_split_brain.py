@@ -38,7 +38,7 @@ def test_switching_between_two_masters_is_not_taken_for_a_roll_back(
     proxies = [start_proxy(sides[0]), start_proxy(sides[0])]
     workers = [crawl.project.start_worker(settings={"REDIS_URL": _by_way_of(proxy)}) for proxy in proxies]
     crawl.wait_for(1)
-    time.sleep(HORIZON_S + 2)  # from now on, a lost move may be older than the log of its worker
+    time.sleep(HORIZON_S + 2)  # from now on, a lost put may be older than the log of its worker
     old, may_repeat = sentinels.master, crawl.leases() - crawl.done.total()
     split_at = time.monotonic()
     sentinels.split()

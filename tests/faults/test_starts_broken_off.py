@@ -142,7 +142,10 @@ def test_a_start_request_that_waits_in_its_worker_keeps_the_run_open(fault_crawl
 
 
 def test_a_worker_that_was_frozen_in_start_repeats_no_page(fault_crawl: MakeCrawl) -> None:
-    """The others finish before it continues. Then its start requests are in `seen`, so no page runs again."""
+    """The other workers finish the run before the frozen worker continues.
+
+    Its start requests are then in `seen`, so no page runs again.
+    """
     crawl = fault_crawl(site={"pages": 150}, settings={"DQ_WORKER_TTL": 1.5}, spider=FREEZING)
     (crawl.project.folder / GO).touch()
     (frozen,) = crawl.start(environ={"FREEZE": "1"})
@@ -171,7 +174,10 @@ HOST_OF_ENVIRON = "import os, socket\nsocket.gethostname = lambda: os.environ['O
 def test_a_rerun_just_after_the_end_begins_a_new_run_unless_hosts_shared_the_last(
     hosts: tuple[str, str], fault_crawl: MakeCrawl
 ) -> None:
-    """On two hosts, a supervisor may restart a worker. So it closes, and explains how to begin a new run."""
+    """On two hosts, a supervisor may have started this worker again.
+
+    So the worker closes, and its log explains how to begin a new run.
+    """
     crawl = fault_crawl(site={"pages": 100, "latency_s": 0.01})
     (crawl.project.folder / "sitecustomize.py").write_text(HOST_OF_ENVIRON)
     workers: list[Worker] = [crawl.project.start_worker(environ={"ON_HOST": host}) for host in hosts]

@@ -21,7 +21,10 @@ SITE = {"latency_s": 0.1}
 SETTINGS = {"CONCURRENT_REQUESTS": 4, "DQ_WORKER_TTL": TTL_S}
 
 BLOCK_AT = {1: "5", 2: "5 30"}
-"""The numbers of a worker's pages that block it. They are small, because the other worker may be faster."""
+"""By number of blocks: which of a worker's pages block it, counted from 1.
+
+The numbers are small, because the other worker may be faster and leave few pages to this one.
+"""
 
 # In a worker with BLOCK_AT, a few callbacks block the process at the worst moment: while an exchange is in
 # progress, so that the worker cannot read the reply.

@@ -32,7 +32,8 @@ def test_no_page_is_lost_however_often_workers_are_killed(kills: int, fault_craw
     """Each page of a tree is processed. At most the killed workers' leases are processed twice."""
     crawl = fault_crawl(
         site={"pages": PAGES * kills // 25, "latency_s": 0.15},
-        # The last replacement may start after the other worker has finished the crawl.
+        # The last replacement may start after the other worker has finished the crawl. It must not
+        # begin a new run.
         settings={"DQ_WORKER_TTL": 30, "DQ_RUN_NAME": "once"},
     )
     kill_at_random(crawl, kills, random.Random(kills))
@@ -57,7 +58,7 @@ def test_the_next_crawl_on_the_same_host_resumes_at_once(fault_crawl: MakeCrawl)
 
 
 def test_a_worker_of_another_host_is_reclaimed_after_the_ttl(fault_crawl: MakeCrawl) -> None:
-    """A frozen process still exists, as on another host. Its leases return after a silence of the TTL."""
+    """A frozen process looks like one on another host. After a silence of the TTL, its leases return."""
     crawl = fault_crawl(site={"pages": 200}, settings={"DQ_WORKER_TTL": 1.5})
     frozen, other = crawl.start(2)
     wait_until(lambda: len(crawl.project.count(pids=[frozen.pid])) >= 20, "20 pages are done", 30)

@@ -1,4 +1,4 @@
-"""Workers stop with or without grace, during slow pages and callbacks. No page is lost."""
+"""Workers are stopped with or without a grace period, during slow pages and callbacks. No page is lost."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def assert_the_next_crawl_finishes(crawl: FaultCrawl) -> Worker:
 
 
 def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeCrawl) -> None:
-    """The grace begins when the worker notices the deletion, because then no exchange can start it later."""
+    """The grace begins when the worker notices the deletion, because no exchange can start the grace."""
     crawl = slow_pages(fault_crawl, 1)
     (worker,) = crawl.start(settings={"PAGE_S": 3_600})
     wait_until(lambda: in_flight(crawl) > CONCURRENCY, "leases are buffered", 20)
@@ -110,7 +110,10 @@ def test_a_crawl_that_is_deleted_does_not_wait_for_slow_pages(fault_crawl: MakeC
 def test_a_container_that_is_killed_after_its_grace_loses_nothing(
     page_s: float, grace_s: float, killed_after_s: float, times: int, fault_crawl: MakeCrawl
 ) -> None:
-    """Unstarted leases return within 1 s of SIGTERM, started ones after the grace. No entry is a suspect."""
+    """Leases that have not started return within 1 s of SIGTERM, and the others after the grace.
+
+    No entry becomes a suspect.
+    """
     crawl = slow_pages(fault_crawl, grace_s)
     back_s: list[tuple[float, float]] = []
     for _ in range(times):
@@ -127,7 +130,7 @@ def test_a_container_that_is_killed_after_its_grace_loses_nothing(
         back_s.append((round(buffer_s, 2), round(clock.seconds, 2)))
         assert crawl.overview().census.waiting == 24
         assert suspects_and_dead_letters(crawl) == 0
-        # The worker now leaves the crawl. The kill may come before its end.
+        # The worker now leaves the crawl. The kill may come before the worker has ended.
         time.sleep(max(0.0, stopped_at + killed_after_s - time.monotonic()))
         assert not lines(worker, "WARNING", "ERROR", "CRITICAL")
         if worker.running:
@@ -187,7 +190,7 @@ def test_a_second_sigterm_loses_nothing(times: int, fault_crawl: MakeCrawl) -> N
     ids=lambda stops: f"{len(stops)} times",
 )
 def test_a_callback_that_closes_the_spider_is_run_again(stops: Sequence[int], fault_crawl: MakeCrawl) -> None:
-    """CloseSpider in a callback drops its other links. The next crawl finds all 100 links."""
+    """CloseSpider in a callback drops the callback's further links. The next crawl finds all 100 links."""
     crawl = fault_crawl(site={"pages": 101, "fan_out": 100, "latency_s": 0.02}, spider=CLOSES_ITSELF)
     for stop_after in stops:
         (worker,) = crawl.start(settings={"STOP_AFTER": stop_after})

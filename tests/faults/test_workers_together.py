@@ -15,7 +15,7 @@ LATENCY_S = 0.1
 SITE = {"pages": 200, "latency_s": LATENCY_S}
 SETTINGS = {"CONCURRENT_REQUESTS": 4}
 
-# With this code, the frontier takes the worker for another version of scrapy_dq.
+# With this code, a worker with SCHEMA in its environment looks like another version of scrapy_dq.
 VERSIONS = """\
 import os
 

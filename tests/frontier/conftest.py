@@ -46,7 +46,7 @@ def live(open_frontier: Callable[..., LiveFrontier]) -> LiveFrontier:
 
 @pytest.fixture
 def worker(live: LiveFrontier) -> HandWorker:
-    """Return a worker that has joined. It counts as seeding until its first exchange reports level 0."""
+    """Return a worker that has joined. Its first exchange reports its start() as complete (level 0)."""
     return HandWorker(live, "worker")
 
 
@@ -142,5 +142,5 @@ def each_stop(redis_server: RedisServer, crawl_name: str, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def elsewhere(redis_server: RedisServer) -> str:
-    """Return the URL of another database of this server, as the URL of another Redis."""
+    """Return the URL of another database of this server. Tests use it as if it were another Redis."""
     return f"{redis_server.url.removesuffix('/0')}/1"

@@ -1,4 +1,4 @@
-"""After `again`, an entry waits under another id. Each entry exists once."""
+"""After `again` (the page is to be visited again), an entry waits under another id. It exists only once."""
 
 from __future__ import annotations
 

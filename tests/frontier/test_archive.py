@@ -1,4 +1,7 @@
-"""A whole crawl is dumped and loaded as a new one, with another order, kind of seen or number of shards."""
+"""A whole crawl is dumped, and loaded as a new crawl with another order, kind of seen or number of shards.
+
+A dump consists of a header, and of parts with entries or other data.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def test_a_crawl_is_dumped_and_loaded_completely(
     crawl_of: Callable[..., Crawl], crawl_name: str, seen: Seen, as_seen: Seen, before: int, after: int,
     partitioned: bool,
 ) -> None:  # fmt: skip
-    """All entries wait in their former states, all requests are seen, and the old crawl is unchanged."""
+    """In the new crawl, all entries keep their states and all requests are seen. The old one is unchanged."""
     old, new = crawl_of(seen, partitioned), crawl_of(as_seen, partitioned, name=f"{crawl_name}-2")
     known = filled(old, before)
     entries, whole = old.entries(), [stored.dump(old.redis, Shard(old.name, n)) for n in range(before)]
@@ -100,7 +103,7 @@ def test_a_crawl_is_dumped_and_loaded_completely(
 def test_a_backlog_loaded_into_another_order_is_served_in_that_order(
     crawl_of: Callable[..., Crawl], crawl_name: str, order: Order, as_order: Order, shards: int
 ) -> None:
-    """Returned entries also follow this order. An order without priorities does not mark start requests."""
+    """Returned entries also follow this order. Only orders with priorities mark start requests."""
     old, new, always = (
         crawl_of(Seen.EXACT, True, each, f"{crawl_name}-{n}")
         for n, each in enumerate((order, as_order, as_order))
@@ -199,7 +202,10 @@ def test_a_repeated_load_restores_the_data_that_a_rolled_back_shard_lost(
 def test_a_load_that_is_not_possible_is_refused_and_changes_nothing(
     crawl_of: Callable[..., Crawl], crawl_name: str, killed_at: Callable[[int, bool], None]
 ) -> None:
-    """The load refuses an existing crawl, another file or settings midway, and a compact `seen` as exact."""
+    """A load must not replace a crawl, or turn a compact `seen` into an exact one.
+
+    After a load that failed midway, only the same file and the same number of shards are accepted.
+    """
     old, new = crawl_of(Seen.COMPACT, True), crawl_of(Seen.EXACT, True, name=f"{crawl_name}-2")
     filled(old, 1)
     archive = dumped(old, 1)
@@ -241,7 +247,10 @@ def test_leases_of_dead_workers_are_loaded_as_returned_entries(
 
 
 def test_a_worker_that_has_come_and_gone_is_noticed(crawl_of: Callable[..., Crawl]) -> None:
-    """During a dump, a worker may move entries past the reader and back. Then all counts are as before."""
+    """The change marker differs even if a worker that came during the dump has left all counts as before.
+
+    Such a worker may have moved entries to places that the dump had already read, and back.
+    """
     crawl = crawl_of(Seen.EXACT, True)
     filled(crawl, 1)
 
@@ -353,9 +362,9 @@ def crawl_with_one(crawl: Crawl) -> Crawl:
 def test_manual_limits_apply_in_the_new_shard_of_their_partition(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each shard stores the limits of the settings, so only one shard's limits are loaded.
+    """All shards store the limits of the settings. The load takes those of the partition's own shard.
 
-    If a user has reset a limit, it stays reset.
+    If a user has reset a limit to the default, the limit stays reset.
     """
     hosts = HOSTS[:12]
     own = {host.decode(): (5.0, 3) for host in hosts}

@@ -1,4 +1,4 @@
-"""Keys are deleted during a crawl. An audit rebuilds derived keys and records losses."""
+"""Keys are deleted during a crawl. An audit rebuilds keys that follow from others, and records losses."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_lost_entries_are_counted(live: LiveFrontier, key: str, missing: int | N
 
 
 def test_a_damaged_run_of_a_name_does_not_count_as_done(live: LiveFrontier) -> None:
-    """Entries of the run were lost. So the same run name begins the next run, as if the run had no name."""
+    """Entries of the run were lost. So a worker with the same run name begins the next run."""
     named = replace(IDENTITY, run_name="monday")
     worker = HandWorker(live, "worker", named)
     worker.exchange(*puts(b"a", 3))
@@ -179,7 +179,7 @@ def test_the_loss_of_seen_is_noted(
     moves_before: list[list[Move]],
     held_up: Callable[[LiveFrontier], object] | None,
 ) -> None:
-    """Pages may be crawled again without `seen`, but none is missing. The run ends only after an audit."""
+    """Without `seen`, pages may be crawled again, but none is missing. The run ends only after an audit."""
     worker.exchange(put(1, admission=Admission.SEEN), want=1)
     live.redis.delete(live.key("seen"))
     for moves in moves_before:
@@ -263,8 +263,8 @@ def test_a_worker_whose_record_is_gone_is_found_and_drained(
         taken = other.take(4)
         other.exchange(*(ack(n) for n in taken))
         done |= set(taken)
-    # Redis does not know whether the start() of `worker` was complete. So it stays incomplete until a worker
-    # that joins later completes its own start().
+    # Redis does not know whether the start() of `worker` was complete. So this start() counts as incomplete
+    # until a worker that joins later completes its own start().
     receipt = other.exchange()
     assert (receipt.status, receipt.census.incomplete) == (Status.OK, 1)
     later = HandWorker(live, "later", replace(IDENTITY, starts="args"))
@@ -299,7 +299,7 @@ def test_an_audit_of_a_sound_crawl_changes_nothing(live: LiveFrontier) -> None:
 def test_a_run_whose_members_are_lost_does_not_finish_while_a_worker_seeds(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Redis cannot know whether a start() still runs. This is damage, and the run does not finish."""
+    """Without the members, Redis cannot know whether a start() still runs. So the run does not finish."""
     other.exchange(seeding=1)
     live.redis.delete(live.key("members"))
     receipt = worker.exchange()
@@ -314,7 +314,7 @@ def test_a_run_whose_members_are_lost_does_not_finish_while_a_worker_seeds(
 def test_a_script_that_was_stopped_halfway_hides_no_loss(
     live: LiveFrontier, worker: HandWorker, names: list[str]
 ) -> None:
-    """A stopped script has set the mark `torn`. The audit still detects the deleted keys."""
+    """A script that stops halfway leaves the mark `torn`. Even then, the audit detects the deleted keys."""
     worker.exchange(*puts(b"a", 4))
     live.redis.delete(*(live.key(name) for name in names))
     live.redis.hset(live.key("meta"), "torn", 0)
@@ -326,7 +326,10 @@ def test_a_script_that_was_stopped_halfway_hides_no_loss(
 def test_the_deleted_record_of_a_worker_is_not_taken_for_a_roll_back(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The worker is still a member, so Redis was not rolled back. The answer has a very high number."""
+    """The worker is still a member, so Redis was not rolled back.
+
+    Redis answers the rejoin with a very high exchange number, as if it had applied all exchanges.
+    """
     worker.exchange(put(1))
     live.redis.delete(live.key("worker:worker"))
     last_seq = worker.rejoin("again").last_seq

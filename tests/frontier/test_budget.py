@@ -1,4 +1,4 @@
-"""The budget of a run limits its entries in flight plus the sent requests that are done or failed."""
+"""The page budget of a run limits its entries in flight plus the sent requests that are done or failed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_no_more_entries_are_leased_than_the_budget_allows(rich: HandWorker) -> 
 
 
 def test_requests_that_were_never_sent_do_not_count(rich: HandWorker) -> None:
-    """A middleware ended these requests before they were sent. They are done or failed, but are no pages."""
+    """A middleware ended these requests before they were sent. So they do not count as pages."""
     terms = Terms(max_pages=2)
     assert numbers(rich.exchange(want=9, terms=terms)) == [1, 2]
     ended = ack(1, never_sent=True), fail(2, never_sent=True)

@@ -14,7 +14,7 @@ from support.live_frontier import IDENTITY, HandWorker, LiveFrontier, ack, entry
 def test_partitions_without_entries_do_not_hide_those_behind_them(
     live: LiveFrontier, crawl: Identity, lists: str
 ) -> None:
-    """Each exchange removes many empty partitions. So entries behind them are served, and the run ends."""
+    """Each exchange removes many empty partitions, until the entries behind them are served."""
     worker = HandWorker(live, "worker", crawl)
     worker.exchange(*puts(b"genuine", 3))
     with live.redis.pipeline(transaction=False) as pipeline:
@@ -38,7 +38,7 @@ def test_partitions_without_entries_do_not_hide_those_behind_them(
 
 
 BIASED_ZERO = (1 << 52).to_bytes(8, "big")
-"""The band of rank 0."""
+"""Rank 0, as the index `bands` stores it."""
 
 
 def end(live: LiveFrontier, worker: HandWorker, held: list[int]) -> None:
@@ -58,7 +58,7 @@ def end(live: LiveFrontier, worker: HandWorker, held: list[int]) -> None:
 def test_a_resting_partition_without_entries_hides_no_stall(
     live: LiveFrontier, crawl: Identity, saturated: bool
 ) -> None:
-    """One partition waits for a lease that does not exist, or is in no index. Another one seems to rest."""
+    """One partition is in no index, or waits for a lease that does not exist. Another one seems to rest."""
     worker = HandWorker(live, "worker", crawl)
     worker.exchange(*puts(b"a", 3))
     live.redis.zadd(live.key("resting"), {b"q": "inf"})

@@ -38,7 +38,7 @@ def declines(worker: HandWorker, *entries: int) -> None:
 def test_a_declined_entry_goes_to_another_worker_and_never_back(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The other worker gets the entry with a mark, and no attempt is charged."""
+    """The other worker gets the entry with the mark `was_declined`, and no attempt is charged."""
     declines(worker, 1)
     assert peek(live.redis, live.crawl).census.declined == 1
     assert numbers(worker.exchange(want=5)) == []
@@ -56,7 +56,7 @@ def test_an_entry_is_not_buried_while_a_present_worker_may_serve_it(
     assert other.take(1) == [1]
     assert worker.exchange().status is Status.OK
     receipt = other.exchange(decline(1))
-    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # no worker was offered it again yet
+    assert (receipt.status, receipt.census.dead) == (Status.OK, 0)  # not offered to each worker again yet
     for each in (worker, other):
         receipt = each.exchange(want=5)
     assert (receipt.status, receipt.census.dead, receipt.census.unserved) == (Status.FINISHED, 1, 1)
@@ -187,7 +187,7 @@ def test_a_retry_lets_every_worker_try_again(live: LiveFrontier, worker: HandWor
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_pages_that_no_worker_could_serve_do_not_stay_in_seen(live: LiveFrontier, keeps: bool) -> None:
-    """When the next run begins, their fingerprints are removed. The fingerprint of a done page is kept."""
+    """The next run begins without their fingerprints. If the run keeps `seen`, those of done pages stay."""
     identity = replace(IDENTITY, keep_seen=keeps)
     worker = HandWorker(live, "worker", identity)
     seen = {"admission": Admission.SEEN}
@@ -201,7 +201,7 @@ def test_pages_that_no_worker_could_serve_do_not_stay_in_seen(live: LiveFrontier
 
 
 def test_an_entry_is_not_buried_while_no_worker_has_a_spider(live: LiveFrontier, worker: HandWorker) -> None:
-    """A program has no code for requests, so it has not declined them."""
+    """A program has no code for requests, so it cannot decline them. The entry waits for a spider."""
     declines(worker, 1)
     worker.leave()
     program = HandWorker(live, "program", PROGRAM)
@@ -212,7 +212,7 @@ def test_an_entry_is_not_buried_while_no_worker_has_a_spider(live: LiveFrontier,
 def test_an_entry_is_not_buried_while_another_shard_has_entries(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """The crawl continues in the other shard, so a worker with the right code may join."""
+    """While the crawl continues in the other shard, a worker with the right code may still join."""
     declines(worker, 1)
     busy = Terms(busy_elsewhere=True)
     assert [worker.exchange(want=5, terms=busy).census.dead for _ in range(2)] == [0, 0]

@@ -1,4 +1,4 @@
-"""An entry that is not due waits in `delayed`. It counts as known, and is as safe as any other entry."""
+"""An entry that is not due waits in `delayed`. Its fingerprint is seen, and it is as safe as any other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def round_due(receipt: Receipt) -> float | None:
 
 
 def test_a_delayed_entry_is_leased_when_it_is_due(live: LiveFrontier, worker: HandWorker) -> None:
-    """The census counts it as delayed until then, and the answer has the number of seconds until then."""
+    """Until then, the census counts it as delayed, and each answer has the seconds until it is due."""
     receipt = worker.exchange(put(1, due_in=100.0), want=1)
     assert receipt.census == Census(delayed=1, workers=1)
     assert (numbers(receipt), round_due(receipt)) == ([], 100)

@@ -18,7 +18,7 @@ from support.redis_server import RedisServer
 from support.torn import crawl_on, filled, repeat
 
 OPTIONS = {"CREATE", "COUNT", "GROUP", "STREAMS", "NOGROUP"}
-"""Words in the Lua files that are options of stream commands or an error, not commands."""
+"""Words in the Lua files that look like commands, but are options of stream commands, or an error."""
 
 
 def commands_in_lua() -> set[str]:

@@ -57,7 +57,10 @@ def test_a_partition_gets_no_more_leases_than_its_budget(live: LiveFrontier) -> 
 
 @pytest.mark.parametrize("end", ["ack", "bury", "release"])
 def test_a_deferred_entry_counts_against_the_budget(live: LiveFrontier, end: str) -> None:
-    """A deferred entry counts against the budget: first as in flight, and after its ack as done."""
+    """A deferred entry counts against the budget: first as in flight, and after its ack as done.
+
+    The page of such an entry is done, but its lease is kept until puts in other shards are retired.
+    """
     worker = begin(live, budgeted(1))
     assert sorted(worker.take(20)) == [0, 10]
     worker.exchange(Defer(entry_id(0)), ack(10), seeding=1)
@@ -69,7 +72,7 @@ def test_a_deferred_entry_counts_against_the_budget(live: LiveFrontier, end: str
 
 
 def test_a_retry_after_the_end_uses_the_same_budget(live: LiveFrontier) -> None:
-    """A retry continues the run under its number, even if all workers have left."""
+    """A retry continues the finished run under its old number, even if all workers have left."""
     worker = HandWorker(live, "worker", budgeted(3))
     worker.exchange(*puts(A, 3), seeding=1)
     worker.take(3)
@@ -107,7 +110,10 @@ def spend(live: LiveFrontier, crawl: Any) -> HandWorker:
 
 
 def test_a_worker_learns_that_only_entries_over_their_budgets_are_left(live: LiveFrontier) -> None:
-    """No answer reports this while a worker seeds or has a lease, an entry is delayed, or a hold is on."""
+    """No answer reports this while more entries may come, or the crawl is on hold.
+
+    More may come from a running start(), a listening worker, a lease, or an entry that is delayed.
+    """
     worker = spend(live, budgeted(1))
 
     def only_over_budget(*moves: Move, seeding: int = 0) -> bool:
@@ -148,14 +154,14 @@ def test_workers_wait_until_tomorrow_for_a_daily_budget(live: LiveFrontier) -> N
 
 
 def test_an_empty_shard_reports_only_entries_over_budget(live: LiveFrontier) -> None:
-    """Even an empty shard reports this, because another shard may have entries over their budgets."""
+    """Even a shard without entries reports this, because another shard may have some over their budgets."""
     worker = spend(live, IDENTITY)
     assert worker.exchange().census.only_over_budget
     assert not worker.exchange(put(50)).census.only_over_budget
 
 
 def test_an_exchange_examines_a_bounded_number_of_partitions(live: LiveFrontier) -> None:
-    """A partition that no exchange has examined yet may have an entry to lease."""
+    """The first answer does not report that only entries over budgets are left: not all were examined yet."""
     worker = HandWorker(live, "worker", budgeted(1))
     for n in range(600):
         worker.exchange(*puts(b"host %d" % n, 2, 2 * n), seeding=1)
@@ -170,7 +176,7 @@ def test_an_exchange_examines_a_bounded_number_of_partitions(live: LiveFrontier)
 
 @pytest.mark.parametrize("settings", [{"budget": 2, "daily": True}, {"budget": 2}, {}])
 def test_new_budget_settings_apply_at_once(live: LiveFrontier, settings: dict[str, Any]) -> None:
-    """A partition that has spent its daily budget no longer rests until midnight."""
+    """With new settings, a partition that has spent its daily budget need not rest until midnight."""
     worker = begin(live, budgeted(1, daily=True))
     assert sorted(worker.take(20)) == [0, 10]
     assert worker.exchange(ack(0), ack(10), want=9, seeding=1).next_due_s is not None

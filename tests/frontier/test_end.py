@@ -23,7 +23,7 @@ FINISHED = Status.FINISHED
 
 @pytest.mark.parametrize("seeding", [1, 2])
 def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWorker, seeding: int) -> None:
-    """At level 1, its start() still runs. At level 2, its start() has raised, so requests are missing."""
+    """At seeding level 1, its start() still runs. At level 2, it has raised, so requests are missing."""
     worker.exchange(seeding=seeding)
     assert other.exchange().status is Status.OK
     assert worker.exchange(seeding=seeding).status is Status.OK
@@ -31,7 +31,7 @@ def test_a_seeding_worker_keeps_the_run_open(worker: HandWorker, other: HandWork
 
 
 def test_finishing_keeps_every_key(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """The end of a run only sets a mark, because a late request must still find the seen set."""
+    """The end of a run only sets a mark, because a late request must still be checked against `seen`."""
     other.exchange(put(1, admission=Admission.SEEN))
     worker.take(1)
     worker.exchange(ack(1))
@@ -103,7 +103,10 @@ def test_a_worker_that_is_out_of_step_does_not_open_the_run(live: LiveFrontier, 
 def test_a_lease_that_a_rollback_took_away_does_not_open_a_finished_run(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Redis was rolled back and forgot the exchange with the lease. Its late copy found no entry to lease."""
+    """Redis was rolled back and forgot the exchange that leased the entry. Another worker leased the entry.
+
+    So a late copy of the forgotten exchange finds no entry to lease.
+    """
     other.exchange(put(1))
     before = live.dump()
     worker.exchange(want=1)
@@ -154,7 +157,7 @@ def test_a_finished_run_is_kept_while_other_workers_are_present(
 def test_a_run_without_a_name_takes_the_first_name_that_a_worker_brings(
     live: LiveFrontier, worker: HandWorker
 ) -> None:
-    """Later, a worker with this name finds the run finished. A second name has no effect."""
+    """Later, a worker with this name finds the run finished. Names that come later have no effect."""
     named = HandWorker(live, "named", replace(IDENTITY, run_name="job"))
     other = HandWorker(live, "other", replace(IDENTITY, run_name="another"))
     for each in (worker, named, other):
@@ -175,7 +178,7 @@ def test_a_named_run_is_not_run_twice(live: LiveFrontier) -> None:
 
 
 def test_another_run_name_begins_a_new_run(live: LiveFrontier) -> None:
-    """A join compares its name only with the last run's name. Then its own name is stored."""
+    """A join compares the worker's run name only with the last run's name, and then stores the worker's."""
     finished_by(live, replace(IDENTITY, run_name="job-1")).leave()
     again = HandWorker(live, "again", replace(IDENTITY, run_name="job-2"))
     assert (again.joined.status, again.run) == (Status.OK, 1)
@@ -227,7 +230,7 @@ def shared_run(live: LiveFrontier, *others: Identity, host: str = "") -> None:
 
 @pytest.mark.parametrize("crawl", [ARGS, OTHER_ARGS])
 def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontier, crawl: Identity) -> None:
-    """A worker with a former worker's arguments and no run name joins within the window. Nothing changes."""
+    """A worker with a former worker's arguments and no run name joins soon after the end. Nothing changes."""
     shared_run(live, OTHER_ARGS)
     before = live.dump()
     joined = HandWorker(live, "again", crawl).joined
@@ -247,14 +250,14 @@ def test_a_worker_that_is_started_again_finds_the_run_finished(live: LiveFrontie
 def test_a_worker_that_is_not_a_restart_begins_the_next_run(
     live: LiveFrontier, crawl: Identity, host: str
 ) -> None:
-    """The worker has no window, other arguments or a run name, or all former workers were on one host."""
+    """The worker has other arguments, a run name or no restart window, or all former workers had one host."""
     shared_run(live, host=host)
     joined = HandWorker(live, "again", crawl, host).joined
     assert (joined.status, joined.run, joined.ended_s) == (Status.OK, 1, None)
 
 
 def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
-    """A worker that joins after its window does not count as a restart, even with the same arguments."""
+    """A worker that joins after its restart window does not count as restarted, even with equal arguments."""
     shared_run(live)
     live.redis.hincrby(live.key("meta"), "ended", -60_001)
     assert HandWorker(live, "again", ARGS).run == 1
@@ -262,7 +265,10 @@ def test_after_the_window_the_next_run_begins(live: LiveFrontier) -> None:
 
 @pytest.mark.parametrize("with_", ["itself", "a program", "one that is dead", "one that died before it came"])
 def test_a_run_of_one_worker_is_not_shared(live: LiveFrontier, with_: str) -> None:
-    """A worker's former id, a program, and a worker that died before it joined do not share the run."""
+    """The only worker does not share the run with its own former id, or with a program.
+
+    Nor does it share the run with a worker that died before the only worker joined.
+    """
     if with_ == "a program":
         HandWorker(live, "program", IDENTITY).exchange(seeding=Seeding.LISTENING)
     elif with_ == "one that is dead":
@@ -299,7 +305,7 @@ def test_a_run_in_which_two_workers_were_alive_is_shared(live: LiveFrontier, thi
 
 
 def test_each_run_is_shared_or_not_regardless_of_the_last_one(live: LiveFrontier) -> None:
-    """Workers shared the first run, but the second run had one worker. So the next one begins a new run."""
+    """Workers shared the first run, but the second had only one. So the next worker begins a new run."""
     shared_run(live)
     alone = HandWorker(live, "alone", IDENTITY)
     alone.exchange()
@@ -311,7 +317,7 @@ def test_each_run_is_shared_or_not_regardless_of_the_last_one(live: LiveFrontier
 
 
 def test_a_worker_that_was_declared_dead_finds_the_seen_requests(live: LiveFrontier) -> None:
-    """The last worker to leave keeps the tokens. So only a new request of a late worker opens the run."""
+    """The last worker to leave keeps the tokens. So a late worker opens the run only by a new request."""
     sleeper, other = HandWorker(live, "sleeper"), HandWorker(live, "other")
     other.exchange(put(1, admission=Admission.SEED), put(2, admission=Admission.SEEN))
     assert sorted(other.take(2)) == [1, 2]

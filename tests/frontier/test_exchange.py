@@ -15,7 +15,11 @@ LOST = Receipt(Status.LOST)
 
 
 def test_puts_are_applied_before_other_moves(live: LiveFrontier) -> None:
-    """A full Redis refuses the whole exchange. If the ack came first, Redis would accept the put after it."""
+    """A full Redis refuses the whole exchange.
+
+    Redis checks the memory only before a script's first write. If this were the ack, Redis would accept the
+    put after it.
+    """
     worker = HandWorker(live, "worker")
     worker.exchange(put(1), want=1)
     before = live.dump()
@@ -84,14 +88,14 @@ def test_only_the_next_exchange_is_applied(live: LiveFrontier, worker: HandWorke
 
 @pytest.mark.parametrize("held", [0, 1, 3])
 def test_a_wrong_count_of_leases_is_refused(live: LiveFrontier, worker: HandWorker, held: int) -> None:
-    """After a roll-back, a late copy may have the right number. Only its count of leases is wrong."""
+    """After a roll-back, a late copy may have the right number. Then only its count of leases is wrong."""
     worker.exchange(put(1), put(2), put(3), want=2)
     before = live.dump()
     assert worker.exchange(ack(1), want=1, held=held) == RESYNC
     assert live.dump() == before
 
 
-# In good standing
+# Only from a member of this frontier and run
 
 
 def test_a_fenced_worker_must_rejoin(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:

@@ -94,7 +94,7 @@ def test_a_late_copy_of_a_flush_deletes_nothing_of_a_new_crawl(live: LiveFrontie
     HandWorker(live, "worker")
     epoch = live.redis.hget(live.key("meta"), "epoch")
     delete(live)
-    assert live.call("_call", "flush", msgpack.packb([]), 1, epoch)[0] == b"OK"  # the second of two flushes
+    assert live.call("_call", "flush", msgpack.packb([]), 1, epoch)[0] == b"OK"  # the repeated flush
     HandWorker(live, "another").exchange(put(0), seeding=1)
     before = live.dump()
     assert live.call("_call", "flush", msgpack.packb([]), 1, epoch) == [b"CHANGED"]
@@ -121,7 +121,10 @@ def test_a_flush_leaves_the_other_shards_of_a_new_crawl_alone(crawl_of: Callable
 def test_a_purge_deletes_nothing_of_a_new_crawl(
     open_frontier: Callable[..., LiveFrontier], kind: Seen
 ) -> None:
-    """A worker may join between the two steps of a flush, so the purge spares the keys of that crawl."""
+    """A flush deletes the known keys, and then a purge deletes unknown keys.
+
+    A worker may join in between and begin a new crawl, so the purge spares the keys of that crawl.
+    """
     live = open_frontier(Order.PRIORITY_FIFO, seen=kind)
     filled(live)
     live.redis.rpush(live.key("backlog:0:lost"), "of the crawl before")
@@ -133,7 +136,7 @@ def test_a_purge_deletes_nothing_of_a_new_crawl(
 def test_a_flush_at_the_start_stops_its_search_in_time(
     live: LiveFrontier, worker: HandWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a Redis with very many other keys, the flush gives up its search and logs a warning."""
+    """If Redis has very many other keys, the flush stops searching after some time, and logs a warning."""
     worker.exchange(*puts(b"a", 3))
     live.redis.delete(live.key("bands"))
     delete(live, budget_s=0.0)

@@ -45,7 +45,7 @@ def report(
     worker: HandWorker, counted: Figures = NOTHING, ended_s: float = 0.0, epoch: str = "",
     waited_s: float = 0.0, reason: str = "",
 ) -> tuple[dict[str, int], int]:  # fmt: skip
-    """Send a heartbeat with a report."""
+    """Send a heartbeat with a report of the worker's figures and outages."""
     live, epoch = worker.live, epoch or worker.epoch
     return live.call("report", worker.worker_id, epoch, True, counted, ended_s, waited_s, reason)
 
@@ -161,7 +161,7 @@ def test_a_program_that_leaves_at_once_takes_no_sample(live: LiveFrontier) -> No
 
 
 def test_only_a_member_can_report(live: LiveFrontier, spider: HandWorker) -> None:
-    """Redis ignores a report with another epoch or from a non-member. A non-member gets the heartbeats."""
+    """Redis ignores a report of another epoch, or of a non-member (which still gets the heartbeats)."""
     report(spider, epoch="another")
     spider.worker_id = "nobody"
     assert report(spider, Figures(5), 2.0)[0] == {"spider": 0}
@@ -170,7 +170,7 @@ def test_only_a_member_can_report(live: LiveFrontier, spider: HandWorker) -> Non
 
 
 def test_the_history_is_bounded(live: LiveFrontier, spider: HandWorker) -> None:
-    """Each list is bounded in length. With a million entries and long events, all need at most 256 KiB."""
+    """Each list is bounded in length. All lists of a huge crawl with long events need at most 256 KiB."""
     size = 2**20
     for name in ("done", "failed", "waiting", "delayed", "seen"):
         live.change_count(name, size + len(name))
@@ -223,7 +223,7 @@ def test_the_next_run_counts_from_zero_and_keeps_the_history(live: LiveFrontier,
 
 
 def test_a_deleted_crawl_leaves_no_history(live: LiveFrontier, spider: HandWorker) -> None:
-    """A flush deletes the history. If a user deletes only `meta`, the next crawl deletes it."""
+    """A flush deletes the history. If a user deletes only `meta`, the next join does so."""
     report(spider)
     live.call("flush", ["spider"])
     assert live.dump() == {}
@@ -388,7 +388,7 @@ def test_keys_that_vanish_are_an_event(live: LiveFrontier, spider: HandWorker) -
 
 
 def test_a_pace_is_computed_from_two_consecutive_samples() -> None:
-    """The pace is unknown across runs and never negative."""
+    """Between samples of two runs, the pace is unknown. It is never negative."""
     first = Sample(100.0, 0, 10, 1, 0, 0, 0, 0, 1, 0, 0, 10, 1.0, 0, 0.0)
     second = replace(first, at=110.0, done=50, failed=11, exchanges=30, exchange_s=1.5)
     rolled_back = replace(second, at=120.0, done=20)

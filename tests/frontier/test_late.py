@@ -1,4 +1,4 @@
-"""A worker is absent when its run finishes. The tests check its answers, and the state of the crawl."""
+"""A worker is absent when its run finishes, and then returns. What does Redis answer, and what is stored?"""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run(live: LiveFront
     late = Late(live, replace(ARGS, run_name=""))
     finish_without(late, other)
     other.leave()
-    live.redis.hdel(live.key("meta"), "crawled")  # another worker has crawled it since
+    live.redis.hdel(live.key("meta"), "crawled")  # as if another worker had crawled since
     late._run(live.frontier.join(late.protocol.id, own_identity(), "new", late._spoken.crawl))
     assert live.redis.hget(live.key("meta"), "run") == b"1"
     late.speak(start(2), times=3)
@@ -64,9 +64,10 @@ def test_a_late_copy_of_a_join_takes_no_worker_into_the_next_run(live: LiveFront
 
 
 def test_a_late_worker_that_listens_learns_that_its_run_is_over(live: LiveFrontier) -> None:
-    """A listening worker was frozen while another worker finished the run.
+    """A listening worker was frozen in its start() while another worker finished the run.
 
-    While it listens, its run is finished, but not over. When it stops listening, its run is over.
+    While its start() runs, the worker may still put, so its run is finished, but not over. When the worker
+    only listens, its run is over, because Redis gives it no start payloads of a finished run.
     """
     other = HandWorker(live, "other", ARGS)
     late = Late(live, ARGS)
@@ -97,7 +98,7 @@ def test_a_late_worker_with_an_empty_outbox_learns_that_its_run_is_over(live: Li
 def test_a_run_whose_start_must_run_again_is_not_over(live: LiveFrontier) -> None:
     """Redis was rolled back further than the worker's log reaches, and another worker finished the run.
 
-    The worker's rejoin opens the run again, and the same command continues it.
+    The worker's rejoin opens the run again, and a worker with the same arguments continues the run.
     """
     other = HandWorker(live, "other", ARGS)
     other.exchange(start(8), seeding=1)
@@ -120,7 +121,7 @@ def test_a_run_whose_start_must_run_again_is_not_over(live: LiveFrontier) -> Non
 
 
 def test_a_run_can_finish_in_a_full_redis(start_redis: Callable[..., RedisServer]) -> None:
-    """The exchange stores its number after a write that needs no memory, so it may exceed maxmemory."""
+    """The first write of the exchange needs no memory. After it, Redis lets the script exceed maxmemory."""
     with closing(LiveFrontier(start_redis().url, "crawl")) as live:
         worker, other = HandWorker(live, "worker"), HandWorker(live, "other")
         worker.exchange()

@@ -1,4 +1,4 @@
-"""Lists so long that Redis compresses their inner parts, with the settings of docs/deploying.md.
+"""With the settings of docs/deploying.md, Redis compresses the inner parts of these long lists.
 
 With `list-compress-depth 1`, Redis 6.2 crashes in this test.
 """
@@ -20,7 +20,7 @@ PAYLOAD = b"the same in all " * 8
 
 @pytest.fixture(params=found_kinds())
 def live(crawl_name: str, request: pytest.FixtureRequest) -> Iterator[LiveFrontier]:
-    """Return a frontier that serves newest first, on a server for this test alone."""
+    """Return a frontier that serves newest first, on a server of its own."""
     with (
         RedisServer(request.param) as server,
         closing(LiveFrontier(server.url, crawl_name, Order.LIFO)) as live,

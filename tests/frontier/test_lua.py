@@ -39,7 +39,7 @@ DEFINED = {
 """The locals of the top level of each file."""
 SCRIPTS = sorted(lua_files("transitions"))
 READ_ONLY = ["known", "sizes", "upcoming"]
-"""Read-only scripts, for commands."""
+"""Scripts that only read. Commands call them."""
 MOVES = (
     "put", "ack", "release", "decline", "bury", "fail", "again", "defer", "settle", "sent", "block", "gone",
     "lease", "offer", "claim", "abandon",
@@ -74,7 +74,7 @@ SCRIPT_OF = {"beats": "beat", "members": "overview", "note_shards": "shards"}
 
 
 SAID = "and the arguments of described.lua"
-"""In a header: the arguments that `described(n)` in `described.lua` reads from ARGV[n] on."""
+"""In a header, this stands for the arguments that `described(n)` in `described.lua` reads from ARGV[n] on."""
 
 
 def header_of(name: str) -> str:
@@ -111,7 +111,7 @@ def test_only_one_lua_file_makes_key_names() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_transition_uses_the_arguments_that_it_states(name: str) -> None:
-    """A script uses each ARGV that ARGS names, and no other. Its locals have the same names."""
+    """A script uses each ARGV that ARGS names, and no other. The locals have the same names."""
     code = re.sub(r"--.*", "", LUA[name])
     used = {int(i) for i in re.findall(r"ARGV\[(\d+)\]", code)}
     args = stated_args(name)
@@ -254,7 +254,7 @@ def test_every_lua_file_is_part_of_a_script() -> None:
 
 
 def test_every_script_compiles(redis_server: RedisServer) -> None:
-    """This includes the exchange: workers call it as a function, but a script may have only 200 locals."""
+    """The exchange must also compile as a script, in which at most 200 locals are allowed."""
     with redis_server.client() as client:
         for name in SCRIPTS:
             client.script_load(source(name))

@@ -74,7 +74,7 @@ def test_a_repeated_join_does_not_start_a_run(live: LiveFrontier, worker: HandWo
 def test_rejoin_keeps_the_leases_of_the_worker_and_releases_the_rest(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """Leases that the worker knows continue under its new id. Its other leases return without an attempt."""
+    """Leases that the worker knows continue under its new id. The others return. No attempt is charged."""
     worker.exchange(*puts_of_one_partition())
     assert other.take(1) == [1]
     assert worker.take(3) == [2, 3, 4]
@@ -107,7 +107,10 @@ def test_a_repeated_rejoin_of_a_worker_declared_dead_in_between_works(
 def test_the_last_exchange_of_one_id_is_not_taken_for_that_of_another(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """A new id is declared dead before its first exchange. A repeat of its rejoin names the id before."""
+    """A worker rejoins under a new id, which is declared dead before its first exchange.
+
+    A repeat of this rejoin returns the last exchange of the former id, and a later rejoin that of the new id.
+    """
     worker.exchange(put(1))
     worker.exchange(put(2))
 
@@ -209,7 +212,7 @@ def test_rejoin_when_redis_forgot_the_end_of_an_earlier_run(live: LiveFrontier, 
 def test_the_first_worker_of_a_run_learns_how_many_failed_requests_stay_seen(
     live: LiveFrontier, keeps: bool, leaves: bool
 ) -> None:
-    """The next run deletes their records. If it keeps `seen`, no worker crawls these pages again."""
+    """The next run deletes the failed requests. If it keeps `seen`, no worker crawls their pages again."""
     crawl = replace(IDENTITY, keep_seen=keeps)
     first = HandWorker(live, "first", crawl)
     first.exchange(*(put(n, admission=Admission.SEEN, partition=b"") for n in (1, 2, 3)), want=3)
@@ -249,7 +252,7 @@ def test_after_a_roll_back_an_earlier_run_becomes_the_later_one(
 def test_after_a_roll_back_an_earlier_run_uses_the_settings_of_the_later_one(
     open_frontier: Callable[..., LiveFrontier], phase: str, first: str
 ) -> None:
-    """Pages whose fingerprints had expired when the later run began are new. Workers of this run can join."""
+    """Pages whose fingerprints had expired when the later run began are new. Workers of that run can join."""
     live = open_frontier(seen=Seen.EXPIRING)
     kept = replace(IDENTITY, keep_seen=True, seen_ttl_s=1000.0)
     then = replace(kept, partition_by="slot", run_name="one")
@@ -326,7 +329,7 @@ def test_reclaiming_needs_the_right_epoch_and_run(
 def test_a_worker_that_leaves_returns_all_its_leases(
     live: LiveFrontier, worker: HandWorker, other: HandWorker
 ) -> None:
-    """The leases return to their places, without an attempt and not as suspects. The member is removed."""
+    """The leases return to their places, not as suspects. No attempt is charged. The member is removed."""
     other.exchange(*puts_of_one_partition())
     assert worker.take(3) == [1, 2, 3]
     assert worker.leave() == (3, False)
@@ -350,7 +353,7 @@ def test_the_last_to_leave_an_open_run_keeps_it(live: LiveFrontier, worker: Hand
 
 
 def test_beats_of_another_frontier_are_lost(live: LiveFrontier, worker: HandWorker) -> None:
-    """A heartbeat with another epoch is not counted, and gets no heartbeats."""
+    """A heartbeat with another epoch is not counted, and its answer has no heartbeats of workers."""
     before = live.dump()
     assert live.call("beats", "worker", "another") == {}
     assert live.dump() == before
@@ -385,7 +388,10 @@ def test_a_worker_that_rejoins_keeps_since_and_done(
 
 @pytest.mark.parametrize("rejoins", [False, True], ids=["join", "rejoin"])
 def test_a_late_copy_of_a_registration_lets_no_late_exchange_in(rejoins: bool, live: LiveFrontier) -> None:
-    """Late copies of a registration and an exchange arrive after the leave. The put's token is deleted."""
+    """Late copies of a registration and an exchange arrive after the worker has left.
+
+    The put's token is deleted, so only the refusal of the exchange prevents a second entry.
+    """
     HandWorker(live, "spider").exchange(seeding=1)
     program = HandWorker(live, "program")
     if rejoins:

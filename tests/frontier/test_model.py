@@ -1,4 +1,4 @@
-"""The frontier and a reference get the same random calls. They agree in every answer and in all state."""
+"""The frontier and a reference in Python get the same random calls, and agree in all answers and state."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class FrontierMachine(BothFrontiers):
 
     @rule()
     def finish(self) -> None:
-        """The workers reclaim all other members and crawl until nothing is left, so no entry is stuck."""
+        """Workers reclaim all other members and crawl until nothing is left. Check that no entry is stuck."""
         self.steer(Command.RESUME)
         for _ in range(10 + 2 * (len(self.reference.backlog) + len(self.reference.delayed))):
             for slot in range(len(PARTITIONS)):  # in each round, because a rejoin sets the limits of its run

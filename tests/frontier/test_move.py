@@ -44,7 +44,7 @@ def test_a_crawl_is_moved_completely(
     crawl_of: Callable[..., Crawl], elsewhere: str, seen: Seen, as_seen: Seen, before: int, after: int,
     partitioned: bool,
 ) -> None:  # fmt: skip
-    """A crawl is moved to another shape, another Redis and back. Requests stay seen, and all entries wait."""
+    """A crawl is moved to another shape in another Redis, and back. Requests stay seen, and entries wait."""
     crawl = crawl_of(seen, partitioned)
     known = filled(crawl, before)
     entries, counts = crawl.entries(), sums(crawl, before)

@@ -31,7 +31,7 @@ quick = pytest.mark.usefixtures("_quick_disks")
 def test_one_of_two_simultaneous_moves_is_refused(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """A user repeats a move that is still running. The later command completes it, the earlier one stops."""
+    """A user repeats a move that is still running. The later command completes it. The first one stops."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     entries, call, begun = crawl.entries(), Script.call, []
@@ -65,7 +65,7 @@ def test_a_move_is_refused_if_a_worker_joins_during_it(
     workers[0].leave()
     with pytest.raises(FrontierRefused, match="worker worker has just joined"):
         crawl.move(3, elsewhere)
-    assert workers[1].rejoin("again").status is Status.OK  # shard 1 was not reached
+    assert workers[1].rejoin("again").status is Status.OK  # the move has not reached shard 1
     assert workers[0].rejoin("again").status is Status.LOST
     for worker in workers[1:]:
         worker.leave()
@@ -78,7 +78,7 @@ def test_a_move_is_refused_if_a_worker_joins_during_it(
 def test_a_late_copy_of_the_first_step_empties_no_shard(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, since: str, elsewhere: str
 ) -> None:
-    """The first step of a move deletes the data of its target shard, which is empty then, but not later."""
+    """The first step of a move deletes the data of its target shard. A late copy would delete entries."""
     crawl, there = crawl_of(Seen.EXACT, True), crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)
     call, late = Script.call, []
@@ -135,14 +135,15 @@ def test_commands_that_change_a_crawl_are_refused_during_a_move(
     with pytest.raises(FrontierRefused, match=rf"half moved: the same command with --to, to {elsewhere}"):
         crawl.move(3)
     assert stored.dump(crawl.redis, crawl.name) == before
-    assert crawl.move(1, elsewhere, Order.LIFO).now == Shape(Order.FIFO, Seen.EXACT, 3)  # of the first call
+    # The repeat completes the move to the shape that the first call named.
+    assert crawl.move(1, elsewhere, Order.LIFO).now == Shape(Order.FIFO, Seen.EXACT, 3)
 
 
 @quick
 def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(
     crawl_of: Callable[..., Crawl], elsewhere: str
 ) -> None:
-    """The move refuses compact to exact, a Redis that already has the crawl, and a missing crawl."""
+    """The crawl is missing, or exists in the target, or a compact `seen` would have to become exact."""
     crawl, there = crawl_of(Seen.COMPACT, True), crawl_of(Seen.COMPACT, True, url=elsewhere)
     with pytest.raises(FrontierRefused, match="there is no crawl"):
         crawl.move(3)
@@ -162,7 +163,7 @@ def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(
 def test_entries_that_are_not_found_are_not_deleted(
     crawl_of: Callable[..., Crawl], monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """The move has read fewer entries than the counts state. So it stops."""
+    """The move has read fewer entries than the counts state. So it stops, and deletes nothing."""
     crawl, read = crawl_of(Seen.EXACT, True), move.dump
     there = crawl_of(Seen.EXACT, True, url=elsewhere)
     filled(crawl, 1)

@@ -60,7 +60,7 @@ def test_an_outage_of_a_minute_is_notified(live: LiveFrontier) -> None:
 
 
 def test_dead_letters_and_outages_of_other_shards_are_notified(live: LiveFrontier) -> None:
-    """Home has no dead letter and had no outage."""
+    """The caller passes the dead letters and the longest outage of other shards. Home itself had none."""
     HandWorker(live, "worker")
     assert live.call("notices", 0, 59.9).kinds == []
     assert live.call("notices", 1, 60.0).kinds == ["dead", "outage"]

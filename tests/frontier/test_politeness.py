@@ -124,7 +124,7 @@ def test_the_concurrency_of_a_partition_holds_for_all_workers_together(
 
 
 def test_a_block_applies_to_all_workers(live: LiveFrontier, worker: HandWorker, other: HandWorker) -> None:
-    """A worker reports a block of 500 s. No worker gets a lease before its end. Other partitions continue."""
+    """A worker reports a block of 500 s. For this time, no worker gets a lease of the blocked partition."""
     worker.exchange(*puts(A, 3), *puts(B, 3, 10))
     receipt = worker.note(block(A, 500), want=1)
     assert (numbers(receipt), round(receipt.next_due_s or 0, -1)) == ([10], 500)

@@ -94,7 +94,7 @@ def test_tokens_that_no_worker_can_repeat_are_deleted(live: LiveFrontier, worker
 def test_the_log_lists_the_tokens_that_can_be_deleted() -> None:
     """A token can be deleted when neither the log nor another worker can repeat its put.
 
-    A put in the log has no bound any more, because Redis must not refuse its repeat.
+    A put in the log has no bound (`most`) any more, because Redis must not refuse the repeat of a stored put.
     """
     log = ReplayLog(10.0)
     for n, once in enumerate((True, False, True)):

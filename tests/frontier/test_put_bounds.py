@@ -1,4 +1,7 @@
-"""Redis refuses a put beyond its bound, and drops a put whose fingerprint was adopted."""
+"""Redis refuses a put if too many entries wait, and drops a put that another scheduler has seen.
+
+The put itself states its bound. The fingerprints of the other scheduler were adopted.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_retry_moves_all_of_very_many_records(live: LiveFrontier, worker: Hand
 
 
 def test_a_record_is_found_although_its_position_has_changed(live: LiveFrontier, worker: HandWorker) -> None:
-    """After the read, other requests failed, and the full list was trimmed. So the script must search."""
+    """After the read, requests failed and the list was trimmed. So the script must search for the record."""
     worker.exchange(*(put(n) for n in range(8)), want=8)
     worker.exchange(*(fail(n) for n in range(5)))
     records = live.redis.lrange(live.key("failed"), 0, -1)
@@ -175,7 +175,7 @@ def test_a_finished_run_whose_workers_have_left_is_resumed(live: LiveFrontier, k
 
 
 def test_a_late_copy_of_a_join_begins_no_run(live: LiveFrontier) -> None:
-    """The worker crawled alone and has left. A next run would delete the records that a retry needs."""
+    """The worker crawled alone and has left. A run begun by the copy would delete records for a retry."""
     worker = HandWorker(live, "worker", replace(IDENTITY, starts="{}"))
     worker.exchange(put(1), want=1, seeding=1)
     worker.exchange(fail(1), seeding=0)
@@ -191,7 +191,7 @@ def test_a_late_copy_of_a_join_begins_no_run(live: LiveFrontier) -> None:
 def test_fingerprints_kept_for_a_retry_do_not_count_in_the_next_run(
     live: LiveFrontier, persisted: bool, persists: bool
 ) -> None:
-    """The next run deletes them with the failed records, unless both runs persist."""
+    """The next run deletes them with the failed records, unless both runs have SCHEDULER_PERSIST."""
     worker = finished_run(live)
     seen = put(3, admission=Admission.SEEN)
     worker.exchange(seen, want=1)

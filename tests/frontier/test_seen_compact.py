@@ -1,4 +1,7 @@
-"""A compact `seen` loses no fingerprint. It grows and is deleted in bounded steps."""
+"""A compact `seen` loses no fingerprint. It grows and is deleted in bounded steps.
+
+It consists of many small sets, the buckets. To grow, it splits buckets.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_every_exchange_uses_the_stored_kind_of_seen(
 
 
 def test_no_fingerprint_is_lost_as_seen_grows(live: LiveFrontier) -> None:
-    """Exchanges store 250,000 fingerprints. All are known afterwards, in evenly filled intsets."""
+    """Exchanges store 250,000 fingerprints. Then all are known. Their buckets are evenly filled intsets."""
     tokens = [sha1(b"%d" % n).digest() for n in range(250_000)]
     worker = HandWorker(live, "worker")
     for part in in_parts(tokens):
@@ -174,7 +177,7 @@ def test_a_sweep_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
     kind: Seen,
 ) -> None:
-    """Each call deletes a bounded number of keys, from any generation, and stops after the given time."""
+    """Each call deletes a bounded number of buckets, of any old `seen`, and stops after the given time."""
     left_behind(live, monkeypatch)
     live.redis.hset(live.key("discarded"), "older", 1500)
     monkeypatch.setattr(frontier, "SWEEP_STEP", 500)
@@ -190,7 +193,7 @@ def test_a_sweep_is_bounded(
 
 
 def test_a_sweep_finds_all_of_very_many_generations(live: LiveFrontier) -> None:
-    """The sweep does not scan from the start of the hash each time, where it would soon find nothing."""
+    """The sweep does not scan the hash from its start each time, because it would soon find nothing there."""
     live.redis.hset(live.key("discarded"), mapping={f"generation {n}": 1 for n in range(1500)})
     for _ in range(1500 // 16 + 2):
         if not live.call("sweep", 0.0):

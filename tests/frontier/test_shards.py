@@ -1,4 +1,4 @@
-"""A shard other than home follows home's run and its end. It keeps leases of done requests for a time."""
+"""Other shards follow home's run and its end. They keep leases of done requests until puts are retired."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPREAD = replace(IDENTITY, shards=3)
 
 
 def test_leases_of_one_process_in_another_shard_count_once() -> None:
-    """A process has other worker ids in another shard. So one of its workers gets all counts from there."""
+    """A process has other worker ids in another shard. So its first worker gets all counts from there."""
     here, there = ([Member(name, {"pid": 1}, False, n, done=10 * n) for name in "ab"] for n in (1, 2))
     other = Member("c", {"pid": 2}, False, 5)
     found = _of_all([*here, other], there)
@@ -78,7 +78,7 @@ def test_a_shard_is_created_with_the_epoch_and_the_run_of_home(live: LiveFrontie
 
 
 def test_a_shard_that_is_gone_after_all_shards_existed_is_lost(live: LiveFrontier, other: Other) -> None:
-    """Before that, a join creates a missing shard, because the worker that had to create it may have died."""
+    """Until all shards exist, each join creates a missing shard: the worker that had to may have died."""
     home = HandWorker(live, "a", SPREAD).joined
     assert not home.shards_exist
     other.join(home)
@@ -170,7 +170,7 @@ def test_home_finishes_only_with_the_version_of_the_collect(live: LiveFrontier, 
 
 
 def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, other: Other) -> None:
-    """No worker can finish the run with an earlier version, and a finished run opens again."""
+    """A worker with an earlier census version cannot finish the run, and a finished run opens again."""
     worker = HandWorker(live, "a", SPREAD)
     version = worker.exchange(terms=ends()).census.version
     raised = worker.exchange(seeding=1, terms=ends())
@@ -186,7 +186,10 @@ def test_a_raised_level_changes_the_version_and_opens_home(live: LiveFrontier, o
 def test_a_shard_other_than_home_never_finishes_on_its_own(
     live: LiveFrontier, other: Other, since: int
 ) -> None:
-    """After the end at home, the last worker to leave a shard clears it, unless puts came *since*."""
+    """After the end at home, the last worker to leave a shard clears it.
+
+    The shard stays if puts came *since* the census version that the leave names.
+    """
     worker = HandWorker(live, "a", SPREAD)
     worker.exchange(put(1), want=1, terms=THERE)
     assert worker.exchange(ack(1), terms=THERE).status is Status.OK

@@ -49,7 +49,7 @@ def test_other_workers_do_not_finish_a_run_with_an_incomplete_start(
 
 
 def test_without_seed_once_only_a_later_start_replaces_an_interrupted_one(live: LiveFrontier) -> None:
-    """With DQ_SEED_ONCE = False, each start() has its own requests. So no earlier start() replaces it."""
+    """With DQ_SEED_ONCE = False, each start() has its own requests, so an earlier one replaces no other."""
     early = HandWorker(live, "early", OWN)
     complete = HandWorker(live, "complete", OWN)
     complete.exchange()
@@ -79,7 +79,7 @@ def test_a_worker_that_was_declared_dead_completes_its_own_start(live: LiveFront
 
 
 def test_the_start_of_a_worker_without_a_record_does_not_count_as_later(live: LiveFrontier) -> None:
-    """With DQ_SEED_ONCE = False, a drained worker returns after another worker's start() was interrupted."""
+    """With DQ_SEED_ONCE = False, a start() is interrupted, and then another, drained worker returns."""
     worker = HandWorker(live, "worker", OWN)
     by = HandWorker(live, "by", replace(IDENTITY, starts=""))
     by.fence("worker", gone=True)
@@ -136,7 +136,7 @@ def test_only_a_later_start_replaces_one_that_must_run_again(live: LiveFrontier,
 def test_a_rejoin_reports_that_start_must_run_again_even_if_the_worker_then_dies(
     live: LiveFrontier,
 ) -> None:
-    """The worker's rejoin reports level 4, because Redis was rolled back too far. Then the worker dies."""
+    """Redis was rolled back too far. The worker reports this by its rejoin (as level 4), and then dies."""
     complete = HandWorker(live, "complete", ARGS)
     complete.exchange(put(9))
     worker = HandWorker(live, "worker", ARGS)

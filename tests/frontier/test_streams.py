@@ -122,7 +122,7 @@ def test_a_request_put_again_after_a_roll_back_is_counted(fed: Stream, claimer: 
 
 
 def test_messages_that_a_crawl_has_forgotten_are_read_again(fed: Stream, claimer: HandWorker) -> None:
-    """A clear makes a crawl forget its messages. An old message in progress is not read again."""
+    """A clear makes a crawl forget its messages. Before it, no message in progress is read again."""
     fed.feed(b"a", b"b")
     before = claim(claimer, 2).leases
     fed.let_idle()
@@ -167,7 +167,7 @@ def test_pending_messages_of_every_stream_are_read_again(fed: Stream, claimer: H
 
 
 def test_messages_of_dropped_requests_are_acknowledged(fed: Stream, claimer: HandWorker) -> None:
-    """This holds for waiting, returned and delayed requests. Otherwise the next run would read it again."""
+    """The dropped requests wait, were returned or are delayed. No later run may read their messages again."""
     fed.feed(b"a", b"b")
     (first, second) = claim(claimer, 2).leases
     other = replace(put(9, partition=b"other"), message=second.message)
@@ -220,7 +220,7 @@ def test_a_request_that_is_put_twice_under_its_id_counts_once(
 
 @pytest.mark.usefixtures("_quick_disks")
 def test_a_move_acknowledges_messages_whose_requests_are_stored(fed: Stream, claimer: HandWorker) -> None:
-    """After the move, other shards could not report to home that a request of a message is done."""
+    """After the move, shards other than home could not report that a request of a message is done."""
     fed.feed(b"a", b"b")
     first, second = claim(claimer, 2).leases
     children = (replace(made_of(first, n), partition=b"host %d" % n) for n in range(9))
@@ -299,7 +299,7 @@ def test_an_import_acknowledges_the_messages_of_its_requests(
 def test_several_fields_of_a_message_become_json(fed: Stream, claimer: HandWorker, meta: str) -> None:
     """`meta` is JSON and is not changed. Text that is not JSON stays text.
 
-    Lua would round large numbers and turn an empty list into an object.
+    Lua does not decode it, because Lua would round large numbers and turn an empty list into an object.
     """
     fields = {"url": "http://a.com", "meta": meta, "page": "2"}
     fed.redis.xadd(fed.names[0], fields)

@@ -14,7 +14,7 @@ Delta = tuple[str, str, Any]
 
 
 class Teller:
-    """Numbers its tallies as a worker does."""
+    """Reports changes of stats, and numbers these reports (tallies) as a worker does."""
 
     def __init__(self, live: LiveFrontier, worker: HandWorker, source: str = "source") -> None:
         self.live, self.worker, self.source, self.number = live, worker, source, 0
@@ -49,7 +49,7 @@ def test_the_counts_of_all_workers_are_summed(live: LiveFrontier, teller: Teller
 
 
 def test_a_repeat_counts_once(live: LiveFrontier, teller: Teller) -> None:
-    """An equal number means a repeat after a lost reply. Each worker has its own numbers."""
+    """A report with the last number again is a repeat after a lost reply. Each worker has its own numbers."""
     for _ in range(3):
         assert teller.tell(("sum", "a", 1), number=1) == "OK"
     assert read(live) == {"a": 1}
@@ -97,7 +97,7 @@ def test_sums_are_kept_until_the_next_run_begins(live: LiveFrontier, teller: Tel
 
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, -(2**63)])
 def test_whole_numbers_are_exact_to_64_bits(live: LiveFrontier, teller: Teller, number: int) -> None:
-    """A long crawl may receive as many bytes. A Lua number would be rounded."""
+    """A long crawl may receive that many bytes. A Lua number would be rounded."""
     teller.tell(("sum", "a", number), ("max", "b", number), ("min", "c", number))
     assert read(live) == {"a": number, "b": number, "c": number}
 

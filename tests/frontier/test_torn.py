@@ -51,7 +51,7 @@ from support.torn import BUG, DENIED, EachStop, crawl_on, filled, is_marked, rep
 
 HOW = pytest.mark.parametrize("words", [DENIED, BUG], ids=["denied", "error"])
 MOVED = b"token 1626"
-"""A token that the split moves into another bucket."""
+"""A token that a split of its bucket (in a compact `seen`) moves into another bucket."""
 HASTY = limited(0.0, 3, **{"slot 1": (None, 1), "new": (0.001, None), "another": (0.001, None)})
 
 

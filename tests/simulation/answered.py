@@ -15,7 +15,7 @@ OTHER_RUN = 2**52
 
 
 class Answered(Listener):
-    """A worker that records Redis's answers about its runs, ids and leases, including lost answers."""
+    """A worker that records Redis's answers about its runs, ids and leases, even those that get lost."""
 
     worker: Worker
 
@@ -26,7 +26,7 @@ class Answered(Listener):
         self.finished_at = float("inf")
         """The last time Redis reported the run as finished: no request was left, and no worker seeded."""
         self.overtaken = False
-        """Whether Redis reported only that the next run began, when this worker's start() was complete."""
+        """Whether Redis reported only that the next run has begun, and this worker's start() was complete."""
         self.ids: set[str] = set()
         """The worker's ids in Redis; a rejoin adds one."""
         self.registered_at: list[float] = []
@@ -53,7 +53,7 @@ class Answered(Listener):
             self.overtaken = self.worker.parts[0].protocol.seeding == Seeding.DONE
 
     def gave_back(self, entry_ids: set[bytes]) -> None:
-        """Record released leases, whose work Redis does not know."""
+        """Record that leases were released, so that Redis does not know the work on them."""
         self._unconfirmed = [visit for visit in self._unconfirmed if visit.entry_id not in entry_ids]
 
     def rejoins(self, new_id: str, last_seq: int, *, finished: bool) -> None:
@@ -65,8 +65,9 @@ class Answered(Listener):
         if not finished:
             self.unnoticed = self.unnoticed or lost
             return
-        # An earlier answer may have been lost. A finished run lacks no request that a page yielded: Redis had
-        # not stored the end of the page's lease, so another worker has processed the page again.
+        # This answer replaces an earlier one, which may have been lost. In a finished run, no request that a
+        # page yielded is missing: when Redis lost it, Redis also had no end of the page's lease, so another
+        # worker has processed the page again.
         self.unnoticed = parentless_lost
         if last_seq >= OTHER_RUN:
             self.overtaken = protocol.seeding == Seeding.DONE
@@ -74,13 +75,13 @@ class Answered(Listener):
             self.finished_at = self._world.now
 
     def forgotten(self, losses: list[tuple[float, float]]) -> bool:
-        """Tell whether Redis was set back to before this worker's registration."""
+        """Tell whether Redis was set back to a time before it registered this worker."""
         return any(
             taken_at <= registered_at <= at for registered_at in self.registered_at for taken_at, at in losses
         )
 
     def redis_set_back(self) -> None:
-        """Expect a different answer to a rejoin under way, because Redis may have more data than before."""
+        """Expect a new answer to the repeat of a rejoin under way: Redis may now have data that it lacked."""
         if any(of.is_rejoining for of in self._protocols):
             self.unnoticed = False
 

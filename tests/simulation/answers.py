@@ -1,4 +1,4 @@
-"""The answers of Redis in a schedule, recorded and checked at once."""
+"""The answers of Redis in a schedule (one simulated crawl with faults), recorded and checked at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_EXCHANGES = 2_000
 """If a schedule makes more exchanges than this for each shard, its crawl counts as endless. The limit leaves
 room for a program that waits 60 s for an fsync because Redis's clock was set back."""
 PUT, RELEASE = 0, 2
-"""Kinds of two packed moves (endings.lua)."""
+"""The kinds of a put and of a release in packed moves (endings.lua)."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ def unpacked(moves: bytes) -> Any:
 
 
 class Answers:
-    """Everything known about a schedule from its processes' calls and their answers."""
+    """What is known about a schedule from the calls of its processes and from Redis's answers."""
 
     setup: Setup
     store: Store
@@ -76,7 +76,7 @@ class Answers:
         """For each entry, how many ids of its lease holders were declared dead wrongly: the holder's process
         lived, had left, or had died under another id."""
         self.losses: list[tuple[float, float]] = []
-        """For each time that Redis was set back: the moment of its data, and the time."""
+        """For each time that Redis was set back: the time of the snapshot, and the time of the set-back."""
         self.granted_elsewhere: set[bytes] = set()
         """Entries leased by a shard other than home."""
         self._epochs: list[tuple[float, bytes | None]] = []
@@ -175,7 +175,7 @@ class Answers:
             shard = shard_called("evalsha", args)
             checks_of_answers.left(self, shard, last=bool(outcome[2]))
             began = args[2 + args[1] + 6]
-            if not shard and began:  # otherwise the worker could not join another shard
+            if not shard and began:  # otherwise it could not join another shard, so no start() began
                 checks_of_answers.start_noted(self, worker_id, self._seeding.get(worker_id, "0"), outcome[4])
             self._removed(worker_id)
         elif transition == "drain":
@@ -191,7 +191,7 @@ class Answers:
         self, process: Process, transition: str, names: tuple[Any, ...], outcome: Any, shard: int
     ) -> None:
         if not isinstance(outcome, list):
-            return  # Redis refused it
+            return  # Redis refused the call
         of, new = self._of(process), names[0].decode()
         if of and (process, shard) in self.network.astray:
             of.redis_set_back()  # a repeat of the call may reach the other master
@@ -217,7 +217,7 @@ class Answers:
 
     def _note_put_again(self, moves: bytes) -> None:
         # Late copies of a join and an exchange came after their worker had left. The tokens of its puts are
-        # gone: docs/reliability.md, "A call that arrives after its process has left".
+        # gone. See docs/reliability.md, "A call that arrives after its process has left".
         self.put_again.update(move[1] for move in unpacked(moves) if move[0] == PUT)
 
     def _note_epoch(self, epoch: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""Checks of each schedule, whatever its faults: as a worker closes, at any moment, and at the end."""
+"""Checks of each schedule (a simulated crawl), whatever its faults: at a close, at any time, at the end."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ IMPOLITE = {
     "shard_cut",
     *faults.LOSSES,
 }
-"""Faults after which a worker may download a page that another one has received in the meantime."""
+"""Faults that may exceed limits: a worker may download a page that another one has got in the meantime."""
 Identity = tuple[int, str]
-"""A page, and the place where it was found if it is not filtered."""
+"""A page, and the place where its request was found (empty if the request is filtered)."""
 
 
 class Violation(AssertionError):
@@ -58,18 +58,19 @@ def expected(pages: list[Page], starts: tuple[int, ...], origin: str) -> set[Ide
 
 
 def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
-    """Check that a worker that closes with `finished` or `unserved` leaves no page except dead letters."""
+    """Check that only dead letters are missing when a worker closes with `finished` or `unserved`."""
     run = crawler.worker.epoch, crawler.worker.run
     done = [visit for visit in schedule.visits() if visit.last]
     if schedule.losses:
-        # After a loss, a page of this run may count for another run. Pages done before this run do not count.
+        # After a loss of data, a visit of this run may be recorded for another run. So all visits since this
+        # run began count.
         began = min(each.joined_at for each in schedule.crawlers if each.first_run == crawler.first_run)
         here = {visit.identity for visit in done if visit.ended_at >= began or visit.run == run}
     else:
         here = {visit.identity for visit in done if visit.run == run}
-    # docs/reliability.md, "A process that Redis has forgotten, and that was away for long".
+    # See docs/reliability.md, "A process that Redis has forgotten, and that was away for long".
     overtaken = crawler.overtaken and crawler.forgotten(schedule.losses)
-    # Other workers' later leases belong to the next run, which they finish.
+    # In this case, other workers lease the remaining pages in the next run, and finish them there.
     missing = set() if overtaken else schedule.from_start(crawler) - here
     missing |= set() if overtaken else schedule.from_feed() - {each.identity for each in done}
     # A dead letter yields no requests.
@@ -80,7 +81,7 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
     violation = Violation(
         f"a worker closes with reason finished, and these were never crawled: {sorted(missing)}"
     )
-    # The logs do not reach back that far: docs/reliability.md, "One shard of several".
+    # Redis was set back further than the logs reach. See docs/reliability.md, "One shard of several".
     further = any(at - taken_at > schedule.setup.horizon_s for taken_at, at in schedule.losses)
     if schedule.setup.shards == 1 or not further:
         raise violation
@@ -88,7 +89,10 @@ def nothing_lost(schedule: Schedule, crawler: Crawler) -> None:
 
 
 def other_reports_loss(schedule: Schedule) -> None:
-    """Check that, if a worker closes with `finished` over a loss, another worker reports it or is dead."""
+    """If a worker has closed with `finished` although pages are missing, check that another one did not.
+
+    The other worker of the run must report the loss, or be dead.
+    """
     for crawler, violation in schedule.doubts:
         others = [each for each in schedule.crawlers if each is not crawler and each.runs & crawler.runs]
         if all(each.process.alive and each.ending == "finished" for each in others):
@@ -125,7 +129,10 @@ def pushed(schedule: Schedule) -> None:
 
 
 def closes_over_budget(schedule: Schedule, crawler: Crawler) -> None:
-    """Check that nothing is in flight when a worker closes because of budgets, if nothing was added since."""
+    """Check that nothing is in flight when a worker closes because of budgets.
+
+    The check is skipped if something was added since the worker's last census.
+    """
     if schedule.losses or schedule.commands["limit"] or not schedule.setup.budget_at(schedule.world.now):
         return
     found = []
@@ -149,7 +156,7 @@ def may_end(schedule: Schedule, crawler: Crawler) -> None:
 
 def has_lost(schedule: Schedule, crawler: Crawler) -> None:
     """Check that Redis was rolled back beyond a worker's log if the worker reports this."""
-    # Count from the first loss, because a late copy of a call may restore lost data until the next loss.
+    # Take all losses together: a late copy of a call may bring back lost data, which the next loss removes.
     ends, begins = [at for _, at in schedule.losses], [taken_at for taken_at, _ in schedule.losses]
     longest = max(ends, default=0.0) - min(begins, default=0.0)
     if longest < schedule.setup.horizon_s:
@@ -159,8 +166,8 @@ def has_lost(schedule: Schedule, crawler: Crawler) -> None:
 
 
 def same_frontier(schedule: Schedule, crawler: Crawler) -> None:
-    """Check that a worker closes with `finished` only if its frontier is the same and it missed no loss."""
-    # A worker that notices a loss while it closes keeps its reason and logs the loss.
+    """Check that a worker that closes with `finished` has its frontier, and has noticed each loss of data."""
+    # A worker that notices a loss while it closes logs the loss, and keeps its close reason.
     if crawler.unnoticed and crawler.worker.ending == "finished":
         raise Violation(f"{crawler.process.name} has not noticed that Redis was rolled back beyond its log")
     epoch = schedule.store.run("HGET", keys.meta(CRAWL), "epoch")
@@ -176,9 +183,10 @@ def dead_letters(schedule: Schedule) -> None:
     """Check that only pages that kill their workers become dead letters."""
     deadly = ("kill", "sigterm_kill", "freeze", "block", "stall", "shard_apart", "exchanges_cut", "shard_cut")
     kills = sum(schedule.report.faults[name] for name in deadly)
-    # When an entry first kills its worker, it is not a suspect yet. Another entry may be, and is charged.
+    # When an entry first kills its worker, it is not a suspect yet. Another entry may be the suspect of this
+    # worker, and is charged.
     kills += len({each.killer for each in schedule.crawlers if each.killer})
-    # A rolled-back Redis has ids of workers that have left or have new ids. These ids look dead.
+    # A rolled-back Redis has ids of workers that have left or have new ids. These ids look like dead workers.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     for entry_id, page in schedule.buried.items():
         if entry_id in schedule.unserved:
@@ -193,7 +201,8 @@ def repeats(schedule: Schedule) -> None:
     visits: dict[tuple[Any, ...], list[Visit]] = defaultdict(list)
     for visit in schedule.visits():
         visits[visit.run, visit.entry_id].append(visit)
-        # If Redis is set back to an earlier run, the entries of that run stay, but their fingerprints do not.
+        # If Redis is set back to an earlier run, its entries stay, but their fingerprints do not. So after a
+        # loss, a page may have two entries.
         if visit.origin in ("", "start") and not visit.attempt and not schedule.losses:
             visits[visit.run, visit.identity].append(visit)
     for (_, what), each in visits.items():
@@ -313,7 +322,7 @@ def _epoch(schedule: Schedule, shard: int) -> Any:
 def keys_left(schedule: Schedule) -> None:
     """Check that a finished run leaves only the keys that it should."""
     # A worker that dies when nothing is left stays a member until the next run begins. So does a worker that
-    # has given up, a worker with a late join, and a worker whose leave was rolled back.
+    # has given up, a worker whose leave was rolled back, and an id that a late copy of a call registered.
     rolled_back = bool(set(schedule.report.faults) & set(faults.LOSSES))
     members = {
         worker_id

@@ -100,13 +100,14 @@ def start_noted(schedule: Schedule, worker_id: str, level: str, broken: bytes) -
     """Check that Redis records an interrupted start() of a worker that is fenced or leaves.
 
     Args:
-        level: its last seeding level in Redis.
-        broken: the script's name for its interrupted start(); empty: this or an equal start() is complete.
+        level: the worker's last seeding level in Redis.
+        broken: the name that the script returned for the interrupted start(); empty if this start(), or one
+            with the same arguments, is complete.
     """
     if broken or level not in ("1", "2", "4") or schedule.losses:
         return
     if not any(worker_id in each.ids for each in schedule.crawlers):
-        return  # it has no start()
+        return  # a program has no start()
     phase, starts = schedule.store.run("HMGET", keys.meta(CRAWL), "phase", "starts")
     complete = starts and "done" in msgpack.unpackb(starts).values()
     if phase == b"open" and not complete:
@@ -114,7 +115,7 @@ def start_noted(schedule: Schedule, worker_id: str, level: str, broken: bytes) -
 
 
 def leased(schedule: Schedule, answer: list[Any], shard: int, *, with_order: bool) -> None:
-    """Check that an exchange leases nothing while the crawl is on hold, and otherwise the best entries."""
+    """Check that an exchange leases nothing while the crawl is on hold, and otherwise what comes first."""
     records, declined = answer[4], answer[11]
     if not records:
         return

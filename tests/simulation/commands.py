@@ -34,7 +34,7 @@ def run(schedule: Schedule, name: str) -> None:
     schedule.noted("command", name)
     schedule.commands[name] += 1
     client = BlockingClient(schedule.network, Process(schedule.world, name))
-    with suppress(RedisError, FrontierError):  # a user would repeat it; RESUME is repeated here
+    with suppress(RedisError, FrontierError):  # a user would repeat the command; only RESUME is repeated
         _BY_NAME[name](schedule, client, Random(f"{schedule.plan.seed} {name} {schedule.commands[name]}"))
 
 

@@ -236,7 +236,7 @@ class Crawler(Answered):
         self._look_due = False
         worker = self.worker
         if self._done.is_set():
-            return  # a closing engine takes no requests, and its reason stays
+            return  # a closing engine takes no requests, and keeps its reason
         if self._over or not (worker.pending or self.running):
             self._reason, self.decided_at = self._reason_now(), self._world.now
             self._done.set()

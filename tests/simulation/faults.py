@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulation.schedule import Schedule
 
 ROLL_BACK_S = 0.5
-"""Maximum time for which Redis loses its writes, because they are not on a disk yet."""
+"""Maximum age of the writes that Redis loses in a power loss, because they are not on a disk yet."""
 
 
 def kill(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
@@ -56,7 +56,7 @@ def freeze(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def block(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Let a callback block the event loop. The heartbeat continues until this takes too long."""
+    """Let a callback block the event loop. The heartbeat stops only if the block takes too long."""
     if victim is not None:
         seconds = random.uniform(0.1, 2 * schedule.plan.setup.stall_s)
         schedule.struck("block", f"{victim.process.name} {seconds:.2f} s")
@@ -93,7 +93,7 @@ def cut(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def away(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """End Redis and start it again with all its data."""
+    """Stop Redis and start it again with all its data."""
     seconds = random.uniform(0.05, 0.6)
     schedule.struck("away", f"{seconds:.2f} s")
     schedule.network.cut(seconds)
@@ -149,7 +149,7 @@ def shard_redis_frozen(schedule: Schedule, random: Random, victim: Crawler | Non
 
 
 def shard_apart(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Cut one worker off from one shard, where others may declare it dead."""
+    """Cut one worker off from one shard for a while. Other workers may declare it dead in this shard."""
     if victim is not None:
         seconds = random.uniform(0.1, 3 * schedule.plan.setup.ttl_s)
         shard = random.choice((0, random.randrange(schedule.setup.shards)))
@@ -173,7 +173,7 @@ def shard_cut(schedule: Schedule, random: Random, victim: Crawler | None) -> Non
 
 
 def two_masters(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Let a former master still answer some workers, after the other nodes have made a new master.
+    """Let a former master still answer some workers, although a new master has replaced it.
 
     One worker's calls reach both masters. Each other worker stays with one of them. In the end, the former
     master's data is lost.
@@ -221,7 +221,7 @@ def scripts(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
 
 
 def flush(schedule: Schedule, random: Random, victim: Crawler | None) -> None:
-    """Run FLUSHALL: workers close with `frontier_lost`, and the next command crawls everything."""
+    """Run FLUSHALL: workers close with `frontier_lost`, and the next worker crawls everything again."""
     schedule.struck("flush")
     schedule.store.run("FLUSHALL")
     schedule.lost(0.0)
@@ -264,7 +264,7 @@ BY_NAME_OVER_SHARDS = BY_NAME | {
     )
 }
 OF_A_SHARD = ("away", "redis_frozen", "roll_back", "fail_over")
-"""Faults that can strike one of several shards; the names of these forms begin with `shard_`."""
+"""Faults with a variant that strikes one of several shards; its name begins with `shard_`."""
 LOSSES = ("roll_back", "fail_over", "lag", "flush", "shard_roll_back", "shard_fail_over", "two_masters")
 """Faults after which Redis lacks confirmed data."""
 

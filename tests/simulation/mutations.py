@@ -34,7 +34,7 @@ class Mutation:
     """A rule of docs/internals/evidence.md, and the replacements of text that remove it."""
 
     rule: str
-    """Its number in "The thirteen rules of the protocol", GUARD for "Other guards", or SHARDS."""
+    """The rule's number in "The thirteen rules of the protocol", GUARD for "Other guards", or SHARDS."""
     what: str
     changes: tuple[tuple[str, str, str], ...]
     test: str = ""
@@ -202,9 +202,9 @@ MUTATIONS = (
          "return self.log.retired if self.log or self.outbox.puts else self.outbox.last_put",
          "return self.outbox.last_put - self.outbox.puts"),
     )),
-    # The list lacks an ack that does not wait for an earlier put of its link. The model checker finds this
-    # fault (`defer_for_known` of verification/). 2,694 seeds, with a worker that is cut off from a shard and
-    # declared dead, did not find it.
+    # The list has no mutation in which an ack does not wait for an earlier put of one of its links: 2,694
+    # seeds in which a worker is cut off from a shard and declared dead did not find this fault. The model
+    # checker finds it (`defer_for_known` of verification/).
     Mutation(SHARDS, "a put without a parent does not wait for home", (
         (SHARDING + "closing.py", "            each.may_seed = self.is_raised\n", "            pass\n"),
     ), test=RULES + "a_put_without_a_parent_waits_for_home"),
@@ -305,7 +305,10 @@ def main() -> int:
 
 
 def mutated(mutation: Mutation, folder: Path) -> dict[str, str]:
-    """Copy the package and the simulator into *folder* without a rule; return the environment."""
+    """Copy the package and the simulator into *folder* without a rule.
+
+    Return the environment for a process that uses the copy.
+    """
     for name in ("scrapy_dq", "tests/simulation", "tests/support"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name, old, new in mutation.changes:

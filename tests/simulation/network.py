@@ -147,7 +147,7 @@ class Client:
         return lambda *args, **options: self._call(name, *args, **options)
 
     async def execute_command(self, *command: Any) -> Any:
-        raise ResponseError("unknown command")  # an old Redis without WAIT and WAITAOF
+        raise ResponseError("unknown command")  # as an old Redis without WAIT and WAITAOF
 
     async def _call(self, name: str, *args: Any, **options: Any) -> Any:
         network, process = self._network, self._process
@@ -238,7 +238,7 @@ class HeartbeatClient(BlockingClient):
 
 
 def shown(outcome: Any) -> str:
-    """Return an answer for a trace."""
+    """Return a short text about an answer, for the trace."""
     if isinstance(outcome, list) and outcome:
         first = outcome[0]
         return first.decode("latin-1") if isinstance(first, bytes) else f"{len(outcome)} values"

@@ -13,9 +13,12 @@ from simulation.site import Page
 from simulation.virtual import BEGIN_S
 
 FAULTS_END_S = 1.0
-"""No fault strikes later, except at a rare call, so that the crawl can end."""
+"""Faults end at this time, so that the crawl can end. Only a fault at a certain call may strike later."""
 SAME_SCRIPTS = 100
-"""Number of seeds with the same scripts. With scripts of all orders and kinds, Redis takes a third longer."""
+"""Number of consecutive seeds with the same order and kind of seen, and so with the same scripts.
+
+If a process used the scripts of all orders and kinds, Redis would take a third longer.
+"""
 KINDS = (Seen.EXACT, Seen.EXACT, Seen.COMPACT, Seen.EXPIRING)
 SHARDED = 1_000_000_000
 """First seed for crawls of several shards."""
@@ -126,7 +129,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Strike:
-    """One fault, at a time or at a stage of a call. At a call, the fault strikes the call's sender."""
+    """One fault, which strikes at a certain time, or strikes the sender of a call at a stage of this call."""
 
     fault: str
     seed: float
@@ -152,7 +155,7 @@ class Plan:
 def drawn(seed: int) -> Plan:
     """Draw the plan of a seed; from SHARDED on, its crawl has several shards."""
     plan = _over_shards(seed) if seed >= SHARDED else _drawn(seed)
-    # These come from separate random numbers, so that the rest of each seed's plan stays the same.
+    # The following choices use their own random numbers, so that the rest of each seed's plan stays the same.
     revisits = Random(f"{seed} revisits").choice((0, 0, 0, 0, 0, 0, 1, 3))
     streams = Random(f"{seed} streams").random() < 0.5
     max_pages = Random(f"{seed} budget").choice((None, None, None, None, None, None, None, 2, 5, 12))
@@ -162,7 +165,7 @@ def drawn(seed: int) -> Plan:
     lacking = Random(f"{seed} code").choice((0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3))
     memory_moves = plan.setup.memory_moves
     if any(strike.fault == "disk_lost" for strike in plan.strikes):
-        memory_moves = 1  # otherwise an outage is too short for many moves on disk
+        memory_moves = 1  # otherwise an outage is too short for a spill to disk
     own: dict[str, Any] = {
         "memory_moves": memory_moves,
         "revisits": revisits,
@@ -172,7 +175,8 @@ def drawn(seed: int) -> Plan:
         "lacking": lacking,
     }
     random = Random(f"{seed} cut for good")
-    # A worker that loses the moves on its disk and comes back after the end makes start() run again.
+    # Not with `disk_lost`: a worker that loses the moves on its disk, and comes back after the end of the
+    # run, makes start() run again.
     if random.random() < 0.05 and all(strike.fault != "disk_lost" for strike in plan.strikes):
         fault = random.choice(("exchanges_cut", "shard_cut")) if seed >= SHARDED else "exchanges_cut"
         plan = replace(plan, strikes=(*plan.strikes, _at_a_time(random, fault)))
@@ -182,7 +186,7 @@ def drawn(seed: int) -> Plan:
     if random.random() < 0.05:
         at_s = random.uniform(0.2, FAULTS_END_S)
         plan = replace(plan, strikes=(*plan.strikes, Strike("two_masters", random.random(), at_s)))
-        # Short enough for puts to retire before the fault, and longer than most of these faults.
+        # The horizon is so short that puts retire before the fault, but longer than most of these faults.
         own["horizon_s"] = random.choice((0.2, 0.3, plan.setup.horizon_s))
     functions = Random(f"{seed} functions").random() < 0.75
     random = Random(f"{seed} never sent")
@@ -243,10 +247,10 @@ def _drawn(seed: int) -> Plan:
         extras=not poison and random.random() < 0.2,
         memory_moves=random.choice((20_000, 20_000, 3)),
         drain_limit=random.choice((500, 1)),
-        # Longer in most schedules, or half of all exchanges would only find that nothing waits.
+        # In most schedules, this pause is longer. Otherwise, half of all exchanges would find nothing.
         idle_s=random.choice((0.02, 0.1, 0.1, 0.1)),
     )
-    # Rates are also random, so that some schedules have only a single fault.
+    # The rates are random and may all be 0, so that some schedules have only a single fault.
     rates = Rates(*(random.choice((0.0, 0.0, 0.01, 0.1)) for _ in range(4)))
     if random.random() < 0.3:
         rates = NONE
@@ -254,7 +258,7 @@ def _drawn(seed: int) -> Plan:
     kinds = [kind for kind in kinds for _ in range(random.choice((1, 1, 1, 3)))]
     strikes = [strike for kind in kinds for strike in _strikes(random, kind)]
     if setup.again and random.random() < 0.3:
-        # Set Redis back to before the end of the first run, after the second run has begun.
+        # When the second run has begun, set Redis back to a time before the end of the first run.
         kind = random.choice(("roll_back", "fail_over"))
         strikes.append(Strike(kind, random.random(), 0.0, "leave", random.randint(1, 4), "applied"))
     if strikes and random.random() < 0.2:
@@ -265,7 +269,7 @@ def _drawn(seed: int) -> Plan:
         (random.uniform(0.0, FAULTS_END_S / 2), random.choice(COMMANDS))
         for _ in range(random.choice((0, 0, 0, 1, 3)))
     ]
-    # Heartbeats are a third of the calls. They are frequent only if one of them may be missing.
+    # Frequent heartbeats are a third of the calls. So the TTL is short only if a worker may be declared dead.
     deadly = (
         poison or DEADLY & {strike.fault for strike in strikes} or MORTAL & {name for _, name in commands}
     )

@@ -1,4 +1,4 @@
-"""The simulator's changes to the product: heartbeats by events, separate hosts, random sizes."""
+"""The simulator's changes to scrapy_dq: heartbeats without threads, a host for each worker, other sizes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def install() -> None:
 
 
 def size(setup: Setup) -> None:
-    """Set the product's constants that a schedule draws: sizes of outboxes and drains, and times."""
+    """Set the constants of scrapy_dq that a plan has drawn: sizes of outboxes and drains, and times."""
     outbox.MEMORY_MOVES, outbox.CHUNK_MOVES = setup.memory_moves, min(setup.memory_moves, 1000)
     reclaim.DRAIN_LIMIT = setup.drain_limit
     Heartbeat.stall_timeout_s = setup.stall_s

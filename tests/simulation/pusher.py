@@ -37,7 +37,7 @@ class Program:
         return self.process.alive and not self.ending
 
     def has_joined(self, worker_id: str) -> bool:
-        return False  # no check uses a late copy of its join
+        return False  # no check asks whether a late copy of its join arrived
 
 
 class Pusher(Program):

@@ -1,4 +1,4 @@
-"""A simulated program that uses a `Queue` of the crawl: the real member without its thread."""
+"""A simulated program that uses a `Queue` of the crawl: the real `Member`, but without its thread."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class QueueUser(Program):
         )  # fmt: skip
         self.visits.append(visit)
         if worker is self._member.worker and self.worker_ids == taken_by:
-            self.unconfirmed.append(visit)  # otherwise the run's end or a rejoin may have cost the lease
+            self.unconfirmed.append(visit)  # otherwise the lease may be lost by the run's end or a rejoin
 
     async def _answer(self, call: Call, timeout_s: float | None = None) -> Any:
         self._member.ask(call)

@@ -19,7 +19,7 @@ from simulation.schedule import Report, Schedule
 from support.redis_server import Kind, RedisServer
 
 BROKEN = 3
-"""Exit status of a child that broke a promise."""
+"""Exit status of a child process in which a promise was broken."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""One schedule, completely determined by its plan."""
+"""One schedule: a simulated crawl with its faults and commands, completely determined by its plan."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from simulation.virtual import BEGIN_S, Process
 from simulation.visits import FEED, Visit
 
 MAX_S = 200.0
-"""Maximum duration of a schedule; the faults end after about three seconds."""
+"""Maximum duration of a schedule. The effects of most faults end after about three seconds."""
 POLL_S = 0.2
 MAX_EVENTS = 10_000
-"""More moves than any schedule makes. An outbox that keeps this many in memory needs no disk."""
+"""A number of moves that no schedule reaches. An outbox that keeps so many in memory needs no disk."""
 MAX_STARTS = 100
 """If a schedule starts more processes, its crawl counts as endless. A page that kills its workers may cost 20
 processes a run."""
@@ -51,9 +51,9 @@ class Schedule(Answers):
         self._fed: list[tuple[float, int]] = []
         self._messages = 0
         self.ends_lost: list[float] = []
-        """Times at which home alone was set back to before the end of a run."""
+        """Times at which only home was set back, to a time before the end of a run."""
         self.doubts: list[tuple[Crawler, Violation]] = []
-        """Missing pages of a run, each with the worker that closed with `finished` despite them."""
+        """Workers that closed with `finished` although pages were missing, each with the violation."""
         self.commands: Counter[str] = Counter()
         self.forgotten: set[int] = set()
         """Pages with a fingerprint that a user has cleared."""
@@ -106,7 +106,7 @@ class Schedule(Answers):
         return report
 
     def from_start(self, of: Crawler) -> set[Identity]:
-        """Return the pages that start requests must lead to, from all workers in the same run as *of*."""
+        """Return the pages that the start requests of all workers in the run of *of* lead to."""
         origin = "" if self.setup.filtered_start else "start"
         run = of.worker.epoch, of.worker.run
         if run not in of.runs:
@@ -119,7 +119,7 @@ class Schedule(Answers):
         return checks.expected(self.plan.pages, tuple(starts), origin)
 
     def from_feed(self) -> set[Identity]:
-        """Return the pages that all claimed start payloads must lead to, in any run."""
+        """Return the pages that all claimed start payloads lead to. Any run may crawl them."""
         waiting = [int(payload.partition(b".")[0]) for payload in self.unread()]
         fed = [page for _, page in self._fed]
         for page in waiting:
@@ -216,7 +216,7 @@ class Schedule(Answers):
             self._note(f"{process} {event}")
 
     def start_later(self, within_s: float = 0.0, part: int = 0, *, again: bool = False) -> None:
-        """Start a worker within a time (0: random). With *again*, start it even if the crawl is finished."""
+        """Start a worker within *within_s* (0: a random time). With *again*, even in a finished crawl."""
         self._starting += 1
         within_s = within_s or self.world.random.choice((0.1, 0.4, 3 * self.setup.ttl_s))
         when = self.world.now + self.world.random.uniform(0.0, within_s)
@@ -309,7 +309,7 @@ class Schedule(Answers):
         if self._starting or there - self.network.cut_off:
             return
         if self.world.now < max(self.store.frozen.values(), default=0.0) + POLL_S:
-            return  # Redis then runs the calls that have reached it
+            return  # after the freeze, Redis runs the calls that wait there
         # Repeat the command until a crawl has finished, as a user would.
         if there and self._is_over():
             self._note("mended")

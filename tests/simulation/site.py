@@ -66,7 +66,7 @@ def drawn(random: Random, pages: int, hosts: int, *, poison: bool) -> list[Page]
         for _ in range(pages)
     ]
     for page in range(1, pages):
-        # A redirect or a page that polls itself has one link. Some links are unfiltered or delayed.
+        # A page with one link is like a redirect, or polls itself. Some links are unfiltered or delayed.
         link = Link(page, random.random() < 0.8, random.choice((0.0,) * 6 + (0.2,)))
         site[random.randrange(page)].links.append(link)
     for _ in range(random.choice((0, 0, pages // 2))):

@@ -36,14 +36,14 @@ _names: dict[str, str] = {}
 _sources: dict[str, str] = {}
 _originals, _libraries = scripts.source, scripts.library
 _scripts: dict[str, str] = {}
-"""The digest of the equivalent script, by the name of the function."""
+"""By name of a function: the digest of the equivalent script."""
 
 
 @cache
 def _timed_source(transition: str) -> str:
     text = _certain(IN_ORDER + _originals(transition))
     sha = digest(text)
-    # A schedule does not distinguish a heartbeat that reports from any other.
+    # A plan that counts heartbeats also counts those with a report.
     _names[sha], _sources[sha] = "beat" if transition == "report" else transition, text
     return text
 

@@ -31,7 +31,7 @@ def test_a_guard_that_is_taken_out_is_found(mutation: Mutation) -> None:
 
 
 def test_a_failing_seed_is_printed_with_the_command_that_repeats_it(tmp_path: Path) -> None:
-    """Without rule 13, workers use the same ids again, so some seed fails."""
+    """Without rule 13, workers use the same entry ids again, so some seed fails."""
     rule = next(each for each in MUTATIONS if each.rule == "13")
     env = mutated(rule, tmp_path)
     run = simulate("--seeds", "200", "--jobs", "1", env=env, cwd=tmp_path)

@@ -70,7 +70,7 @@ class World:
         self.now = BEGIN_S
         self.running: Thread | None = None
         self.errors: list[BaseException] = []
-        """Exceptions from a callback or a lost task."""
+        """Exceptions that events have raised, or that asyncio has reported."""
         self.over = False
         """Set this to end the schedule: no more events run."""
         self._events: list[tuple[float, int, Thread | None, Callable[[], Any]]] = []

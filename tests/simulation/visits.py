@@ -1,4 +1,4 @@
-"""The page that an entry stands for, and the visits: each visit is one run of a page's callback."""
+"""What a payload says about its page, and the record of each visit (one run of a page's callback)."""
 
 from __future__ import annotations
 
