@@ -27,7 +27,7 @@ class Receipt:
     refused: tuple[int, ...] = ()
     """Positions of puts that were refused because too many entries wait (`Put.most`)."""
     commands: Commands | None = None
-    """None: not read."""
+    """None: the script has not read the commands."""
     damage: str = ""
     """Which keys contradict the counts, so that an audit is due; empty: none. The cause: keys were deleted or
     evicted, or an error has stopped a script."""
@@ -85,10 +85,11 @@ class Rejoined:
     owned: frozenset[bytes] = frozenset()
     last_seq: int | None = None
     """The number of the last exchange under the old id that Redis has stored. None: Redis has no record of
-    any id. A negative number, -2 - n: Redis knows only an id from before the old id. If it is the worker's
-    first id, n is the number of the last exchange under it; otherwise, n is 2^52."""
+    any id. A negative number, -2 - n: Redis knows only an id that is older than the old id. If this is the
+    oldest id of the call (`Rejoin.former_ids`), n is the number of the last exchange under it; otherwise, n
+    is 2^52."""
     commands: Commands | None = field(default=None, compare=False)
-    """None: not read."""
+    """None: the script has not read the commands."""
     registered: int = field(default=0, compare=False)
     """The time of the registration, which every exchange under the new id repeats."""
 

@@ -103,7 +103,8 @@ def prefix(owner: str | Shard) -> str:
     """Return the common prefix of all keys of a shard.
 
     The name of the crawl is percent-encoded, including braces, colons, slashes and stars. So no two shards
-    share a key, and the hash tag is the whole name and number: a shard lies in one slot of a Redis Cluster.
+    share a key. The hash tag consists of the whole name and number, so a shard lies in one slot of a Redis
+    Cluster.
     """
     crawl, number = (owner, 0) if isinstance(owner, str) else owner
     name = quote(crawl, safe="")

@@ -4,8 +4,9 @@ Only home knows of start() methods and of the end of the run. docs/internals/sha
 
 - `pending`, `reason`: whether the worker has something to wait for, and why it closes.
 - `Level`: the level of seeding at home. A put without a parent goes to another shard only when home has
-  confirmed the level. The level stays until the put is certain in its shard, and the raise of the level is
-  certain at home. Otherwise home could finish the run after a roll-back, although the put still waits.
+  confirmed the level. The level stays until the put is retired in its shard, and the raise of the level is
+  retired at home (no roll-back within the horizon can undo it). Otherwise home could finish the run after
+  a roll-back, although the put still waits.
 - `TerminationDetector`: how the workers find out that nothing is left. If a worker asks one shard after the
   other, all may answer "empty" while a page moves between them. So each other shard has to answer before and
   after home, with the same version (`Census.version`, which grows with each put). Then nothing was put in

@@ -1,9 +1,10 @@
 """Ends of leases that wait for puts in other shards.
 
 A confirmed put can be lost if its shard is rolled back and this worker, which has the put in its log, is
-killed. Within one shard, a roll-back that undoes a put also undoes the ack of its parent. Between shards,
-only a repeat of the parent's lease puts the child again. So the worker keeps the lease until its puts in
-other shards are retired. docs/internals/shards.md has the rule.
+killed. If the parent's lease is in the same shard, the roll-back that undoes the put also undoes the ack of
+the parent, which then runs again and puts its child again. If the lease is in another shard, its ack is not
+undone. So the worker keeps the lease until its puts in other shards are retired. docs/internals/shards.md has
+the rule.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from scrapy_dq.sharding.protocol import ShardProtocol
 class DeferredEnds:
     """The deferred ends of one worker.
 
-    Tens of thousands of ends may wait for a horizon. They are tuples of bytes and numbers, which Python's
-    garbage collector visits only once. With objects, full collections stopped a process for a quarter of a
-    second.
+    During a horizon (DQ_ROLLBACK_HORIZON), tens of thousands of ends may have to wait. They are stored as
+    tuples of bytes and numbers, which Python's garbage collector visits only once. When they were objects,
+    full collections stopped a process for a quarter of a second.
 
     Args:
         protocols: the protocols of the worker's parts, by shard.
@@ -32,11 +33,12 @@ class DeferredEnds:
         self._needs: dict[bytes, dict[int, int]] = {}
         """By lease, then by other shard: the highest number of the puts there that the lease waits for."""
         self._deferred: dict[bytes, tuple[int, int, int]] = {}
-        """By lease: a serial number, its shard, and how many shards it waits for."""
+        """By lease: the serial number of its end, its shard, and how many shards the end still waits for."""
         self._endings: dict[bytes, Ending] = {}
-        """By lease, the endings other than Ack."""
+        """By lease: its end, unless this is an Ack."""
         self._waiting: list[list[tuple[int, int, bytes]]] = [[] for _ in protocols]
-        """By shard, a heap: number of a put, and serial number and lease of an end that waits for it."""
+        """By shard: a heap of tuples. Each has the number of a put in this shard, and the serial number and
+        the lease of an end that waits for this put."""
         self._serial = count()
 
     def __len__(self) -> int:

@@ -8,8 +8,8 @@ from scrapy_dq.frontier.worker import pace
 from scrapy_dq.frontier.worker.pace import Timing
 
 SPREAD_S, MAX_SPREAD_S = 0.025, 0.5
-"""Additional seconds that a move waits for each shard after the first, and the maximum of both. Each shard
-gets only a part of the moves, and each exchange has a fixed cost, so longer waits save exchanges."""
+"""Additional seconds that a move waits for each shard after the first, and the maximum of their sum. Each
+shard gets only a part of the moves, and each exchange has a fixed cost, so longer waits save exchanges."""
 MAX_SLOW_S = 2.0
 """Maximum number of seconds that moves wait so that moves of the next lease in their shard can join the same
 exchange, and that an idle worker waits before it asks a shard again."""

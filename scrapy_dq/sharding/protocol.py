@@ -14,7 +14,7 @@ from scrapy_dq.frontier.moves import Move, is_parentless
 from scrapy_dq.frontier.worker.protocol import WorkerProtocol
 
 _LOWERED = (Seeding.DONE, Seeding.LISTENING)
-"""If a worker dies at one of these levels, its start() does not count as incomplete."""
+"""If a worker dies at one of these levels of seeding, its start() does not count as incomplete."""
 
 
 class CommonState:
@@ -94,7 +94,7 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def has_unconfirmed(self) -> bool:
-        """As with one shard; also True while home has to confirm the level, or this shard to `_catch_up`."""
+        """As with one shard; also True if home has to confirm the level, or this shard has to `_catch_up`."""
         if self.raised_at is None and self.stays_raised():
             return True
         if self.run < self.common.run and not (self.finished or self.common.over):
@@ -241,8 +241,8 @@ class ShardProtocol(WorkerProtocol):
     def _needs_open_run(self) -> bool:
         """Whether something of this worker waits for an answer that an ended run does not give.
 
-        A put may be sent only after home has confirmed a level of seeding, or needs this level later. Or puts
-        in the log are not retired.
+        A put waits until home has confirmed a level of seeding, or needs this level until it is retired. Or
+        the log has puts that are not retired.
         """
         waits = self.stays_raised() or any(each.waits_to_seed for each in (self, *self.others))
         return waits or bool(self.log)

@@ -132,7 +132,7 @@ class ShardedWorker(Worker):
 
     @property
     def answered(self) -> int:
-        """As `applied`, but only over shards without an outage; if all have one, larger than any number."""
+        """As `applied`, but without the shards in an outage; if no shard is left, larger than any number."""
         return min((each.applied for each in self.parts if not each.outage), default=sys.maxsize)
 
     @property

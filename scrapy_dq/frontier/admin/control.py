@@ -103,8 +103,8 @@ class Command(str, Enum):
 def steer(client: Any, crawl: str, action: Command, by: str = "") -> Hold | None:
     """Send *action* to all workers. Each worker that reaches Redis gets it within two seconds. Blocking.
 
-    `Hold` describes pause and drain, which last until the run is finished, or until `resume`. A stop makes
-    each worker close that is registered at this moment, as SIGTERM does.
+    `Hold` describes pause and drain, which last until the run is finished, or until `resume`. A stop
+    closes each worker that is registered at this moment, as SIGTERM does.
 
     Args:
         client: a `redis` client that decodes nothing, e.g. from `scrapy_dq.backend.connection.connect_url`.

@@ -222,7 +222,7 @@ class _Loading:
             return (_home_of(item.partition, item.entry_id, after),)
         if kind in _OF_PARTITIONS:
             partition = item[kind in (parts.BLOCKED, parts.EARLIEST)]
-            # All old shards have the limits from the settings. But of a partition's items, only those in its
+            # All old shards have the limits from the settings. But for each partition, only the items in its
             # own shard were in force.
             is_in_force = shard_of(partition, b"", before) == part.shard
             return (_home_of(partition, b"", after),) if is_in_force else ()

@@ -21,7 +21,7 @@ class Report:
     ended_s: float
     """Seconds of the longest outage that has ended since the last report; 0: none took NOTED_S or longer."""
     wait: Wait | None
-    """The outage that is under way; None: there is none, or it is still shorter than NOTED_S."""
+    """The outage that is under way; None: no outage, or one that is still shorter than NOTED_S."""
     totals: tuple[Figures, int]
     """The sum of all figures up to this report, and the number of outages of at least NOTED_S. The next
     report begins after them."""

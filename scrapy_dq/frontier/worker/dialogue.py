@@ -334,9 +334,9 @@ class Dialogue:
         demand = Demand(want, pace.ahead_s, pace.ahead, self._most + pace.ahead, until)
         wanted, granted = await exchange(self._frontier, protocol, self._identity, self._crawl, demand)
         now = time.monotonic()
-        # Quiet: nothing can happen before the next entry is due. In `only_delayed`, no entry waits, and then
-        # the census counts the seeding workers: there is none. But if this worker listens, start payloads may
-        # come at any time.
+        # Quiet: nothing can happen before the next entry is due. `only_delayed` includes that no worker
+        # is seeding: no entry waits, so the census has counted the seeding workers. But if this worker
+        # listens, start payloads may come at any time.
         quiet = protocol.census.only_delayed and not (
             protocol.seeding or protocol.listening or protocol.outbox
         )

@@ -8,10 +8,10 @@ the wait, it rejects the exchange. Then the worker repeats the puts of its log, 
 Two commands report an fsync, and this module uses both.
 
 - `INFO` tells whether an fsync is in progress (`aof_pending_bio_fsync`). If no fsync is in progress, Redis
-  writes all confirmed data to the file in the next iteration of its event loop. With
-  `appendfsync everysec`, the next fsync starts in the first iteration that comes at least a second after the
-  start of the last fsync. (In Redis up to 7.0: in the first iteration in which the clock shows another
-  second.) So if INFO reports no fsync in progress after that time, this next fsync is complete.
+  writes all confirmed data to the file in the next iteration of its event loop. With `appendfsync everysec`,
+  the next fsync starts in the first iteration that comes at least a second after the start of the last fsync.
+  (In Redis up to 7.0: in the first iteration in which the clock shows another second.) So if INFO reports
+  after that time that no fsync is in progress, this next fsync is complete.
 - `WAITAOF` (7.2 and later) alone is not enough: in Redis 7.4.2 and Valkey 9.1, among others, it replies while
   written data waits for its fsync (https://github.com/redis/redis/pull/13793). But WAITAOF covers two cases
   that INFO does not: the first rewrite of an AOF that was just enabled, and the file that Redis closes when a
@@ -38,8 +38,8 @@ AGAIN_S = 0.2
 SLICE_MS = 100
 """Timeout of one WAIT or WAITAOF: shorter than any timeout of a connection."""
 GONE_S = 60.0
-"""A replica that is offline for this many seconds is no longer waited for. Redis, too, gives up a replica
-that is silent for a time."""
+"""A replica that is offline for this many seconds is no longer waited for. Redis also gives up a
+replica that is silent for a time."""
 
 
 async def wait_until_durable(
@@ -51,7 +51,8 @@ async def wait_until_durable(
         verify: makes at least one exchange, and more until nothing is left to send.
         deadline: in seconds of the monotonic clock; *verify* must observe it as well.
     Returns:
-        "" on success; else the reason why the data may not be there, in a sentence without a full stop.
+        "" on success; else the reason why the data may not be stored there yet, a sentence without a full
+        stop.
     Raises:
         FrontierError: raised by *verify*.
     """
@@ -84,7 +85,7 @@ async def written(frontier: Frontier, write: Callable[[Frontier], Awaitable[obje
     Args:
         write: makes a call that writes, with the frontier that it gets.
     Returns:
-        "" on success; else the reason why the data may not be there.
+        "" on success; else the reason why the data may not be stored there yet.
     Raises:
         FrontierError: *write* has raised it, or Redis gives no reply.
     """

@@ -211,9 +211,9 @@ class Leases:
         return self._limit(partition) - self._load.get(partition, 0)
 
     def forfeit(self) -> None:
-        """Give up all leases. The running ones can only be released later, so that they run again.
+        """Give up all leases. The running leases have to end with a release, so that they run again.
 
-        This is so even if Redis grants them to us again while they run.
+        This holds even if Redis grants them to us again in the meantime.
         """
         self.forfeited |= self._running
         self.keep(())
@@ -248,7 +248,7 @@ class Leases:
         return [i for i in sorted(self.owned) if self._settling.get(i) is not Release]
 
     def keep(self, owned: Collection[bytes]) -> None:
-        """Keep only the leases *owned*. Others that run continue to run, but are not settled later."""
+        """Keep only the leases *owned*. Other running leases continue, but Redis does not get their ends."""
         self.owned = set(owned)
         if self.suspect not in self.owned:
             self.suspect = None

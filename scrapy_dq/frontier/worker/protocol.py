@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _NO_RECORDS = 2**52
-"""`Rejoined.last_seq` if the next run has begun: the records of the worker are gone (rejoin.lua)."""
+"""The value of `Rejoined.last_seq` if the next run has begun, so that the records of the worker are gone
+(rejoin.lua)."""
 _ABSENT = "The run is over: other workers finished it while this worker was absent. "
 _RESTART_NOTE = (
     ". Requests that came from no page, such as those of start(), are missing, so start() has to run again: "
@@ -59,9 +60,10 @@ class WorkerProtocol:
     """The protocol state of one worker; at most one exchange or rejoin is pending.
 
     `compose` returns the next call. Pass its answer to `received` or `rejoined`, and call `refused` after a
-    refusal. Without a usable answer, Redis may have applied the call: `compose` returns the same call again.
+    refusal. If there is no usable answer, Redis may have applied the call, so `compose` returns the same call
+    again.
 
-    This class is complete for a crawl in one frontier; `sharding/protocol.py` overrides parts for several.
+    This class is complete for a crawl with one frontier. For several, `sharding/protocol.py` overrides parts.
     """
 
     def __init__(

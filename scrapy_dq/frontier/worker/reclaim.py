@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 DRAIN_LIMIT = 500
 """Maximum number of leases that one step moves. It bounds the time for which a step blocks Redis."""
 BELIEVED_S = 2 * LONGEST_INTERVAL_S
-"""How long an observation is valid. If this process was frozen, a worker that seemed dead may be back."""
+"""For how many seconds an observation is used. It may be older if this process was frozen, and then a worker
+that seemed dead may be back."""
 
 
 class Reclaimer:
@@ -42,7 +43,8 @@ class Reclaimer:
         self._elsewhere: set[str] = set()
         """Silent workers of other machines. Only their heartbeats can show whether they are dead."""
         self._dead: dict[str, None] = {}
-        """Dead workers of the last observation that are not reclaimed yet, in the order of their reclaims."""
+        """Dead workers of the last observation that are not reclaimed yet. They are reclaimed in this
+        order."""
         self._in_run = ("", 0)
         self._observed_at = 0.0
         self._busy_with = ""
@@ -85,7 +87,12 @@ class Reclaimer:
     async def reclaim_local(
         self, epoch: str, run: int, among: Iterable[str] | None = None, by: str = ""
     ) -> None:
-        """Reclaim the leases of workers whose process on this machine is gone, before the TTL has passed."""
+        """Reclaim the leases of workers whose process on this machine is gone, before their TTL has passed.
+
+        Args:
+            among: reclaim only workers with these ids; None: all.
+            by: see `Frontier.fence`.
+        """
         for member in await self._frontier.members():
             if not on_this_machine(member.identity, self._own):
                 self._elsewhere.add(member.worker_id)

@@ -20,7 +20,7 @@ during a failover."""
 class ReplayLog:
     """Confirmed puts that a roll-back of Redis may lose.
 
-    A put retires only when Redis has accepted an exchange that was sent at least `horizon_s` after the put's
+    A put retires only when Redis has accepted an exchange that was sent at least *horizon_s* after the put's
     confirmation. If only time counted, the put would be lost if Redis froze and was then rolled back.
 
     If the log exceeds its limit, the oldest puts retire early, with a warning.

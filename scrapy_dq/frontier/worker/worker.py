@@ -231,7 +231,7 @@ class Worker(Settling):
         put.once = True
 
     def forget_with_parent(self, put: Put) -> None:
-        """Let Redis forget the token of the last put when no worker can get its parent's lease again."""
+        """Let Redis forget the token of *put* as soon as no worker can get its parent's lease again."""
         if put.parent and self.leases.is_running(put.parent):
             self.tokens.put(put.parent, 0, put.entry_id)
 
@@ -241,10 +241,10 @@ class Worker(Settling):
         return ()
 
     def depends(self, entry_ids: Iterable[bytes], reference: int) -> None:
-        """Record that these leases must not end before an earlier put is certain.
+        """Record that these leases must not end before an earlier put is certain (retired).
 
-        The pages of these leases may have yielded the request of this put as well, and the worker has dropped
-        it as a duplicate. Or the put has no parent, and these leases may have led to it. With one frontier,
+        The pages of these leases may have yielded the request of this put again, which was dropped as a
+        duplicate. Or the put has no parent lease, and these leases may have led to it. With one frontier,
         the order of the moves is sufficient, so this method does nothing.
 
         Args:
