@@ -166,7 +166,7 @@ class Frontier(Caller):
                 reached = await client.execute_command("WAIT", self._wait_replicas, ms(self._wait_s))
         if reached < self._wait_replicas:
             raise FrontierUnavailable(
-                f"{reached} of {self._wait_replicas} replicas (DQ_WAIT_REPLICAS) have what was stored last"
+                f"{reached} of {self._wait_replicas} replicas (DQ_WAIT_REPLICAS) have the newest data"
             )
 
     async def adopt(

@@ -195,7 +195,7 @@ class Producer(Listener):
 
     def _require_run(self) -> None:
         if self._worker.lost or self._worker.over:
-            raise FrontierRefused("the crawl was deleted, or replaced by another one: start again")
+            raise FrontierRefused("the run has ended, or the crawl was deleted or replaced: start again")
 
     # Called by the worker.
 

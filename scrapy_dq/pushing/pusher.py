@@ -149,7 +149,7 @@ class Pusher:
 
     def _put_of(self, request: Request) -> Put:
         if request.meta.get("dq_local"):
-            raise BadLine("dq_local keeps a request in the worker that made it")
+            raise BadLine("only a worker can have requests with dq_local")
         entry_id = next(self._ids)
         filtered = self._shares_seen and not request.dont_filter
         try:

@@ -102,8 +102,8 @@ class Reach:
         given_up = self._deferred.give_up_on(shard)
         logger.warning(
             "Shard %d of crawl %r answers other workers, and has not answered this one for %.0f s. This "
-            "worker takes no requests until it does, and gives back those whose links belong there (%d of "
-            "them are done, and run again)",
+            "worker takes no requests until this shard answers it. It gives back the requests whose links "
+            "belong to this shard; %d of them were done, and run again",
             shard, self._parts[shard].frontier.crawl, self._ttl_s, len(given_up),
         )  # fmt: skip
         for own, entry_id in given_up:

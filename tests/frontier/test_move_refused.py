@@ -132,7 +132,7 @@ def test_commands_that_change_a_crawl_are_refused_during_a_move(
     ):
         with pytest.raises(FrontierRefused, match="being moved: `scrapy dq move <spider>` with the same opt"):
             change()
-    with pytest.raises(FrontierRefused, match=rf"half moved: the same command with --to, to {elsewhere}"):
+    with pytest.raises(FrontierRefused, match=rf"half moved: repeat the command with --to {elsewhere}"):
         crawl.move(3)
     assert stored.dump(crawl.redis, crawl.name) == before
     # The repeat completes the move to the shape that the first call named.

@@ -77,7 +77,7 @@ async def load(
     if whole and loading.entries != header.entries:
         raise FrontierRefused(
             f"crawl {header.crawl!r} counts {header.entries:,} requests, and {loading.entries:,} were found: "
-            f"it was not moved. `scrapy dq clear --all` deletes the half copy, crawl "
+            f"it was not moved. `scrapy dq clear --all` deletes the incomplete copy, crawl "
             f"{frontiers[HOME].crawl!r}"
         )
     await loading.end()

@@ -135,9 +135,9 @@ class Mover:
             return Moved(shape, shape)
         plan = begun or _Plan(uuid4().hex, to, self.shape)
         if plan.to != to:
-            where = f"with --to, to {plan.to}," if plan.to else "without --to"
+            where = f"with --to {plan.to}" if plan.to else "without --to"
             raise FrontierRefused(
-                f"crawl {old[HOME].crawl!r} is half moved: the same command {where} completes the move"
+                f"crawl {old[HOME].crawl!r} is half moved: repeat the command {where} to complete the move"
             )
         new = [await target(number) for number in range(plan.shape.shards)]
         if not begun:

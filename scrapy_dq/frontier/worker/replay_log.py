@@ -93,7 +93,7 @@ class ReplayLog:
             if not self._warned:
                 self._logger.warning(
                     "More than %d MiB of requests were stored within DQ_ROLLBACK_HORIZON: if Redis now loses "
-                    "its newest data, the oldest of these would not be stored again. A shorter horizon "
+                    "its newest data, this worker would not store the oldest ones again. A shorter horizon "
                     "needs less memory",
                     LOG_LIMIT_BYTES // 2**20,
                 )
