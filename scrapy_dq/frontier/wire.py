@@ -371,7 +371,7 @@ def wrong_type(key: str, actual: str, expected: str) -> str:
 def wrong_type_in(crawl: str) -> str:
     """Return a message about a key of the crawl that has another type than the crawl gave it."""
     return (
-        f"a key of crawl {crawl!r} has a wrong type: another program uses its name. Choose another crawl "
+        f"a key of crawl {crawl!r} has another type: another program uses its name. Choose another crawl "
         f"name with DQ_CRAWL, or delete the whole crawl with `scrapy dq clear --all --force`"
     )
 

@@ -244,7 +244,7 @@ def test_a_crawl_that_cannot_be_read_is_not_deleted_without_force(
     """The error names the command that deletes the crawl."""
     live.redis.delete(live.key("rotation"))
     live.redis.set(live.key("rotation"), "not ours")
-    with pytest.raises(FrontierRefused, match=r"has a wrong type: .* clear --all --force"):
+    with pytest.raises(FrontierRefused, match=r"has another type: .* clear --all --force"):
         dq.found("clear", "--all", "--yes", **TTL)
     assert "rotation" in live.key_names()
 

@@ -104,6 +104,6 @@ def test_a_key_of_another_type_is_refused_before_anything_is_written(
         lambda: worker.exchange(want=1),
         lambda: peek(live.redis, live.crawl),
     ):
-        with pytest.raises(FrontierRefused, match=r"has a wrong type: .* clear --all --force"):
+        with pytest.raises(FrontierRefused, match=r"has another type: .* clear --all --force"):
             refused()
     assert live.dump() == before
