@@ -41,7 +41,8 @@ and {our_collection} ms with scrapy_dq. Timers of the event loop were at most {t
 and {our_loop} ms with scrapy_dq."""
 OF_OUTAGES = """\
 Crawls with outages had all four, of {outage:g} s each. *Seconds*: the outage, the time for {pages} more
-pages, and {after:g} s. *Of Scrapy's longest*: divided by Scrapy's longest call in {seconds:g} s."""
+pages, and {after:g} s. *Of Scrapy's longest*: our longest call,
+divided by Scrapy's longest call in {seconds:g} s."""
 
 
 class Blocking(Part):

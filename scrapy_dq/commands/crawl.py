@@ -19,8 +19,8 @@ class Crawl(Subcommand):
     """Crawl with several workers.
 
     Starts N worker processes, restarts workers that die, and exports all items at the end. Ctrl-C stops the
-    workers gracefully, and a second Ctrl-C at once; the same command continues the crawl. Exit status 0: the
-    run is finished; 1: it is not, or a feed lacks items; 3: the run of DQ_RUN_NAME has not begun.
+    workers gracefully; a second Ctrl-C stops them at once. The same command continues the crawl. Exit status
+    0: the run is finished; 1: it is not, or a feed lacks items; 3: the run of DQ_RUN_NAME has not begun.
     """
 
     name = "crawl"

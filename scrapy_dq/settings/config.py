@@ -70,7 +70,7 @@ class Config:
     )
     seen: str = define("DQ_SEEN", "exact", "How Redis stores fingerprints", choices=("exact", "compact"))
     seen_ttl_s: float = define(
-        "DQ_SEEN_TTL", 0.0, "Age from which a new run forgets fingerprints", "s", 0, 3_153_600_000
+        "DQ_SEEN_TTL", 0.0, "A new run forgets fingerprints older than this", "s", 0, 3_153_600_000
     )
     revisit: Any = define(
         "DQ_REVISIT", "", "When pages are visited again, such as `fixed:1d`", parse=kind.revisit_policy
@@ -89,7 +89,7 @@ class Config:
     start_urls_as_stream: bool = define("REDIS_START_URLS_AS_STREAM", False, "The start key is a stream")
     redis_encoding: str = define("REDIS_ENCODING", "utf-8", "Encoding of start payloads", parse=kind.encoding)
     worker_ttl_s: float = define(
-        "DQ_WORKER_TTL", 30.0, "A worker without a heartbeat for this long is dead", "s", 1, 3600
+        "DQ_WORKER_TTL", 30.0, "A worker without a heartbeat for this long counts as dead", "s", 1, 3600
     )
     shutdown_grace_s: float = define(
         "DQ_SHUTDOWN_GRACE", 8.0, "Time in which a closing worker finishes its requests", "s", 0, 3600
@@ -98,7 +98,7 @@ class Config:
         "DQ_MAX_ATTEMPTS", 3, "How many more workers a suspect request may kill", "", 1, 100
     )
     rollback_horizon_s: float = define(
-        "DQ_ROLLBACK_HORIZON", 10.0, "No request is lost if Redis loses data up to this age", "s", 1, 600
+        "DQ_ROLLBACK_HORIZON", 10.0, "If Redis loses data up to this age, no request is lost", "s", 1, 600
     )
     wait_replicas: int = define("DQ_WAIT_REPLICAS", 0, "How many replicas must confirm a write", "", 0, 16)
     max_entry_bytes: int = define(
