@@ -1,4 +1,4 @@
-"""Texts follow the word list of CONTRIBUTING.md: few phrases that a colleague would not use."""
+"""Texts follow the section "Words" of CONTRIBUTING.md: they contain few phrases of its list."""
 
 from __future__ import annotations
 

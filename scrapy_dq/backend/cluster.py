@@ -84,7 +84,7 @@ async def find_node(client: Any, key: str, *, patient: bool = False) -> None:
     """Find the node of *key* for a client with a route. All clients with this route then lead there.
 
     Args:
-        patient: if a node does not answer, ask the next one now.
+        patient: if a node does not answer, ask the next one instead of raising the error.
     Raises:
         redis.exceptions.RedisError: no node has named the right one.
     """

@@ -20,8 +20,8 @@ from scrapy_dq.frontier.blocking import blocking_class, reply_of
 from scrapy_dq.settings.redis_address import split_sentinel_url
 
 ASK_EVERY_S = 5.0
-"""Seconds between two questions to Sentinel. They are needed, because a former master that is cut off still
-answers."""
+"""Seconds between two questions to Sentinel. Only Sentinel knows the master: a former master that is cut off
+still answers."""
 ASK_AGAIN_S = 60.0
 """If no Sentinel has answered, no question is asked for this many seconds, because each question may last
 until its time-out."""
@@ -100,7 +100,7 @@ def is_async_connection(connection: type) -> bool:
 
 
 def mixed(mixin: type, connection: type) -> Any:
-    """Return a class of connections, of either kind, with the methods of *mixin*, which are coroutines."""
+    """Return a subclass of *connection* with the methods of *mixin*: coroutines, or blocking methods."""
     own = mixin if is_async_connection(connection) else blocking_class(mixin)
     return type(connection.__name__, (own, connection), {})
 

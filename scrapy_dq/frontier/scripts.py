@@ -110,7 +110,7 @@ def _fill(template: str, transition: str, **texts: str) -> str:
 
 @cache
 def source(transition: str) -> str:
-    """Return the script of *transition*. If the script includes lib/stopped.lua, this file handles errors."""
+    """Return the script of *transition*. If it includes lib/stopped.lua, `stopped` handles its errors."""
     return _fill(_SCRIPT, transition, first=UNDECLARED_KEYS)
 
 

@@ -91,7 +91,7 @@ class Tracing:
         try:
             await within(LAST_S, self._flushed, "spans")
         except asyncio.TimeoutError:
-            _once.say(f"not all were taken within {LAST_S:g} s of the end")
+            _once.say(f"not all spans could be sent within {LAST_S:g} s after the crawl")
 
     def _flushed(self) -> None:
         try:

@@ -36,7 +36,7 @@ class Part(Worker):
         return self.outage or self._whole.home.outage
 
     def has_all(self, since: int) -> bool:
-        """As in `Worker.has_all`; in addition, home has to keep the run open for puts in other shards."""
+        """As in `Worker.has_all`. Home must also keep the run open for puts in other shards, or end it."""
         if not super().has_all(since):
             return False
         protocol = self.protocol

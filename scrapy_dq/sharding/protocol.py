@@ -69,8 +69,8 @@ class ShardProtocol(WorkerProtocol):
         """This worker's protocols in the other shards."""
         self.common = CommonState()
         self.raised_at: float | None = None
-        """When Redis confirmed a level of seeding that keeps the run open, and has not been told a lower one
-        since. None: the level in Redis may be lower."""
+        """The time at which Redis confirmed a level of seeding that keeps the run open. None: it has
+        confirmed none, or may have lowered the level since."""
         self.raise_retired = False
         """The raise of the level is retired: no roll-back within the horizon can lower the level."""
         self.stays_raised: Callable[[], bool] = lambda: False
@@ -130,7 +130,7 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def certain_at(self) -> float:
-        """When an exchange can make those moves certain for which other shards wait; inf: no shard waits."""
+        """When an exchange can make certain what other shards wait for: puts, or a level; inf: none waits."""
         if self.raised_at is not None and not self.raise_retired and self.stays_raised():
             return min(self.log.certain_at, self.log.certain_after(self.raised_at))
         return self.log.certain_at
@@ -241,8 +241,8 @@ class ShardProtocol(WorkerProtocol):
     def _needs_open_run(self) -> bool:
         """Whether something of this worker waits for an answer that an ended run does not give.
 
-        A put waits until home has confirmed a level of seeding, or needs this level until it is retired. Or
-        the log has puts that are not retired.
+        This is so if a put waits until home has confirmed a level of seeding, if a put needs this level until
+        the put is retired, or if the log has puts.
         """
         waits = self.stays_raised() or any(each.waits_to_seed for each in (self, *self.others))
         return waits or bool(self.log)
@@ -263,8 +263,8 @@ class ShardProtocol(WorkerProtocol):
         """Register in this shard again, in home's run, because nothing of the previous run is left.
 
         RACE: home was rolled back to before the end of the previous run, or applied a late copy of a join.
-        Then another worker brought home into the next run, with this worker as a member. In this shard, this
-        worker is no member, and cannot find out that the run has ended.
+        Then another worker took the home shard into the next run, with this worker as a member. In this
+        shard, this worker is no member, and cannot find out that the run has ended.
         """
         self.log.begin_run()
         self.run, self.census, self.rolled_back = self.home.run, Census(), False
@@ -338,7 +338,10 @@ class ShardProtocol(WorkerProtocol):
 
     @property
     def _ending_protocols(self) -> tuple[ShardProtocol, ...]:
-        """For home: all protocols, because puts to other shards need a level that home no longer confirms."""
+        """The protocols that store no more puts once the run is over here.
+
+        At home, these are all protocols: puts to other shards need a level that home no longer confirms.
+        """
         return (self, *(self.others if self is self.home else ()))
 
     def _must_restart(self, forgot: bool, parentless: bool) -> bool:
@@ -359,7 +362,7 @@ class ShardProtocol(WorkerProtocol):
     def _name(self) -> str:
         return "The frontier" if self is self.home else f"Shard {self.number}"
 
-    _restart_hint = "; if one of several shards is gone, after `scrapy dq clear --all`"
+    _restart_hint = "; if one of several shards is gone, run `scrapy dq clear --all` first"
 
 
 def connect_protocols(protocols: Iterable[ShardProtocol]) -> None:

@@ -120,7 +120,7 @@ def test_a_broken_module_of_the_project_is_named(
         (line,) = done.stderr.splitlines()
         assert done.returncode == 1
         assert f"the project's spiders cannot be loaded: tree_project/spiders/{says}" in line
-        assert "also take --crawl NAME" in line
+        assert "need no spider with --crawl NAME" in line
     assert "there is no crawl" in by_name.stderr
 
 

@@ -70,8 +70,8 @@ SPIDER = spider_of(
         self.record("start", page)
         if response.status == 200 and isinstance(response, TextResponse):
             hrefs = response.css("a::attr(href)").getall()
-            # One link of each page to each other, 16,000 of 155,000. Its fragment stays: that #a here and
-            # #b there are one page is for the fingerprinter to say.
+            # One request per pair of pages: 16,000 from 155,000 links. It keeps the fragment, so that the
+            # fingerprinter has to recognize that page#a and page#b are one page.
             for href in {href.partition("#")[0]: href for href in hrefs}.values():
                 url = response.urljoin(href)
                 if url.startswith(root) and urldefrag(url).url.endswith(".html"):

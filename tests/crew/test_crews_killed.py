@@ -74,7 +74,7 @@ def test_scrapy_crawl_after_a_killed_parent_reports_its_items_and_loses_none(
 
 
 def test_the_items_of_a_killed_crew_are_in_the_feeds_of_the_next(scene: SetScene) -> None:
-    """The next crew may name other feeds. Each gets all items of the run, and keeps the time in its name."""
+    """The next crew may name other feeds. Each gets all items of the run; `%(time)s` has one value."""
     here = scene(pages=60, latency_s=0.3)
     crew = start_and_wait(here)
     crew.kill()

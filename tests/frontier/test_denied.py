@@ -33,7 +33,7 @@ def commands_in_lua() -> set[str]:
         "STRANGE", "WRONGTYPE", "ERR", "LIMIT", "AGGREGATE", "MAX", "WITHSCORES", "WITHVALUES", "COUNT",
         "OTHER", "CHANGED", "GAP", "LATER", "MOVING",
     }  # fmt: skip
-    return found - no_commands - OPTIONS - {"INFO"}  # INFO may be denied; then samples lack the memory
+    return found - no_commands - OPTIONS - {"INFO"}  # without INFO, the history has no memory usage
 
 
 def test_every_command_of_the_scripts_is_tried(live: LiveFrontier) -> None:

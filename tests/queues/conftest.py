@@ -98,7 +98,7 @@ def lines(tmp_path: Path) -> Callable[[], list[str]]:
 
 @pytest.fixture
 def make(redis_server: RedisServer, crawl_name: str) -> Iterator[Callable[..., Queue]]:
-    """Yield a function that makes a Queue of this test's crawl from the other arguments of Queue.
+    """Yield a function that makes a Queue for this test's crawl; it takes Queue's other arguments.
 
     At the end of the test, the queues are closed and the crawl is deleted.
     """

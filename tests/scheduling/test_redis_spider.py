@@ -201,7 +201,7 @@ def test_the_meta_of_a_payload_becomes_the_meta_of_its_request(fed: Tree, client
 def test_payloads_of_other_hosts_are_not_fetched_with_the_method_of_the_docs(
     fed: Tree, start_site: StartSite, client: redis.Redis
 ) -> None:
-    """Whatever their meta is, Scrapy's offsite middleware drops them, and also redirects to other hosts."""
+    """Scrapy's offsite middleware drops them, whatever their meta is. It also drops redirects elsewhere."""
     other = start_site(pages=9)
     elsewhere = other.url("/p/8").replace("127.0.0.1", "localhost")
     docs = (Path(__file__).parents[2] / "docs" / "from-scrapy-redis.md").read_text("utf-8")

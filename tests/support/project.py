@@ -202,7 +202,7 @@ class Project:
         """Return the record of all workers in the order of writing."""
         if not self.record.exists():
             return []
-        # While a worker writes a line that crosses a memory page of the file, the line may be incomplete.
+        # While a worker writes a line that crosses a page boundary of the file, the line may be incomplete.
         whole = self.record.read_text().rpartition("\n")[0]
         lines = (line.split(" ", 2) for line in whole.splitlines())
         return [Event(event, int(pid), path) for event, pid, path in lines]

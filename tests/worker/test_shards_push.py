@@ -38,7 +38,7 @@ async def producing(crawl: Crawl, *, durable: bool, shards: int = SHARDS) -> Asy
 async def test_a_worker_waits_for_the_disks_of_all_shards_at_once(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With appendfsync everysec, each disk takes up to a second. This applies to a worker and to a push."""
+    """With appendfsync everysec, each disk takes up to a second. A worker and a push wait for all at once."""
     waiting = 0
 
     async def wait_for_all(*args: Any) -> str:
@@ -58,7 +58,7 @@ async def test_a_worker_waits_for_the_disks_of_all_shards_at_once(
 async def test_a_push_whose_join_has_no_answer_joins_once(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The push repeats the join under the same id. Another id would keep the run open until declared dead."""
+    """The push repeats the join under the same id. A second member would keep the run open."""
     monkeypatch.setattr(membership, "JOIN_PATIENCE_S", 0.0)
     join, lost = Frontier.join, iter([True])
 

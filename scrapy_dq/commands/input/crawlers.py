@@ -43,7 +43,7 @@ def _loader(settings: Settings) -> Any:
     except Exception as error:  # the modules of the project may raise anything
         raise CommandError(
             f"the project's spiders cannot be loaded: {_place_of(error)}: {type(error).__name__}: "
-            f"{getattr(error, 'msg', error)} (commands that only show a crawl also take --crawl NAME)"
+            f"{getattr(error, 'msg', error)} (most commands need no spider with --crawl NAME)"
         ) from error
 
 

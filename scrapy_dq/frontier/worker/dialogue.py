@@ -157,7 +157,10 @@ class Dialogue:
             self.kick()
 
     def sent(self, entry_id: bytes, at: float | None) -> None:
-        """Record when the request of a lease with a time for sending was sent; None: it is never sent."""
+        """Record that a request was sent at the time *at*, or never will be, if *at* is None.
+
+        Only leases with a time for sending are recorded, once each.
+        """
         partition = self.leases.sent(entry_id, at)
         if partition is not None:
             self.note(Sent(partition, entry_id, at))
@@ -334,9 +337,9 @@ class Dialogue:
         demand = Demand(want, pace.ahead_s, pace.ahead, self._most + pace.ahead, until)
         wanted, granted = await exchange(self._frontier, protocol, self._identity, self._crawl, demand)
         now = time.monotonic()
-        # Quiet: nothing can happen before the next entry is due. `only_delayed` includes that no worker
-        # is seeding: no entry waits, so the census has counted the seeding workers. But if this worker
-        # listens, start payloads may come at any time.
+        # Quiet: nothing can happen before the next entry is due. With `only_delayed`, no worker is seeding:
+        # Redis counts the seeding workers whenever no entry waits. But if this worker listens, start
+        # payloads may come at any time.
         quiet = protocol.census.only_delayed and not (
             protocol.seeding or protocol.listening or protocol.outbox
         )

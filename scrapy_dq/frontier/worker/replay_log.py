@@ -35,14 +35,14 @@ class ReplayLog:
         self._is_home = is_home
         self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
-        # The number of the newest exchange under the worker's present id that has confirmed a retired put,
-        # and the same number for only the retired puts without a parent. `_before` has both numbers for the
-        # first of `former_ids`.
+        # Exchanges under the worker's present id have confirmed puts that are now retired. The first number
+        # is that of the newest such exchange; the second one counts only puts without a parent. `_before`
+        # has both numbers for the first of `former_ids`.
         self._retired_seq = self._retired_parentless_seq = 0
         self._before = 0, 0
         self.former_ids: list[str] = []
-        """First, the last former id under which puts have retired, or else the worker's first id. After it,
-        the later former ids, oldest first."""
+        """Element 0 is the latest former id under which puts have retired, or else the worker's first id.
+        The former ids after it follow, oldest first."""
         self._retired = self._retired_parentless = False
         self._bytes = 0
         self._warned = False

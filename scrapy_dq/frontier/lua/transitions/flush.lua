@@ -3,7 +3,7 @@
 -- ARGS     dead_ids (msgpack array of the ids of dead workers), force (1: delete the keys even if workers are live),
 --          epoch (of the crawl; empty: no epoch can be read)
 -- RETURNS  OK, waiting, in_flight, seen, litter (1: call sweep.lua for `discarded`), shards (how many the crawl had)
---          | LIVE, worker_id | CHANGED (another crawl is stored now, because this is a late copy of the call)
+--          | LIVE, worker_id | CHANGED (the stored crawl has another epoch: this may be a late copy of the call)
 -- COST     O(partitions + workers), 0.1 s for 100,000; the values are freed in the background
 -- CRASH    before: nothing; after: an absent frontier, as before the first crawl
 -- @include base member
@@ -18,7 +18,7 @@ local waiting, in_flight, seen, shards = 0, 0, 0, 1
 local readable = pcall(function()
   load_sizes()
   waiting, in_flight, seen = state.waiting, state.in_flight, seen_count()
-  -- In a move, the field has two numbers, for example "2>0" (freeze.lua). The larger one is the number of shards.
+  -- During a move or an import, the field has two numbers, such as "2>0". The larger one is the number of shards.
   for number in string.gmatch(redis.call('HGET', key.meta, 'shards') or '', '%d+') do
     shards = math.max(shards, tonumber(number))
   end
