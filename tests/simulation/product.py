@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dq.frontier.worker import outbox, pace, reclaim
 from scrapy_dq.frontier.worker import worker as worker_module
 from scrapy_dq.frontier.worker.heartbeat import Heartbeat, Pulse
+from scrapy_dq.frontier.worker.replay_log import ReplayLog
 from scrapy_dq.sharding import worker as sharded_module
 from simulation.virtual import Process, world
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def install() -> None:
-    """Let workers beat by events instead of a thread, and give each worker its own host."""
+    """Let workers beat by events instead of a thread, and give each worker its own host.
+
+    Each log also records when its worker emptied it, because the worker closes: `emptied_at`.
+    """
 
     def start(self: Any) -> None:
         self._thread = loop = self._loop
@@ -32,6 +36,13 @@ def install() -> None:
 
         process.world.at(process.world.now + self.interval_s, beat, process.heartbeat)
 
+    retire_all = ReplayLog.retire_all
+
+    def empty(self: Any) -> None:
+        self.emptied_at = world().now
+        retire_all(self)
+
+    ReplayLog.retire_all = empty  # type: ignore[method-assign]
     Heartbeat._start_thread = start  # type: ignore[method-assign]
     worker_module.own_identity = sharded_module.own_identity = lambda: {
         "host": f"host{next(world().hosts)}", "boot": "", "pid_namespace": "", "pid": 1, "pid_start": "",

@@ -57,6 +57,7 @@ FOUND = {
     "a worker leaves although home, in the next run, does not confirm the worker's level": 1002005198,
     "a late copy of its join makes a worker a member of the next run, in which it has no start()": 1002020019,
     "home is gone while a push waits for the disks of all shards": 1001831975,
+    "a failover loses puts on the disk of the old master, while their worker closes": 1010015345,
     "another shard was cleared after the end, and home alone is set back to before the end": 1001805690,
 }
 """Seeds with which the simulator found a bug, in the code or in a check."""
