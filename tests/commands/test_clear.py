@@ -195,7 +195,7 @@ def test_crawls_that_were_finished_long_ago_are_listed_and_deleted(
         left = {name for name, live in crawls.items() if live.dump()}
         assert left == {"open", "lately", "retried"}
         assert crawls["older"].redis.get("foreign") == b"stays"
-        assert "No crawl" in dq.text("clear", "--finished-before", "720h")
+        assert "No finished crawl" in dq.text("clear", "--finished-before", "720h")
         for words in (("books",), ("--force",)):
             with pytest.raises(WrongUsage):
                 dq.text("clear", "--finished-before", "30d", *words)
