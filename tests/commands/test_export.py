@@ -144,7 +144,7 @@ def test_seen_can_be_exported_alone(
     new.text("import", path, DQ_PARTITION_BY="none")
     status = new.found("status", "--no-rate")
     assert (status["seen"], status["waiting"], status["done"], status["phase"]) == (9, 0, 0, "open")
-    with pytest.raises(CommandError, match="without URLs: --urls or --seen-only, not both"):
+    with pytest.raises(CommandError, match="without URLs: choose --urls or --seen-only"):
         dq.text("export", path, "--seen-only", "--urls")
 
 

@@ -96,7 +96,7 @@ def test_a_lease_follows_its_request_into_a_copy(begin: Tree, look: Look, name: 
     worker = project.run_worker(timeout_s=20)
     assert worker.close_reason == "finished"
     assert project.count("done").total() == project.count("child").total() == 8
-    assert "next_request() has not passed" not in worker.text
+    assert "next_request() took it and did not return" not in worker.text
     assert look(project).census.failed == 0
 
 
@@ -107,4 +107,4 @@ def test_a_request_that_a_scheduler_drops_fails(begin: Tree, look: Look) -> None
     assert worker.close_reason == "finished"
     assert project.count("done") == {f"n={n}": 1 for n in range(8) if n != 3}
     assert look(project).census.failed == 1
-    assert worker.text.count("DropsOne.next_request() has not passed") == 1
+    assert worker.text.count("DropsOne.next_request() took it and did not return") == 1

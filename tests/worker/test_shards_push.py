@@ -77,7 +77,7 @@ async def test_a_push_whose_join_has_no_answer_joins_once(
 @pytest.mark.parametrize("cleared", [False, True])
 async def test_a_push_opens_the_run_of_its_puts_in_other_shards(spread: Spread, cleared: bool) -> None:
     """Other workers declared the push dead and finished the run; a push into a cleared run is refused."""
-    refused = pytest.raises(FrontierRefused, match="the crawl was deleted, or replaced")
+    refused = pytest.raises(FrontierRefused, match="the crawl was deleted or replaced")
     with refused if cleared else nullcontext():
         async with producing(spread.crawl, durable=False) as producer:
             meta = {"cleared": 1} if cleared else {}
