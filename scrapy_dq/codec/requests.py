@@ -70,8 +70,8 @@ class Codec:
 
         Args:
             types: dotted names of classes that values may have besides the project's own (DQ_TYPES).
-            spider_modules: SPIDER_MODULES. Their top-level packages, and that of the spider's class, form the
-                project.
+            spider_modules: SPIDER_MODULES. Their top-level packages and the package of the spider's class
+                form the project.
             schemes: schemes of URLs that may be stored and crawled (DQ_URL_SCHEMES).
             max_bytes: maximum size of an entry that is written or read (DQ_MAX_ENTRY_BYTES).
             serializer: writes entries instead of msgpack, and reads its own entries (SCHEDULER_SERIALIZER).

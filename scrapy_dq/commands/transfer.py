@@ -99,7 +99,7 @@ class ExportCrawl(Subcommand):
         if done.missing > 0:
             print(
                 f"scrapy dq export: the crawl counts {done.missing:,} more, which are in no list. Start a "
-                "worker, which recovers those that still exist, and then export again",
+                "worker, which recovers all requests that still exist, and then export again",
                 file=sys.stderr,
             )
         return DONE

@@ -10,7 +10,7 @@ from scrapy_dq.frontier.wire import NO_TERMS
 
 
 class Demand(NamedTuple):
-    """What a worker wants from its next exchange."""
+    """The leases that a worker requests with its next exchange."""
 
     want: int = 0
     """Number of leases to request."""

@@ -57,7 +57,7 @@ class Place:
         )
 
     def ask_all(self) -> None:
-        """Let the next read ask all shards, also those that did not answer an earlier read.
+        """Let the next read ask all shards, including shards that did not answer an earlier read.
 
         The number of shards is read again, because `move` may change it.
         """

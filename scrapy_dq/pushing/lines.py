@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
 
 class Splitter:
-    """Splits parts of a file into lines. Of a long line, it keeps at most one byte more than the limit."""
+    """Splits parts of a file into lines. It keeps at most one byte of a long line beyond the limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

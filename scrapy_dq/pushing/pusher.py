@@ -62,7 +62,7 @@ class Pusher:
     common: Mapping[str, Any]
     """See `Written`."""
     spider: str
-    """The name of the spider. Empty: the first worker of the run stores the name of its own spider."""
+    """The name of the spider. Empty: the first worker of the run stores its spider's name."""
     bad: Callable[[str, str], object]
     """Called with the name of each line that is not a request, and the reason."""
     wake: Callable[[], object]

@@ -42,7 +42,7 @@ def due_of(request: Request, parent: Request | None, backoff: Backoff) -> Due:
     """Return when *request* is due.
 
     Args:
-        parent: the request of which *request* may be a retry.
+        parent: the original request, if *request* may be a retry.
         backoff: defines the delays of retries (DQ_RETRY_BACKOFF).
     Raises:
         BadDue: `dq_delay` or `dq_not_before` in its meta is invalid.

@@ -202,7 +202,7 @@ class EngineHooks:
         return request is self._start.latest or bool(marked)
 
     def parent_of(self, request: Request) -> Request | None:
-        """Return the request whose callback yielded *request*, or of which *request* is a redirect or retry.
+        """Return the request whose callback yielded *request*, or which *request* redirects or retries.
 
         None: unknown.
         """

@@ -15,8 +15,8 @@ class Origin(NamedTuple):
     """The origin of a request that the worker stores now."""
 
     parent: Request | None
-    """The request whose callback yielded this one, or of which this one is a redirect or retry; None:
-    unknown, or there is no parent."""
+    """The request whose callback yielded this one, or which this one redirects or retries; None: unknown, or
+    there is no parent."""
     lease: bytes | None
     """The lease of the parent or of the start payload; None: unknown, or there is no lease."""
     continues: bool

@@ -17,7 +17,7 @@ from scrapy_dq.scheduling.logins import HEADERS, META_KEYS, Logins
 MAX_LINK_TEXT = 1000
 """Maximum number of characters of a link text that are stored."""
 MAX_REFERER_BYTES = 2048
-"""Of a longer Referer, only the origin (scheme and host) is stored."""
+"""A longer Referer is stored as its origin (scheme and host)."""
 _ALTERED = NOT_STORED | META_KEYS | {"redirect_urls", "link_text"}
 """A request with one of these keys in its meta may be stored in another form.
 
@@ -38,8 +38,8 @@ class StoredForm:
         """Return the stored form of *request*, which stays unchanged.
 
         Args:
-            parent: the request whose callback yielded *request*, or of which *request* is a retry or
-                redirect.
+            parent: the request whose callback yielded *request*, or which *request* retries or
+                redirects.
             continues: whether *request* is a retry or redirect.
         """
         meta, headers = request.meta, request.headers

@@ -144,7 +144,7 @@ def test_failed_pages_are_crawled_again_after_the_cause_is_mended(
 def test_workers_also_forget_pages_in_their_own_memory(
     make_project: MakeProject, start_site: StartSite, server: RedisServer
 ) -> None:
-    """Each worker yields its own page repeatedly. After `clear --seen`, both pages are crawled once more."""
+    """Each worker yields its own page repeatedly. After `clear --seen`, both pages are crawled again."""
     site = start_site(pages=1)
     project = make_project([site.start_url], redis_url=server.url, spider=ASKS)
     workers = project.start_workers(2)

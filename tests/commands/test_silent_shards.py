@@ -215,7 +215,7 @@ def test_health_checks_end_even_if_redis_py_loses_the_cancellation(monkeypatch: 
 def test_the_crawls_of_all_nodes_are_found(
     crawl: Spread, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metrics, page, and the hint for a mistyped name list all crawls, except those of silent nodes."""
+    """Metrics, page, and the hint for a mistyped name list all crawls, except the crawls of silent nodes."""
     monkeypatch.setattr(crawls, "EVERY_S", 0.0)
     names: dict[str, RedisServer] = {crawl.crawl: crawl.nodes[0]}
     for name in map("another {}".format, count()):

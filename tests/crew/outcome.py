@@ -27,7 +27,7 @@ def repeats(scene: Scene) -> int:
 
 
 def journals(scene: Scene, kind: str = "journal") -> list[Path]:
-    """Return the journals that are not exported yet, or with *kind* "exported" those that are exported."""
+    """Return the journals that are not exported yet, or with *kind* "exported" the exported journals."""
     return sorted(scene.project.folder.glob(f".scrapy/dq/items/*/*.{kind}"))
 
 

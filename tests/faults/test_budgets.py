@@ -67,7 +67,7 @@ def complete(crawl: FaultCrawl, **options: Any) -> None:
 
 
 def test_each_host_keeps_its_budget(fault_crawl: MakeCrawl) -> None:
-    """Each host gets at most as many requests as its budget, plus those that Redis has forgotten.
+    """Each host gets at most as many requests as its budget, plus the requests that Redis forgot.
 
     The other requests stay stored. A worker crawls them after the budgets are lifted.
     """

@@ -81,7 +81,7 @@ def test_no_page_is_lost_when_a_worker_dies_while_it_crawls(
 def test_no_start_request_is_lost_when_a_worker_dies_in_the_middle_of_start(
     place: str, on_pass: int, fault_crawl: MakeCrawl
 ) -> None:
-    """The next worker's start() yields all requests again. Redis knows those that the dead worker had put."""
+    """The next worker's start() yields all requests again. Redis drops the ones that were stored."""
     crawl = fault_crawl(
         site={"pages": 100, "fan_out": 0},
         settings=EXTENSIONS | {"PAGES": 100},

@@ -362,7 +362,7 @@ def crawl_with_one(crawl: Crawl) -> Crawl:
 def test_manual_limits_apply_in_the_new_shard_of_their_partition(
     crawl_of: Callable[..., Crawl], crawl_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All shards store the limits of the settings. The load takes those of the partition's own shard.
+    """All shards store the limits of the settings. The load takes the limits in the partition's shard.
 
     If a user has reset a limit to the default, the limit stays reset.
     """

@@ -187,7 +187,7 @@ def test_a_retry_lets_every_worker_try_again(live: LiveFrontier, worker: HandWor
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_pages_that_no_worker_could_serve_do_not_stay_in_seen(live: LiveFrontier, keeps: bool) -> None:
-    """The next run begins without their fingerprints. If the run keeps `seen`, those of done pages stay."""
+    """The next run begins without their fingerprints. If the run keeps `seen`, done pages stay seen."""
     identity = replace(IDENTITY, keep_seen=keeps)
     worker = HandWorker(live, "worker", identity)
     seen = {"admission": Admission.SEEN}

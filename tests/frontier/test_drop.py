@@ -40,7 +40,7 @@ def everywhere(live: LiveFrontier) -> HandWorker:
 def test_all_waiting_entries_of_a_partition_are_dropped(
     everywhere: HandWorker, live: LiveFrontier, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Steps may have any size. Entries in flight, failed or dead, and those of other partitions, are kept."""
+    """Steps may have any size. Entries in flight, failed or dead, and in other partitions, are kept."""
     monkeypatch.setattr(drop_module, "STEP", step)
     before = live.state()
     trap = {i for i, entry in before["entries"].items() if entry[0] == "backlog" and TRAP in entry}

@@ -82,7 +82,7 @@ def test_a_function_call_keeps_no_state_of_the_previous_one(
 def test_a_script_is_used_if_a_service_refuses_functions(
     live: LiveFrontier, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, command: str, words: str
 ) -> None:
-    """Only the first exchange tries the function, and may try once more after it has loaded the library."""
+    """Only the first exchange tries the function. It may load the library, and try a second time."""
     live.redis.function_flush()
     asked = refusing(live, monkeypatch, command, words)
     for n in range(3):

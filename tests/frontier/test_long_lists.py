@@ -20,7 +20,7 @@ PAYLOAD = b"the same in all " * 8
 
 @pytest.fixture(params=found_kinds())
 def live(crawl_name: str, request: pytest.FixtureRequest) -> Iterator[LiveFrontier]:
-    """Return a frontier that serves newest first, on a server of its own."""
+    """Return a frontier that serves newest first, on a separate server."""
     with (
         RedisServer(request.param) as server,
         closing(LiveFrontier(server.url, crawl_name, Order.LIFO)) as live,

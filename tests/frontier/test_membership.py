@@ -109,7 +109,7 @@ def test_the_last_exchange_of_one_id_is_not_taken_for_that_of_another(
 ) -> None:
     """A worker rejoins under a new id, which is declared dead before its first exchange.
 
-    A repeat of this rejoin returns the last exchange of the former id, and a later rejoin that of the new id.
+    A repeat of this rejoin returns the last exchange of the former id; a later rejoin, of the new id.
     """
     worker.exchange(put(1))
     worker.exchange(put(2))

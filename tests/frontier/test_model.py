@@ -358,7 +358,7 @@ def _no_time_passes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_time_passes_by_itself")
 def test_the_frontier_does_what_the_reference_does(redis_server: RedisServer) -> None:
-    """With random moves and faults, every answer and the whole stored state equal those of the reference."""
+    """With random moves and faults, every answer and the whole stored state equal the reference."""
     run_state_machine_as_test(lambda: FrontierMachine(redis_server.url), settings=QUICK)
 
 

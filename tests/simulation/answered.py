@@ -15,7 +15,7 @@ OTHER_RUN = 2**52
 
 
 class Answered(Listener):
-    """A worker that records Redis's answers about its runs, ids and leases, even those that get lost."""
+    """A worker that records Redis's answers about its runs, ids and leases, even lost answers."""
 
     worker: Worker
 

@@ -52,7 +52,7 @@ def unpacked(moves: bytes) -> Any:
 
 
 class Answers:
-    """What is known about a schedule from the calls of its processes and from Redis's answers."""
+    """The facts about a schedule that the calls of its processes and Redis's answers prove."""
 
     setup: Setup
     store: Store

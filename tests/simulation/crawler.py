@@ -308,7 +308,7 @@ class Crawler(Answered):
     def _settle(self, lease: Lease, number: int, attempt: int, origin: str, page: Page) -> None:
         worker = self.worker
         del self.running[lease.entry_id]
-        # An unfiltered request has no revisits of its own: it runs at each visit of its parent page.
+        # An unfiltered request has no revisits: it runs at each visit of its parent page.
         revisits = 0 if "-" in origin else self._setup.revisits
         visit = Visit(
             number, attempt, self.process.name, (worker.epoch, worker.run), worker.id,

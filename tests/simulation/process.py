@@ -1,4 +1,4 @@
-"""Runs the simulator in a process of its own, because the simulator replaces the clock."""
+"""Runs the simulator in a separate process, because the simulator replaces the clock."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _scripts: dict[str, str] = {}
 def _timed_source(transition: str) -> str:
     text = _certain(IN_ORDER + _originals(transition))
     sha = digest(text)
-    # A plan that counts heartbeats also counts those with a report.
+    # A plan that counts heartbeats also counts heartbeats with a report.
     _names[sha], _sources[sha] = "beat" if transition == "report" else transition, text
     return text
 

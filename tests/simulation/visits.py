@@ -1,4 +1,4 @@
-"""What a payload says about its page, and the record of each visit (one run of a page's callback)."""
+"""The data of a page in a payload, and the record of each visit (one run of a page's callback)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ HOST = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 
 
 class Authority:
-    """Signs certificates. `path` is the file of its own certificate, for `ssl_ca_certs`."""
+    """Signs certificates. `path` is the file of the authority's certificate, for `ssl_ca_certs`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -61,7 +61,7 @@ PARTITIONINGS: dict[str, Callable[[int], bytes]] = {
 }
 """Functions that choose an entry's partition by its number.
 
-The partition is none, the same one for all entries, one of three, or a separate one for each entry.
+Entries have no partition, the same one for all entries, one of three, or a separate one for each entry.
 """
 partitioning = PARTITIONINGS["none"]
 """The function that `put` uses. The fixture `partitioning` replaces it."""

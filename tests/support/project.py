@@ -76,7 +76,7 @@ class Project:
             setting, but the argument of `set_constants`.
         spider: the source of the module with the spider class, instead of SPIDER.
         name: the name of the spider and of its crawl, by default a random name.
-        fork_server: starts all processes except those with their own environment or a sitecustomize.
+        fork_server: starts all processes, unless they need another environment or a sitecustomize.
     """
 
     def __init__(
@@ -208,5 +208,5 @@ class Project:
         return [Event(event, int(pid), path) for event, pid, path in lines]
 
     def count(self, event: str = "done", *, pids: Sequence[int] | None = None) -> Counter[str]:
-        """Return how often *event* was recorded for each path, by all processes or by those in *pids*."""
+        """Return how often *event* was recorded for each path, by all processes or by the ones in *pids*."""
         return Counter(e.path for e in self.events() if e.event == event and (pids is None or e.pid in pids))

@@ -62,7 +62,7 @@ async def test_a_worker_that_is_cut_off_from_a_shard_leaves_the_others_at_once(
 
 
 class Looks:
-    """A worker of three shards, of which the last does not answer. A look reads the members of a shard."""
+    """A worker of three shards; the last one does not answer. A look reads the members of a shard."""
 
     def __init__(self) -> None:
         self.members = AsyncMock()

@@ -66,7 +66,7 @@ class Sizes:
 
 
 def sizes(client: Any, crawl: str, top: int, *, most: int = 20_000, budget_s: float = SIZES_S) -> Sizes:
-    """Return the largest partitions, and those that their limits and blocks delay longest. Blocking.
+    """Return the largest partitions, and the ones that limits or blocks delay longest. Blocking.
 
     The 250 partitions with the longest blocks, and about as many with their own limits, are always examined
     in each shard that answers. `peek` reports shards that do not answer.

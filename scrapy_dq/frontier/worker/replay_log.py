@@ -35,9 +35,9 @@ class ReplayLog:
         self._is_home = is_home
         self._logger = LabelledLog(logger, label)
         self._puts: deque[tuple[float, int, Put]] = deque()
-        # Exchanges under the worker's present id have confirmed puts that are now retired. The first number
-        # is that of the newest such exchange; the second one counts only puts without a parent. `_before`
-        # has both numbers for the first of `former_ids`.
+        # The number of the newest exchange under the worker's present id whose puts have retired, and the
+        # number of the newest one whose puts without a parent have retired. `_before` has both numbers for
+        # the first of `former_ids`.
         self._retired_seq = self._retired_parentless_seq = 0
         self._before = 0, 0
         self.former_ids: list[str] = []

@@ -1,7 +1,7 @@
 -- lease: waiting entries -> in-flight, from the backlog and from the entries that other workers have declined.
 -- @include damage grants partition declined
--- Returns the partitions that are served next, in this order, if this worker has room for them. Partitions of which
--- this worker has no lease come first.
+-- Returns the partitions that are served next, in this order, if this worker has room for them. Partitions without a
+-- lease of this worker come first.
 local function in_turn(count, here)
   local heads = redis.call('ZRANGE', key.rotation, 0, count - 1, 'WITHSCORES')
   local suspect = polite and not holds_suspect and redis.call('ZRANGE', key.suspects, 0, 0, 'WITHSCORES') or {}
@@ -106,7 +106,7 @@ do
   end
 end
 -- lease: backlog -> in-flight. It takes a few entries of each partition, and begins with the partition that was served
--- longest ago. Partitions of which this worker has no lease come first. If a partition has a delay, each of its leases
+-- longest ago. Partitions without a lease of this worker come first. If a partition has a delay, each of its leases
 -- has a time for sending.
 -- ARGS     want, ahead (ms), most (how many leases of a partition that the argument `here` does not contain), here
 --          (partition -> [held, room]: how many leases of it the worker has, and how many more it can take)
